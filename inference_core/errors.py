@@ -1,4 +1,4 @@
-"""Everything that can go wrong in the core, one type per thing the caller can do about it."""
+"""The errors of the core: one type per action that the caller can take."""
 
 from typing import Literal
 
@@ -28,11 +28,11 @@ class InvalidRequestError(CoreError):
 
 
 class QueueFullError(CoreError):
-    """The core's bounded queue is full, or too long for the request's deadline. Try later or elsewhere."""
+    """The core's queue is full, or too long for the request's deadline. Try later or elsewhere."""
 
 
 class GrammarServerError(QueueFullError):
-    """Grammars cannot be compiled at the moment, through no fault of theirs. Try later or elsewhere."""
+    """Grammars cannot be compiled at the moment, whatever their content. Try later or elsewhere."""
 
 
 class CoreGoneError(CoreError):
@@ -40,8 +40,8 @@ class CoreGoneError(CoreError):
 
 
 class CoreLostError(CoreGoneError):
-    """The core died while the request was in it, or its connection broke without a farewell. The request may be the
-    cause: retry it with care."""
+    """The core died while it held the request, or its connection broke unexpectedly. The request may be the cause:
+    retry it with care."""
 
 
 class IntegrityError(CoreError):
@@ -49,7 +49,7 @@ class IntegrityError(CoreError):
 
 
 class BadLogitsError(CoreError):
-    """Rows of logits hold NaN or +inf, or no token is left to draw. `rows` fail; the other rows may be run again."""
+    """Rows of logits have NaN or +inf, or mask every token. `rows` fail; the other rows may be run again."""
 
     def __init__(self, rows: list[int], vocab: int) -> None:
         super().__init__(f"logits of row(s) {rows} hold NaN or +inf, or mask all {vocab} tokens; no token can be drawn")
@@ -65,7 +65,7 @@ class KVTransferError(CoreError):
 
 
 class DevicesMissingError(CoreError):
-    """The machine lacks devices that a core is planned for. Serve elsewhere, or plan for what is there."""
+    """The machine lacks devices that a core is planned for. Serve elsewhere, or plan for the devices present."""
 
 
 class MeshError(CoreError):
@@ -73,8 +73,8 @@ class MeshError(CoreError):
 
 
 class RankLostError(CoreGoneError):
-    """A rank of the mesh died, failed or fell silent: the core ends, since its other ranks cannot go on alone."""
+    """A rank of the mesh died, failed or stopped answering: the core ends, since the other ranks need all ranks."""
 
 
 class QuantizationError(CoreError):
-    """A model cannot be quantised as asked for; the message says what would do. Choose other settings."""
+    """A model cannot be quantised as requested; the message names settings that work. Choose other settings."""

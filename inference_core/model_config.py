@@ -1,4 +1,4 @@
-"""The shape of a Llama-family decoder, whatever file it came from."""
+"""The hyper-parameters of a Llama-family decoder, whatever its file format."""
 
 from typing import Literal
 

@@ -24,10 +24,10 @@ PENDING = -1
 
 
 class Matcher(Protocol):
-    """Where one sequence is in its grammar: which tokens may come next, and which ones must.
+    """One sequence's state in its grammar: which tokens are allowed next, and which are forced.
 
-    Questions are asked, sent, and their answers fetched later, so that those of many matchers are worked on together,
-    beside the model. Answers depend on the accepted tokens alone. Not thread-safe: one thread at a time.
+    Questions are queued, sent, and their answers fetched later, so that many matchers are processed together and in
+    parallel with the model. Answers depend only on the accepted tokens. Not thread-safe.
     """
 
     num_words: int
@@ -35,29 +35,29 @@ class Matcher(Protocol):
 
     @property
     def failure(self) -> CoreError | None:
-        """Why the grammar cannot be followed any further; its masks allow nothing then."""
+        """Why the grammar can no longer be followed; its masks then allow nothing."""
 
     def accept(self, token_id: int) -> None:
-        """The sequence goes on with `token_id`, which its mask allowed."""
+        """Advance by `token_id`, which the mask allowed."""
 
     def ask_forced(self) -> None:
-        """`forced_tokens` will be fetched."""
+        """Queue the question for `forced_tokens`."""
 
     def ask_masks(self, drafts: Sequence[int]) -> None:
-        """`masks` will be fetched, with these tokens drafted."""
+        """Queue the question for `masks`, with these drafted tokens."""
 
     def send(self) -> None:
-        """Have what was asked, of this matcher and others, worked on."""
+        """Send the queued questions of this matcher and of others of its grammar."""
 
     def forced_tokens(self) -> list[int]:
-        """The next tokens, as far as the grammar leaves no choice; [] where there is one."""
+        """The next tokens as far as the grammar leaves no choice; [] if there is a choice."""
 
     def masks(self) -> list[bytes]:
-        """The masks of the next draws, one more than there are drafts: in words of 32 bits, bit `i % 32` of word
+        """The masks of the next draws, one more than there are drafts, in words of 32 bits: bit `i % 32` of word
         `i // 32` is set if token `i` is allowed.
 
-        The k-th is for the draw after the first k drafts; what follows a draft that is not allowed, or that ends the
-        answer, will not be read.
+        The k-th is for the draw after the first k drafts. Masks after a draft that is not allowed, or that ends the
+        answer, are not read.
         """
 
 
@@ -65,7 +65,7 @@ MatcherFactory = Callable[[], Matcher]
 
 
 def ask_forced(matchers: Iterable[Matcher]) -> None:
-    """Have the forced tokens of all of them worked out together."""
+    """Request the forced tokens of all matchers together."""
     asked = list(matchers)
     for matcher in asked:
         matcher.ask_forced()

@@ -1,4 +1,4 @@
-// The complexity model's linear logits; `classifier.complexity` says what the tables hold and how n-grams are hashed.
+// The complexity model's linear logits; `classifier.complexity.model` defines the tables and how n-grams are hashed.
 #include <algorithm>
 #include <array>
 #include <bitset>

@@ -43,8 +43,8 @@ struct Encoder {
   PyObject* index = nullptr;  // word -> row
   PairTable pairs;
   int rows, dim, heads, stride;
-  // A row of the table as it lies in memory: int8 [dim], padded, then its scale, its idf and its logits [heads]; one
-  // visit to one place gives them all.
+  // A row of the table in memory: int8 [dim], padded, then its scale, its idf and its logits [heads], adjacent for the
+  // cache.
   std::vector<unsigned char> table;
   std::vector<float> bias;
   float sublinear[kCounted];

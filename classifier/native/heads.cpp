@@ -53,7 +53,7 @@ PyObject* apply_heads(PyObject*, Values values, Py_ssize_t count) {
     float whole = 0;
     for (float value : *part) {
       float standard = (value - heads->mean[input]) * heads->inverse_scale[input];
-      // Not std::clamp: a value that is no number stays none, as in the reference.
+      // Not std::clamp: NaN stays NaN, as in the reference.
       standard = standard > heads->clip ? heads->clip : standard < -heads->clip ? -heads->clip : standard;
       const float* coef = &heads->coef[size_t(input) * outcomes];
       for (int h = 0; h < outcomes; h++) sum[h] += standard * coef[h];

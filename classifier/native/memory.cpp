@@ -1,4 +1,4 @@
-// The neighbourhood of one prompt: `Memory.look_up_one` over vectors of int8, four times less to read than floats.
+// Nearest neighbours of one prompt: `Memory.look_up_one` over int8 vectors, a quarter of the bytes of floats.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -46,7 +46,7 @@ AIO_INLINE_AVX2 float total(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
 
-// Four rows at a time: one alone would wait for its own sums.
+// Four rows at a time, to hide the latency of dependent sums.
 __attribute__((target("avx2,fma"))) void dots_avx2(const int8_t* vectors, const float* query, int rows, int dim,
                                                    float* out) {
   const int whole = dim / 8 * 8;
@@ -82,7 +82,7 @@ void cosines(const Memory& memory, const float* query, float* out) {
 
 // The `count` most similar rows, the `first` of them in order; of equals the earlier row.
 std::vector<std::pair<float, int>> nearest(const std::vector<float>& cosine, size_t count, size_t first) {
-  // As many rows as there are groups with a best one that is no less than `floor` are themselves no less: few others are.
+  // At least as many rows reach `floor` as there are groups whose best row does; few other rows reach it.
   const size_t rows = cosine.size(), groups = 2 * count;
   float floor = -std::numeric_limits<float>::infinity();
   if (rows >= groups && count) {

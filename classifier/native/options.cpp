@@ -1,4 +1,4 @@
-// Features of a question's options and stem in a few passes over its bytes; `classifier.options` says what each means.
+// Features of a question's options and stem in a few passes over its bytes; `classifier.features.multiple_choice` defines each.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 constexpr int kFeatures = 25;
 constexpr int kLongWord = 8;
 
-// A word by its hash; two words of one turn with the same 64 bits are not to be expected.
+// A word by its hash; collisions of 64 bits within one turn are negligible.
 struct Word {
   uint64_t hash;
   int length;

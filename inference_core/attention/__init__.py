@@ -1,1 +1,1 @@
-"""Attention backends behind one seam: `reference` (plain torch, the oracle), `cpu` (native) and `triton` (CUDA)."""
+"""Attention backends with one interface: `reference` (plain torch, the oracle), `cpu` (native) and `triton` (CUDA)."""

@@ -1,4 +1,4 @@
-"""The seam of attention: ragged batches over the paged KV arena."""
+"""The interface of attention: ragged batches over the paged KV arena."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from inference_core.model_config import ModelConfig
 
 @dataclass(slots=True, frozen=True)
 class AttentionBatch:
-    """Where the T tokens of S sequences stand; on the device of the arena.
+    """Positions and cache slots of the T tokens of S sequences, on the arena's device.
 
     `positions` int32 [T]; `slots` int64 [T]: byte offset in the arena of the block that takes each token
     (negative: a row of padding, of which nothing is read or kept; the CPU's batches have none);
     `block_offsets` int64 [sum of table lengths]: byte offsets of every sequence's blocks, one table after another,
     beginning at `table_start` int32 [S]; `query_start` int32 [S + 1]: cumulative query lengths;
     `context_len` int32 [S]: tokens up to and including the last one of this step. Padding: sequences without queries.
-    `max_query_len`: an upper bound of the query lengths; None where nobody knows better than T.
+    `max_query_len`: an upper bound of the query lengths; None: T.
     """
 
     positions: torch.Tensor
@@ -31,7 +31,7 @@ class AttentionBatch:
 
 
 class AttentionBackend(ABC):
-    """Contract: `rope_and_write` of a layer comes before its `attend`. Causal, grouped-query, optionally windowed
+    """Contract: call `rope_and_write` of a layer before its `attend`. Causal, grouped-query, optionally windowed
     (`config.sliding_window`); softmax and accumulation in float32.
 
     `qkv` is [T, (heads + 2 kv_heads) * head_dim]: queries, keys, values; float32 on the CPU.

@@ -1,4 +1,4 @@
-"""From a step's sequences to the tensors that attention backends take."""
+"""Builds the tensors that attention backends take from a step's sequences."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from inference_core.step_plan import ScheduledSequence
 
 @dataclass(slots=True, frozen=True)
 class BlockAddresses:
-    """Where the blocks of one model lie in the arena, `block_bytes` apart within slabs of `slab_bytes`.
+    """Maps one model's block ids to byte offsets in the arena: `block_bytes` apart within slabs of `slab_bytes`.
 
-    Ranks of a mesh hold blocks of different sizes under the same ids where a split is uneven; `block_bytes` is then
-    the largest rank's on all of them, and smaller ones leave the rest of each block unused.
+    If a mesh is split unevenly, its ranks have blocks of different sizes under the same ids; `block_bytes` is then the
+    largest rank's on all ranks, and the others leave the rest of each block unused.
     """
 
     block_size: int
@@ -23,7 +23,7 @@ class BlockAddresses:
     slab_bytes: int
 
     def offsets(self, block_table: list[int]) -> NDArray[np.int64]:
-        """Byte offsets in the arena."""
+        """Byte offsets in the arena, int64 [blocks]."""
         slab, index = np.divmod(np.array(block_table, np.int64), self.slab_bytes // self.block_bytes)
         offsets: NDArray[np.int64] = slab * self.slab_bytes + index * self.block_bytes
         return offsets

@@ -1,4 +1,4 @@
-"""Attention in plain torch, one sequence at a time: the oracle every other backend is compared with."""
+"""Attention in plain torch, one sequence at a time: the oracle of all other backends."""
 
 import torch
 
@@ -20,7 +20,7 @@ def quantize_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize_int8(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """float32 [..., d] of what `quantize_int8` gives."""
+    """The inverse of `quantize_int8`: float32 [..., d]."""
     return (codes.float() - 128) * scale.float()[..., None]
 
 

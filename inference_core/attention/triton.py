@@ -38,7 +38,7 @@ class TritonAttention(AttentionBackend):
         q_norm: torch.Tensor | None,
         k_norm: torch.Tensor | None,
     ) -> None:
-        """The keys of `qkv` stay as they are: nobody reads them again."""
+        """See `AttentionBackend`; the keys in `qkv` are left unrotated, since only the cache's copy is read later."""
         torch.ops.aio.rope_and_write(
             qkv,
             self.arena,

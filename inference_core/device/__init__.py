@@ -1,1 +1,1 @@
-"""Steps on an accelerator: persistent inputs, captured graphs per batch size, and results that are waited for late."""
+"""Runs steps on a device: persistent inputs, CUDA graphs per batch size, and asynchronous results."""

@@ -1,4 +1,4 @@
-"""Adapters on a device: slots at addresses that never move, filled from host memory while graphs read them."""
+"""Adapters on a device: slots at fixed addresses, which CUDA graphs read, filled from host memory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +32,9 @@ class _Part:
 class DeviceAdapterBank(AdapterBank):
     """`num_slots` slots on `device`, each for an adapter of up to `max_rank` ranks in every layer of a `config` model.
 
-    Loaded adapters are kept in host memory (pinned where the device is a GPU) as numbers of `dtype`, so that to install
-    one is to copy it. Copies go in order on the device's stream: a step under way is not disturbed, and captured steps
-    find at the same addresses what was installed last. All memory of the slots is taken at once.
+    Loaded adapters are kept in host memory (pinned if the device is a GPU) as `dtype`, so that installing one is a
+    copy. Copies are ordered on the device's stream: a running step is not disturbed, and graphs read the last installed
+    adapter at the same addresses. The memory of all slots is allocated at once.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class DeviceAdapterBank(AdapterBank):
         return adapter
 
     def hold(self, adapter: Adapter) -> None:
-        """Keep `adapter`, which is of this bank's model, in host memory. Raises ModelFileError for too many ranks."""
+        """Keep `adapter`, which belongs to this bank's model, in host memory. Raises ModelFileError if its rank is
+        above `max_rank`."""
         if adapter.rank > self.max_rank:
             raise ModelFileError(
                 f"{adapter.path} has rank {adapter.rank}; slots on the device take ranks up to {self.max_rank} "

@@ -1,4 +1,4 @@
-"""Which rows of a step go through which adapter, as the device's kernels read it. No torch: arrays of numbers."""
+"""Which rows of a step use which adapter, as arrays for the device's kernels. No torch."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +10,13 @@ TILE_NUMBERS = 3
 
 
 def slots_of_rows(sequences: list[ScheduledSequence], lengths: list[int]) -> NDArray[np.int32]:
-    """The slot of every token of a step, one sequence after another; `NO_SLOT` without an adapter."""
+    """The adapter slot of every token of a step, int32 [T]; `NO_SLOT` without an adapter."""
     return np.repeat(np.array([s.adapter for s in sequences], np.int32), lengths)
 
 
 def adapter_tiles(slots: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows [R] that have an adapter, those of a slot together, and tiles [M, 3] of them for a step padded to `tokens`
-    (see `LowRankRows`)."""
+    """Rows [R] that have an adapter, grouped by slot, and their tiles [M, 3] for a step padded to `tokens` (see
+    `LowRankRows`)."""
     order = np.argsort(slots, kind="stable")
     order = order[np.searchsorted(slots[order], NO_SLOT, "right") :]
     own, firsts, counts = np.unique(slots[order], return_index=True, return_counts=True)

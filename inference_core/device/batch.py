@@ -1,4 +1,4 @@
-"""A step's inputs as tensors on the device: views of one buffer that never moves."""
+"""A step's inputs as tensors on the device: views of one buffer at a fixed address."""
 
 from dataclasses import dataclass
 
@@ -22,11 +22,10 @@ _PER_DRAW = (
 
 @dataclass(slots=True, frozen=True)
 class DeviceBatch:
-    """The arrays of `StepInputs` for T tokens of S sequences, R of which are drawn from, as views; counts as the host
-    knows them.
+    """Views of the arrays of `StepInputs` for T tokens of S sequences, with R rows that are sampled.
 
-    `tables`: int64 [rows x row length], byte offsets of blocks; a sequence's begin at its `table_start`. `adapted`:
-    rows that go through adapters; None where none does.
+    `tables`: int64 [rows x row length], byte offsets of blocks; a sequence's table starts at its `table_start`.
+    `adapted`: rows that use adapters; None if no row does.
     """
 
     shape: StepShape
@@ -66,7 +65,7 @@ class DeviceInputs:
         }
 
     def apply_table_updates(self, count: int, apart: TableUpdate | None) -> None:
-        """Write the first `count` new entries to the tables, or those that travelled apart."""
+        """Write the first `count` new entries to the tables, or the update `apart`, which was too large for them."""
         if apart is not None:
             places, values = (torch.from_numpy(a).to(self.tables.device) for a in (apart.places, apart.values))
             self.tables[places] = values
@@ -74,7 +73,7 @@ class DeviceInputs:
             self.tables[self._arrays["places"][:count]] = self._arrays["values"][:count]
 
     def batch(self, shape: StepShape) -> DeviceBatch:
-        """Views for a step of this shape: the same addresses for the same shape, always."""
+        """Views for a step of this shape; the same shape always has the same addresses."""
         a, tokens, sequences, sampled = self._arrays, shape.tokens, shape.sequences, shape.sampled
         per_token = {name: a[name][:tokens] for name in ("token_ids", "pending", "positions", "slots")}
         per_draw = {name: a[name][:sampled] for name in _PER_DRAW}

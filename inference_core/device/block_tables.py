@@ -1,4 +1,4 @@
-"""Block tables that live on the device: only what has changed since the last step travels there."""
+"""Block tables on the device, updated incrementally: a step copies only the changes since the last one."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,8 @@ class TooManySequencesError(CoreError):
 
 @dataclass(slots=True, frozen=True)
 class TableUpdate:
-    """What the device must write before a step: `values` int64 (byte offsets of blocks) at `places` int64 of the flat
-    tables; and `starts` int32 [S]: where each sequence's table begins."""
+    """Writes for the device before a step: `values` int64 (byte offsets of blocks) at indices `places` int64 of the
+    flat tables. `starts` int32 [S]: index of each sequence's table."""
 
     places: NDArray[np.int64]
     values: NDArray[np.int64]
@@ -25,7 +25,7 @@ class TableUpdate:
 
 
 class _Row:
-    """What the device knows of one sequence: the first `length` entries of `table`, a list that only grows."""
+    """What the device has of one sequence: the first `length` entries of `table`, a list that only grows."""
 
     __slots__ = ("length", "number", "table")
 
@@ -36,8 +36,8 @@ class _Row:
 
 
 class BlockTables:
-    """`rows` tables of `row_blocks` entries each. A sequence keeps its row while it is in steps; who has been in none
-    for longest gives way. Cost per step: a few operations per sequence, and per new block.
+    """`rows` tables of `row_blocks` entries each. A sequence keeps its row between steps; the least recently scheduled
+    sequence is evicted. Cost per step: a few operations per sequence and per new block.
     """
 
     def __init__(self, layout: KVLayout, slab_bytes: int, *, rows: int, row_blocks: int) -> None:
@@ -50,7 +50,8 @@ class BlockTables:
         self._known: dict[str, _Row] = {}
 
     def update(self, sequences: list[ScheduledSequence], *, renamed: bool) -> TableUpdate:
-        """Place the tables of a step's sequences. `renamed`: blocks were moved, so that lists changed in the middle.
+        """Assign rows to a step's sequences and return the changes. `renamed`: blocks were moved, so that tables
+        changed in the middle.
 
         Raises `TooManySequencesError`, or ValueError for a table that is longer than a row.
         """
@@ -78,20 +79,20 @@ class BlockTables:
         return TableUpdate(np.array(places, np.int64), self.byte_offsets(blocks), np.array(starts, np.int32))
 
     def offsets(self, block_table: list[int], start: int, count: int) -> NDArray[np.int64]:
-        """Byte offset int64 [count] of the block that takes each of the tokens at positions `start` and after."""
+        """Byte offsets int64 [count] of the blocks of the tokens at positions `start` and after."""
         size = self.block_size
         first = start // size
         blocks = self.byte_offsets(block_table[first : (start + count - 1) // size + 1])
         return blocks[np.arange(start, start + count) // size - first] if count > 1 else blocks
 
     def byte_offsets(self, blocks: list[int]) -> NDArray[np.int64]:
-        """Where blocks lie in the arena, int64 [n]."""
+        """Byte offsets of blocks in the arena, int64 [n]."""
         slab, index = np.divmod(np.array(blocks, np.int64), self._blocks_per_slab)
         offsets: NDArray[np.int64] = slab * self._slab_bytes + index * self._block_bytes
         return offsets
 
     def forget(self) -> None:
-        """What the device holds may be anything: every table travels again."""
+        """Forget what the device has, so that every table is copied again."""
         for row in self._known.values():
             row.table = None
 
@@ -101,7 +102,7 @@ class BlockTables:
             if len(self._known) < self.rows:
                 row = _Row(len(self._known))
             else:
-                # The first was asked for longest ago: nobody whom this step, of at most `rows`, has placed already.
+                # The first is the least recently used. A step has at most `rows` sequences, so it is not of this step.
                 row = self._known.pop(next(iter(self._known)))
                 row.table = None
         self._known[sequence_id] = row

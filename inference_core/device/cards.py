@@ -1,4 +1,4 @@
-"""The CUDA devices of this machine: how many there are, as this process may see them."""
+"""Counts the CUDA devices that this process can use."""
 
 import torch
 

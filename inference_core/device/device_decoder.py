@@ -1,4 +1,4 @@
-"""A Llama-family decoder (Llama, Mistral, Qwen2, Qwen3) on a device, from the custom ops: one code for CPU and CUDA."""
+"""A Llama-family decoder (Llama, Mistral, Qwen2, Qwen3) made of custom ops: the same code on CPU and CUDA."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,24 +15,24 @@ from inference_core.models.transformer import DecoderLayer
 from inference_core.triton_kernels import decoder_ops
 from inference_core.triton_kernels.attention.layer_cache import LayerCache
 
-# Adds up, in place, what the ranks that share a layer have computed of it; the sum is returned.
+# All-reduce over the ranks that share a layer: sums in place and returns the sum.
 RankSum = Callable[[torch.Tensor], torch.Tensor]
 
 
 def of_one_rank(part: torch.Tensor) -> torch.Tensor:
-    """The sum over a rank that has its layers to itself."""
+    """The all-reduce of a rank that shares its layers with no other: the identity."""
     return part
 
 
 @dataclass(slots=True, frozen=True)
 class DeviceDecoder:
-    """The network over the paged cache of its layers, or the share of it that one rank of a mesh holds.
+    """The network, or one rank's shard of it, over the paged cache of its layers.
 
-    `config`, heads included, is the share's; activations are of `dtype`. `embedding`: [own vocabulary rows, hidden];
-    it, and `final_norm` with `head`, are None where another pipeline stage holds them. `vocabulary`: which rows those
-    are, None for all. `cos_sin`: float32 [max position, head_dim]. `caches`: one per layer. `rank_sum` is called twice
-    in every layer, and for an embedding that is shared (SPEC PX-01). `adapters`: the slots of adapters that rows may go
-    through, cut as the layers are: a part of a row's low-rank product is in what `rank_sum` adds up.
+    `config`: the shard's. Activations have `dtype`. `embedding`: [own vocabulary rows, hidden]; it is None, and so are
+    `final_norm` and `head`, if another pipeline stage holds them. `vocabulary`: the range of own vocabulary rows, None
+    for all. `cos_sin`: float32 [max position, head_dim]. `caches`: one per layer. `rank_sum` is called twice in every
+    layer, and for a sharded embedding (SPEC PX-01). `adapters`: adapter slots, sharded like the layers, so `rank_sum`
+    adds up the low-rank products too.
     """
 
     config: ModelConfig
@@ -52,17 +52,17 @@ class DeviceDecoder:
         return replace(self, caches=[replace(cache, arena=arena) for cache in self.caches])
 
     def forward(self, tokens: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
-        """Compute `tokens` int64 [T] of a whole network and return logits [R, vocabulary] of the rows that draw.
+        """Compute `tokens` int64 [T] of a whole network and return logits [R, vocabulary] of the sampled rows.
 
-        Nothing here waits for the device or depends on what is on it, so that the call can be captured as a graph.
+        It neither waits for the device nor reads its data, so the call can be captured as a graph.
         """
         hidden = self.compute(self.embed(tokens), batch)
-        # Only the rows that draw pass through the last norm and the vocabulary projection.
+        # Only sampled rows pass through the last norm and the vocabulary projection.
         return self.logits(hidden.index_select(0, batch.sample_rows))
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[T, hidden] of `tokens` int64 [T]; each rank looks up its own rows and adds zeros for the others'."""
-        assert self.embedding is not None  # first stages only are asked
+        assert self.embedding is not None  # called on first stages only
         if self.vocabulary is None:
             return functional.embedding(tokens, self.embedding)
         own = tokens - self.vocabulary.start
@@ -71,7 +71,7 @@ class DeviceDecoder:
         return self.rank_sum(rows.masked_fill_(~held[:, None], 0))
 
     def compute(self, hidden: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
-        """`hidden` [T, hidden] after these layers, in its own memory; writes the tokens' keys and values."""
+        """Apply these layers to `hidden` [T, hidden] in place; writes the tokens' keys and values."""
         eps = self.config.rms_eps
         normed = torch.empty_like(hidden)
         torch.ops.aio.rms_norm(normed, hidden, self.layers[0].attention_norm, eps)
@@ -89,8 +89,8 @@ class DeviceDecoder:
         return hidden.add_(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[R, own vocabulary rows] of `hidden` [R, hidden]."""
-        assert self.final_norm is not None  # last stages only are asked
+        """Logits [R, own vocabulary rows] of `hidden` [R, hidden]."""
+        assert self.final_norm is not None  # called on last stages only
         assert self.head is not None
         normed = torch.empty_like(hidden)
         torch.ops.aio.rms_norm(normed, hidden, self.final_norm, self.config.rms_eps)
@@ -99,10 +99,10 @@ class DeviceDecoder:
     def _adapted(
         self, layer: int, projection: Projection, linear: Linear, x: torch.Tensor, batch: DeviceBatch
     ) -> torch.Tensor:
-        """A `projection` of x [T, in_features], with what the rows' adapters add to it."""
+        """A `projection` of x [T, in_features] plus the updates of the rows' adapters."""
         out = _product(linear, x)
         if batch.adapted is not None:
-            assert self.adapters is not None  # steps name none of its slots otherwise
+            assert self.adapters is not None  # without adapters, no step names a slot
             self.adapters.add(layer, projection, x, out, batch.adapted)
         return out
 

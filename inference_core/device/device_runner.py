@@ -1,4 +1,4 @@
-"""Runs StepPlans of one model on a device, each launched before the one before it is waited for."""
+"""Runs one model's StepPlans on a device; each step is launched before the previous one has finished."""
 
 import time
 from collections.abc import Callable
@@ -38,13 +38,13 @@ from inference_core.step_plan import (
 from inference_core.triton_kernels import decoder_ops  # noqa: F401  they register the custom ops
 from inference_core.triton_kernels.sampling import sampling_ops  # noqa: F401  they register the custom ops
 
-# Rows of inputs and results that are in use at the same time: those of the step under way, and of the next one.
+# Input and result buffers in use at the same time: of the running step and of the next one.
 _STAGING_BUFFERS = 2
 
 
 @dataclass(slots=True, frozen=True)
 class _Launched:
-    """A step under way: what it draws, and what its copies took."""
+    """A running step: its draws, its log-probabilities, and the times of its copies."""
 
     draws: StepDraws
     logprobs: LogProbabilities
@@ -55,11 +55,10 @@ class _Launched:
 class DeviceRunner(OverlappingRunner, DraftingRunner):
     """A decoder over `arena` uint8 [bytes] on its device, cut into slabs of `slab_bytes`.
 
-    Inputs travel in one copy from pinned memory, drawn tokens in one copy back; a token that the next step needs never
-    leaves the device. Steps in which every sequence draws, and computes few tokens, are padded to a size of `buckets`
-    and repeated as `graphs`, those in which logits are edited, or rows go through adapters, apart from the others.
-    Drafts are verified by drawing from the rows of all of them. Some sequences (`StepDraws`) are drawn by the host,
-    from a copy of their rows' logits.
+    Inputs are copied at once from pinned memory, and drawn tokens at once back; the next step reads them on the device.
+    Steps in which every sequence samples and computes few tokens are padded to a size of `buckets` and replayed from
+    `graphs`; steps with edited logits or with adapters have graphs of their own. Drafts are verified by drawing from
+    all of their rows. For some sequences (see `StepDraws`) the host draws, from a copy of their logits.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         ]
         tables = torch.zeros(capacity.sequences * longest, dtype=torch.int64, device=self.device)
         self._device_inputs = DeviceInputs(capacity, torch.zeros_like(self._memory[0], device=self.device), tables)
-        # Row by row what this step draws, and what the one before it drew; -1 where nothing could be drawn.
+        # The tokens that this step draws and that the previous one drew, by row; -1 if nothing could be drawn.
         self._drawn = torch.zeros(capacity.draws, dtype=torch.int64, device=self.device)
         self._drawn_before = torch.zeros_like(self._drawn)
         self._rows_of_last: dict[str, int] = {}
@@ -125,7 +124,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
                 tokens = self._tokens(launched, result)
                 scored = [] if launched.scores is None else launched.scores.by_sequence()
             except Exception:
-                # The steps after this one have counted on what it drew.
+                # Later steps have used its draws.
                 self._forget()
                 raise
             return StepResult(tokens, time.perf_counter() - began, scored, launched.swapped())
@@ -142,7 +141,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
             raise
 
     def profile_step(self) -> None:
-        """The largest step of the capacity, with padding alone: takes all the memory that a step can take at once."""
+        """Run the largest step of the capacity, all padding: its peak memory is the most that any step takes."""
         largest = self._inputs[0].fill_with_padding()
         self._device_inputs.memory.copy_(self._memory[0])
         scored = torch.zeros(MAX_SCORED_ROWS, dtype=torch.int32, device=self.device)
@@ -162,7 +161,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
     def _compute_plan(
         self, plan: StepPlan, draws: StepDraws, scored: torch.Tensor | None
     ) -> tuple[torch.Tensor, Callable[[], SwapTimes | None]]:
-        """As `_compute`, with everything that a plan begins with; and what its copies took, once it is done."""
+        """As `_compute`, after the plan's copies and table updates. Also returns a function for the copies' times."""
         sequences = plan.sequences
         bucket = self._bucket_of(sequences) if scored is None else None
         self._staging_index = (self._staging_index + 1) % _STAGING_BUFFERS
@@ -187,19 +186,19 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         self._rows_of_last = draws.last_rows
         if bucket is None:
             return self._compute(shape, scored), swapped
-        # What a graph has captured is this shape without its counts: those are on the device.
+        # A graph is captured for the shape without its counts, which are on the device.
         captured = shape.as_captured(self.info.max_context)
         return self._graphs.run(captured, lambda: self._compute(captured)), swapped
 
     def _bucket_of(self, sequences: list[ScheduledSequence]) -> int | None:
-        """To how many tokens the step is padded, if it is one of those that are captured."""
+        """The number of tokens that the step is padded to if it is replayed from a graph, else None."""
         if any(s.sample is None or len(s.token_ids) > LONGEST_QUERY for s in sequences):
             return None
         return self._buckets.padded(sum(len(s.token_ids) for s in sequences))
 
     def _compute(self, shape: StepShape, scored: torch.Tensor | None = None) -> torch.Tensor:
-        """The step whose inputs are on the device: its logits as the model gives them, and its draws in `_drawn`. Doing
-        it again changes nothing, as capturing it needs. The logits of the tokens `scored` int32 [E] come last."""
+        """Run the step whose inputs are on the device. Returns its unedited logits, those of the tokens `scored`
+        int32 [E] last, and writes its draws to `_drawn`. Idempotent, as graph capture requires."""
         batch = self._device_inputs.batch(shape)
         if scored is not None:
             batch = replace(batch, sample_rows=torch.cat([batch.sample_rows, scored]))
@@ -219,7 +218,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         return raw
 
     def _forget(self) -> None:
-        """What the device holds of tables and counts may be anything."""
+        """Forget what the device has of tables and counts, so that all of it is copied again."""
         self._tables.forget()
         self._edits.forget()
 
@@ -229,7 +228,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         torch.ops.aio.copy_blocks(self._arena, pairs, self.layout.block_bytes)
 
     def _note(self) -> Callable[[], Any]:
-        """A wait for everything that was launched so far."""
+        """Return a function that waits for everything launched so far."""
         if self.device.type != "cuda":
             return lambda: None
         event = torch.cuda.Event()
@@ -237,7 +236,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         return lambda: event.synchronize()
 
     def _tokens(self, launched: _Launched, result: torch.Tensor) -> list[list[SampledToken]]:
-        """What a finished step drew; raises `BadLogitsError` for sequences without a usable logit."""
+        """The tokens of a finished step. Raises `BadLogitsError` for sequences without a usable logit."""
         draws = launched.draws
         drawn = [SampledToken(token) for token in result[: len(draws)].tolist()]
         for row, logprob in launched.logprobs.by_row().items():

@@ -1,4 +1,4 @@
-"""Capturing what a device does once, and repeating it without launching its kernels one by one (SPEC AT-08)."""
+"""Captures a device's work once and replays it without launching its kernels one by one (SPEC AT-08)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
@@ -7,25 +7,25 @@ import torch
 
 
 class Graphs(ABC):
-    """Repeats work whose kernels, shapes and addresses never change.
+    """Replays work whose kernels, shapes and addresses never change.
 
     Contract: work reads and writes memory that lives as long as this object, and does not wait for the device. Its
-    result is memory of its own: it is valid until work of the same key is repeated.
+    result is valid until work of the same key runs again.
     """
 
     @abstractmethod
     def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Do `work`, which is the same whenever `key` is the same, and return its result."""
+        """Run `work`, which must be the same for the same `key`, and return its result."""
 
     @property
     @abstractmethod
     def captured(self) -> tuple[Hashable, ...]:
-        """The keys that are repeated by now."""
+        """The keys that are replayed from a graph."""
 
 
 class CudaGraphs(Graphs):
-    """CUDA graphs that share one memory pool. Work is done twice before it is captured: kernels are compiled, and
-    libraries take their workspaces, in the first run."""
+    """CUDA graphs that share one memory pool. Work runs twice before it is captured: the first run compiles kernels
+    and lets libraries allocate their workspaces."""
 
     def __init__(self) -> None:
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
@@ -50,14 +50,14 @@ class CudaGraphs(Graphs):
                 work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may drive other devices meanwhile, and collectives have a thread of their own.
+        # Other threads may drive other devices meanwhile, and collectives run on their own thread.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = work()
         self._graphs[key] = graph, result
 
 
 class NoGraphs(Graphs):
-    """Does all work anew: on the CPU, and where capturing is switched off."""
+    """Runs all work eagerly: on the CPU, and if capture is off."""
 
     def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         return work()

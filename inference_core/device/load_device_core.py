@@ -1,4 +1,4 @@
-"""Builds a Core on one CUDA device: weights, then what a step takes, then an arena of what is left."""
+"""Builds a Core on one CUDA device: loads weights, measures the largest step, gives the rest to the KV arena."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -34,8 +34,8 @@ from inference_core.speculation.pairing import paired_drafts
 logger = logging.getLogger(__name__)
 Linears = Callable[[Checkpoint, DeviceScheme, torch.dtype, torch.device, Path], dict[str, Linear]]
 Profile = Callable[[torch.device, Callable[[], object]], MemoryProfile]
-# Drafted tokens that a step verifies at most: each takes a row of logits, as wide as the vocabulary. Drafts pay where
-# few sequences decode, so more would be memory set aside in vain.
+# The most drafted tokens of a step: each takes a row of logits as wide as the vocabulary. Drafts pay only when few
+# sequences decode, so memory for more would be wasted.
 MOST_DRAFTS = 256
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -52,12 +52,12 @@ def load_device_core(
     title: str | None = None,
     knobs_file: Path | None = None,
 ) -> Core:
-    """Every model of `spec` (its checkpoint by name) on `device`. Weights stay as they are loaded; the arena takes what
-    `memory_utilization` of the device leaves. Repacked weights are kept under `cache_dir`. `linears`: what else than a
-    checkpoint's tensors projections are made of. `title`: what the log calls this core. `knobs_file`: where changed
-    knobs that shall outlast the process are kept.
+    """Load every model of `spec` (checkpoints by name) on `device`. The KV arena takes what is left of
+    `memory_utilization` of the device. Repacked weights are cached under `cache_dir`. `linears` builds the projections;
+    benchmarks replace it. `title`: the core's name in the log. `knobs_file`: stores knob changes that outlast the
+    process.
 
-    Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, for what does not fit.
+    Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, if the models do not fit.
     """
     drafts = paired_drafts(spec.models)
 
@@ -92,7 +92,7 @@ def load_device_core(
     decoders = {
         m.name: _decoder(m, checkpoints[m.name], placeholder, spec.slab_bytes, cache_dir, linears) for m in spec.models
     }
-    # All of them stand there while each is rehearsed: what stays of one is no room for another.
+    # All runners exist while each is profiled, since their persistent buffers share the device.
     profiled_runners = [runner(m, decoders[m.name], placeholder, make_graphs()) for m in spec.models]
     profiles = [profile(device, profiled.profile_step) for profiled in profiled_runners]
     largest = max(profiles, key=lambda p: p.activations)
@@ -119,7 +119,7 @@ def _weight_lines(spec: DeviceCoreSpec, runners: list[DeviceRunner]) -> list[str
 
 
 def capacity_of(spec: DeviceCoreSpec, model: DeviceModelSpec) -> Capacity:
-    """The largest step of `model`. Most steps begin few sequences, so that changes of tables seldom travel apart."""
+    """The largest step of `model`. Most steps start few sequences, so table updates rarely exceed their array."""
     return Capacity(
         tokens=spec.max_num_batched_tokens,
         sequences=spec.max_num_seqs,
@@ -130,13 +130,13 @@ def capacity_of(spec: DeviceCoreSpec, model: DeviceModelSpec) -> Capacity:
 
 
 def buckets_of(capacity: Capacity) -> DecodeBuckets:
-    """Sizes of the steps that are captured."""
+    """The step sizes that are captured as graphs."""
     return DecodeBuckets.up_to(min(capacity.tokens, capacity.draws))
 
 
 def device_knobs(spec: DeviceCoreSpec, layouts: Mapping[str, KVLayout], file: Path | None = None) -> LiveKnobs:
-    """A step as large as memory was set aside for, unless the specification says less; host memory for as many blocks
-    of each model's layout as it says. `file`: see `KnobsFile`."""
+    """Initial knobs: steps as large as memory is reserved for, unless the specification says less, and the specified
+    host memory in blocks of each model's layout. `file`: see `KnobsFile`."""
     most = {"max_num_batched_tokens": spec.max_num_batched_tokens, "max_num_seqs": spec.max_num_seqs}
     largest = msgspec.structs.replace(Knobs(), **most, prefill_chunk=spec.max_num_batched_tokens)
     start: dict[str, Knobs] = {}
@@ -180,7 +180,7 @@ def _decoder(
 
 
 def adapter_bank(model: DeviceModelSpec, config: ModelConfig, device: torch.device) -> DeviceAdapterBank | None:
-    """The slots that the specification asks for, of a model or a rank's share of one; None without any."""
+    """The adapter slots of `model`, whole or one rank's shard of it; None if it has none."""
     if not model.max_adapters:
         return None
     dtype = DTYPES[model.activations]

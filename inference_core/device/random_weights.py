@@ -1,4 +1,4 @@
-"""Random weights made on the device itself: models of 70B parameters stand there in seconds. For measurements alone."""
+"""Random weights generated on the device: a model of 70B parameters in seconds. Only for measurements."""
 
 import math
 import zlib
@@ -21,8 +21,8 @@ _GROUP = 128  # of 4-bit weights, as AWQ and GPTQ files have them
 def random_linears(
     checkpoint: Checkpoint, scheme: DeviceScheme, dtype: torch.dtype, device: torch.device, _: Path
 ) -> dict[str, Linear]:
-    """Projections of a checkpoint's shapes, by name; its data is not read. Weights have a deviation of about
-    1 / sqrt(inputs). The vocabulary projection is dense, as checkpoints have it.
+    """Projections with a checkpoint's shapes, by name; its data is not read. Weights have a standard deviation of about
+    1 / sqrt(inputs). The vocabulary projection is dense, as in checkpoints.
     """
     return {p.name: _random(checkpoint, p, scheme, dtype, device) for p in projections(checkpoint)}
 
@@ -47,7 +47,7 @@ def _int4(outputs: int, inputs: int, device: torch.device, generator: torch.Gene
         raise ModelFileError(f"random 4-bit layers need inputs in multiples of {BLOCK}, not {inputs}")
     shape = (inputs // BLOCK, outputs, WORDS)
     codes = torch.randint(-(1 << 31), 1 << 31, shape, dtype=torch.int32, device=device, generator=generator)
-    # Codes are spread evenly over 16 values: their deviation is 16 / sqrt(12).
+    # Codes are uniform over 16 values: their standard deviation is 16 / sqrt(12).
     scale = math.sqrt(12 / inputs) / 16
     scales = torch.full((inputs // _GROUP, outputs), scale, dtype=torch.float16, device=device)
     return Int4Weight(codes, scales, None, inputs)

@@ -1,4 +1,4 @@
-"""What to load on devices: models, the largest step that memory is set aside for, and which cards. No torch."""
+"""What to load on devices: models, the largest step to reserve memory for, and the cards. No torch."""
 
 from typing import Annotated, Literal
 
@@ -20,12 +20,11 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     `path`: see `ModelSpec`. `compute`: `dense` multiplies in the activations' dtype; `int4` keeps 4-bit tensors packed
     (W4A16); `int8`, `fp8` (a scale per output) and `fp8-blocks` (one per 128 x 128) round activations to 8 bits too,
-    row by row. `kv_dtype`: how the cache holds keys and values. `max_context`: tokens of prompt and answer together;
-    None is what the model was trained for. `host_cache_bytes`: host memory for blocks that the device has no room for
-    (the knob `host_cache_blocks` begins with it); it is taken as it is used. `draft`: see `ModelSpec`. `max_adapters`:
-    adapters of up to `max_adapter_rank` that lie on the device at once, for which memory is taken in full; of more,
-    those in use least recently go back to host memory. `adapters`: PEFT folders by the names that they are served under
-    from the start.
+    row by row. `kv_dtype`: the cache's type of keys and values. `max_context`: tokens of prompt and answer together;
+    None: the trained length. `host_cache_bytes`: host memory for blocks evicted from the device (initial value of the
+    knob `host_cache_blocks`), allocated as it is used. `draft`: see `ModelSpec`. `max_adapters`: adapters of up to
+    `max_adapter_rank` that are on the device at once, whose memory is reserved in full; of more, the least recently
+    used go back to host memory. `adapters`: PEFT folders by the names under which they are served from the start.
     """
 
     name: str
@@ -44,8 +43,8 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One core on one device. The KV arena takes what `memory_utilization` of the device leaves after weights and the
-    activations of a step of `max_num_batched_tokens` in `max_num_seqs`, which no knob passes later.
+    """One core on one device. The KV arena takes what weights and the activations of a step of `max_num_batched_tokens`
+    in `max_num_seqs` leave of `memory_utilization` of the device. Knobs cannot exceed these two limits later.
     """
 
     models: list[DeviceModelSpec]
@@ -57,13 +56,13 @@ class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class DeviceGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One core on `cards` equal devices: number `first_card` of the machine and those after it, counted from 0.
+    """One core on `cards` equal devices of the machine, from number `first_card` on, counted from 0.
 
-    `pipeline`, which divides `cards`: stages of consecutive layers; the cards of a stage share its layers.
+    `pipeline`: stages of consecutive layers, a divisor of `cards`; the cards of a stage share its layers.
 
-    `device` "cpu" runs the same code on the host, by the kernels' references: to try a catalogue out, not to be fast.
-    A card is then `card_bytes` of the host's memory; of a GPU it is what the plan counts on, and a core takes what the
-    card really has.
+    `device` "cpu" runs the same code on the host by the kernels' references, slowly, to try out a catalogue. A card is
+    then `card_bytes` of host memory; on GPUs `card_bytes` is what the plan assumes, and a core uses the card's real
+    size.
     """
 
     name: str

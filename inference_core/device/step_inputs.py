@@ -1,4 +1,4 @@
-"""The inputs of a step, packed into one buffer that travels to the device at once. No torch: bytes and places."""
+"""The inputs of a step, packed into one buffer that is copied to the device at once. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ _ALIGNMENT = 64
 
 @dataclass(slots=True, frozen=True)
 class StepShape:
-    """What the host must know of a step to launch its kernels: counts, padding included, and upper bounds; and whether
-    any logits are `edited` before they are drawn from. `adapter_tiles`: of rows that go through adapters, those without
-    rows included; 0 where no row does."""
+    """What the host needs to launch a step's kernels: counts, with padding, and upper bounds. `edited`: some logits are
+    edited before the draw. `adapter_tiles`: tiles of rows with adapters, including empty ones; 0 without
+    adapters."""
 
     tokens: int
     sequences: int
@@ -34,8 +34,8 @@ class StepShape:
     adapter_tiles: int = 0
 
     def as_captured(self, longest_context: int) -> "StepShape":
-        """The same for every step of its bucket: what differs between them is on the device, or bounded. Of bounds of
-        the queries there are few (1, 4, 16, …), since each is captured apart."""
+        """The shape shared by all steps of its bucket: the rest is on the device or bounded. Query bounds are rounded
+        up (1, 4, 16, …), since each is captured separately."""
         bound = 1
         while bound < self.longest_query:
             bound *= 4
@@ -44,9 +44,9 @@ class StepShape:
 
 @dataclass(slots=True, frozen=True)
 class Capacity:
-    """The largest step: `tokens` in `sequences`, of which `draws` are drawn from. More than `table_updates` new entries
-    of block tables, as after a fault or where many long prefixes are found in the cache, travel apart from the rest.
-    Rows go through adapters in `adapter_slots` slots."""
+    """The largest step: `tokens` in `sequences`, with `draws` sampled rows. More than `table_updates` new block-table
+    entries, as after a fault or with many long prefixes from the cache, are copied separately. `adapter_slots`: number
+    of adapter slots."""
 
     tokens: int
     sequences: int
@@ -56,7 +56,7 @@ class Capacity:
 
 
 class StepInputs:
-    """Arrays over one buffer, each at its own place whatever the step, as captured graphs need it.
+    """Arrays over one buffer, at fixed offsets for every step, as captured graphs require.
 
     Per sequence: `query_start` int32 [S + 1], `context_len`, `table_start` int32 [S]. Per draw, of which a sequence has
     one, and one more for each drafted token: `sample_rows` int32 [R], the token whose logits are drawn from; how to
@@ -64,8 +64,8 @@ class StepInputs:
     edited, `edit_rows` int32 [R] (which row of the edit tables, or `NO_ROW`) and `repetition`, `presence`, `frequency`
     float32 [R]. Per token: `token_ids`, `positions` int32 [T], `slots` int64 [T] (byte offset of the block that takes
     it, `NO_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this token, or `NO_ROW`).
-    `places`, `values` int64 [U]: see `TableUpdate`. Where rows go through adapters, `adapter_rows` int32 [T] and
-    `adapter_tiles` int32 [3 x tiles]: see `LowRankRows`.
+    `places`, `values` int64 [U]: see `TableUpdate`. For rows with adapters `adapter_rows` int32 [T] and `adapter_tiles`
+    int32 [3 x tiles]: see `LowRankRows`.
     """
 
     def __init__(self, capacity: Capacity, memory: NDArray[np.uint8] | None = None) -> None:
@@ -85,12 +85,12 @@ class StepInputs:
         pad_to: int | None = None,
         edit_rows: Sequence[int] | None = None,
     ) -> StepShape:
-        """Write a step's inputs. `rows_of_last`: which row of the last step drew for whom, for tokens that are pending.
+        """Write a step's inputs. `rows_of_last`: the last step's row of each sequence, for tokens that are pending.
 
-        `pad_to`: the step is to have so many tokens and draws, and sequences as far as there is room for them; those
-        beyond the given ones compute nothing that counts.
+        `pad_to`: pad the step to this many tokens and draws, and to as many sequences as fit; the results of padding
+        are ignored.
         `edit_rows`: for each draw its row of the edit tables, or `NO_ROW`; None if no logits are edited.
-        `apart` holds the update of the tables if it is too large for its arrays.
+        `apart` gets the update of the tables if it is too large for its arrays.
         Raises ValueError for a step beyond the capacity, and what `BlockTables.update` raises.
         """
         lengths = [len(s.token_ids) for s in sequences]
@@ -102,7 +102,7 @@ class StepInputs:
             )
         draws = sum(s.num_drafts + 1 for s in sequences if s.sample is not None)
         if draws > self.capacity.draws:
-            raise ValueError(f"a step that draws {draws} tokens; there is room for {self.capacity.draws}")
+            raise ValueError(f"a step with {draws} draws; there is room for {self.capacity.draws}")
         update = tables.update(sequences, renamed=renamed)
         a, updates = self.arrays, len(update.places)
         self.apart = update if updates > self.capacity.table_updates else None
@@ -133,7 +133,7 @@ class StepInputs:
         return shape if pad_to is None else self._padded(shape, pad_to)
 
     def fill_with_padding(self) -> StepShape:
-        """The largest step of all, none of whose rows counts."""
+        """Write the largest step, all of it padding."""
         tokens, sequences, draws = self.capacity.tokens, self.capacity.sequences, self.capacity.draws
         self.arrays["query_start"][:] = 0
         for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
@@ -183,7 +183,7 @@ class StepInputs:
 
     def _fill_draws(self, sequences: list[ScheduledSequence], ends: NDArray[np.int64]) -> None:
         a = self.arrays
-        # A sequence's last row is what follows all of its drafts.
+        # A sequence's last row follows all of its drafts.
         drawing = [
             (s.sample, end - 1 - s.num_drafts + accepted, accepted)
             for s, end in zip(sequences, ends.tolist(), strict=True)
@@ -206,7 +206,7 @@ class StepInputs:
         a["frequency"][:rows] = [p.frequency_penalty for p in params]
 
     def _fill_adapters(self, sequences: list[ScheduledSequence], lengths: list[int], pad_to: int | None) -> int:
-        """How many tiles of rows with adapters there are: as many for every padded step of a size that has any."""
+        """Write the adapter arrays. Returns the number of tiles, the same for all padded steps of a size with any."""
         highest = max((s.adapter for s in sequences), default=NO_ADAPTER)
         if highest == NO_ADAPTER:
             return 0
@@ -217,7 +217,7 @@ class StepInputs:
         return self._write_tiles(tiles, most_tiles(pad_to, self.capacity.adapter_slots) if pad_to else len(tiles))
 
     def _write_tiles(self, tiles: NDArray[np.int64], count: int) -> int:
-        """`tiles` [at most `count`, 3], and as many without rows as make `count` of them."""
+        """Write `tiles` [at most `count`, 3], padded with empty ones to `count`."""
         target = self.arrays["adapter_tiles"][: count * TILE_NUMBERS].reshape(count, TILE_NUMBERS)
         target[: len(tiles)] = tiles
         target[len(tiles) :] = (0, 0, NO_ADAPTER)
@@ -263,7 +263,7 @@ _ADAPTER_TILES: tuple[tuple[str, DTypeLike], ...] = (("adapter_tiles", np.int32)
 
 @dataclass(slots=True, frozen=True)
 class Field:
-    """Where an array lies in the buffer: its first byte, its dtype and its length."""
+    """An array's first byte in the buffer, its dtype and its length."""
 
     start: int
     dtype: DTypeLike
@@ -271,7 +271,7 @@ class Field:
 
 
 def fields_of(capacity: Capacity) -> dict[str, Field]:
-    """The place of every array, each at a multiple of 64 bytes."""
+    """The field of every array, each at a multiple of 64 bytes."""
     fields: dict[str, Field] = {}
     at = 0
     slots = capacity.adapter_slots

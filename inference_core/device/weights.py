@@ -1,4 +1,4 @@
-"""From a checkpoint to a decoder on a device, one projection after another."""
+"""Builds a decoder on a device from a checkpoint, one projection at a time."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -32,11 +32,11 @@ def stored_linears(
     cache_dir: Path,
     wanted: Iterable[Projection] | None = None,
 ) -> dict[str, Linear]:
-    """The `wanted` projections of the checkpoint (None: all) under `scheme`, for activations of `dtype`, by name.
+    """Load the `wanted` projections of the checkpoint (None: all) under `scheme`, by name, for activations of `dtype`.
 
-    What is repacked is kept under `cache_dir` and mapped from there the next time; dense weights are read from the
+    Repacked weights are cached under `cache_dir` and later mapped from there; dense weights are read from the
     checkpoint. The vocabulary projection keeps its precision: 4 bits if its tensor has them, else dense. Raises
-    ModelFileError for what cannot be repacked.
+    ModelFileError for weights that cannot be repacked.
     """
     wanted = projections(checkpoint) if wanted is None else wanted
     chosen = {p: _scheme(_fused(checkpoint, p), scheme, p) for p in wanted}
@@ -73,7 +73,7 @@ def load_device_decoder(
     dtype: torch.dtype,
     max_context: int,
 ) -> DeviceDecoder:
-    """The network around its projections on the arena's device, activations in `dtype`."""
+    """Build the network from its projections on the arena's device, with activations in `dtype`."""
     config, device, head = checkpoint.config, arena.device, linears["head"]
     return DeviceDecoder(
         config=config,
@@ -90,7 +90,7 @@ def load_device_decoder(
 def device_embedding(
     checkpoint: Checkpoint, head: Linear | None, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """[vocabulary, hidden]; the very weights of `head` where it is the same table, and dense."""
+    """[vocabulary, hidden]; shares the weights of `head` if the tables are tied and dense."""
     if checkpoint.config.tie_embeddings and isinstance(head, DenseLinear):
         return head.weight
     table = np.array(dequantize(checkpoint.tensors[EMBEDDING]), np.float32)
@@ -98,7 +98,7 @@ def device_embedding(
 
 
 def weight_bytes(decoder: DeviceDecoder) -> int:
-    """Projections and embedding on the device; a table that the head shares is counted once."""
+    """Bytes of projections and embedding on the device; a tied table counts once."""
     linears = [x for layer in decoder.layers for x in (layer.qkv, layer.output, layer.gate_up, layer.down)]
     tensors = [t for linear in [*linears, decoder.head] if linear is not None for t in _tensors(linear)]
     tables = [] if decoder.embedding is None else [decoder.embedding]
@@ -121,7 +121,7 @@ def _scheme(tensor: PackedTensor, wanted: DeviceScheme, projection: Projection) 
 
 
 def _fused(checkpoint: Checkpoint, projection: Projection) -> PackedTensor:
-    """The projection's tensors one above the other: as they are stored, or dequantised if their kinds differ."""
+    """The projection's tensors stacked by rows: as they are stored, or dequantised if their kinds differ."""
     tensors = [checkpoint.tensors[name] for name in projection.tensors]
     shape = (sum(t.shape[0] for t in tensors), tensors[0].shape[1])
     if len({t.kind for t in tensors}) == 1:

@@ -1,5 +1,5 @@
-"""Constrained decoding (SPEC SO-01): grammars compiled once, a state per sequence, a mask of tokens per draw.
+"""Constrained decoding (SPEC SO-01): grammars compiled once, a state per sequence, a token mask per draw.
 
-Grammars run in processes of their own: `server` starts a `worker` for each, which uses `compiler`, `matcher`, `trie`
-and the grammar library. The serving process has `workers`, the end of each in `remote`, and never loads the library.
+Each grammar runs in its own process: `server` starts a `worker` for it, which uses `compiler`, `matcher`, `trie` and
+the grammar library. The serving process has `workers`, with their client side in `remote`, and never loads the library.
 """

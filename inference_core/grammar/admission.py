@@ -1,4 +1,4 @@
-"""Requests whose grammar is being compiled, so that no step waits for it."""
+"""Holds requests whose grammar is being compiled, so that no step waits for it."""
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -14,9 +14,9 @@ from inference_core.step_plan import MatcherFactory
 
 @dataclass(slots=True)
 class Compiled:
-    """A request that can be admitted: the result of `matchers` makes one per choice, or raises `CoreError`.
+    """A request that can be admitted: the result of `matchers` makes a matcher per choice, or raises `CoreError`.
 
-    `aborted`: choices that were given up meanwhile.
+    `aborted`: choices that were aborted meanwhile.
     """
 
     request: AddRequest
@@ -25,9 +25,9 @@ class Compiled:
 
 
 class GrammarAdmission:
-    """Keeps the requests of a core until their grammars are compiled; tenants are told apart by the requests' salts.
+    """Holds a core's requests until their grammars are compiled; the requests' salts identify tenants.
 
-    `vocabulary_of` gives a model's tokens; it is called on a thread of its own, once per model. `eos_token_ids` by
+    `vocabulary_of` returns a model's tokens; it is called on a separate thread, once per model. `eos_token_ids` by
     model.
     """
 
@@ -44,15 +44,16 @@ class GrammarAdmission:
         return bool(self._waiting)
 
     def add(self, request: AddRequest, info: ModelInfo, grammar: Grammar) -> None:
-        """Take a request until its grammar is compiled; one whose grammar is known is ready at once.
+        """Hold a request until its grammar is compiled; with a known grammar it is ready at once.
 
-        Raises as `GrammarWorkers.compile` does.
+        Raises the errors of `GrammarWorkers.compile`.
         """
         ready = self._workers.compile(info, grammar, request.salt)
         self._waiting[request.request_id] = Compiled(request, ready)
 
     def take(self, patience: float = 0.0) -> list[Compiled]:
-        """Those that are compiled, or cannot be, in the order they came; waits up to `patience` seconds for one."""
+        """Remove and return requests whose grammar has compiled or failed, in order of arrival; wait up to `patience`
+        seconds for one."""
         self._workers.bound_memory()
         if not self._waiting:
             return []
@@ -64,20 +65,20 @@ class GrammarAdmission:
         return ready
 
     def abort(self, request_id: str, index: int | None) -> None:
-        """Forget a request that is not admitted yet, or remember that a choice of it is to be aborted."""
+        """Drop a request that is not admitted yet, or record that a choice of it is aborted."""
         if index is not None:
             self._waiting[request_id].aborted.append(index)
         else:
             self._workers.cancel(self._waiting.pop(request_id).matchers)
 
     def close(self) -> None:
-        """End what is compiled and all processes of grammars; nothing is waited for."""
+        """Stop compiling and end all grammar processes, without waiting."""
         self._waiting.clear()
         self._workers.close()
 
 
 def vocabulary_of_file(info: ModelInfo) -> Vocabulary:
-    """The tokeniser that comes with a model. Raises `ModelFileError`, and `InvalidRequestError` if it has none."""
+    """Load a model's tokeniser. Raises `ModelFileError`, and `InvalidRequestError` if the model has none."""
     if not info.model_path:
         raise InvalidRequestError(f"{info.name} has no tokeniser, so it follows no grammars", "response_format")
     from inference_core.tokenization.load_tokenizer import load_tokenizer

@@ -1,6 +1,6 @@
-"""Refuses grammars that are larger than any real one, with the number allowed: cheap counts, without recursion.
+"""Refuses grammars that are larger than any real one, naming the limit. The counts are cheap and not recursive.
 
-The length is all that the serving process looks at. The rest is counted where the grammar would be compiled.
+The serving process checks only the length. The grammar's process counts the rest.
 """
 
 import json
@@ -13,8 +13,8 @@ from inference_core.protocol import Grammar
 
 _ALTERNATIVES = ("enum", "anyOf", "oneOf", "allOf")
 _DEFINITIONS = ("$defs", "definitions")
-# Literals are skipped; what else opens, closes or separates is counted, and the names that begin rules. No text is read
-# twice: what is repeated gives nothing back, and a literal may lack its end.
+# Skips literals; counts brackets and separators outside of them, and names that start rules. Reads every character
+# once: the quantifiers are possessive, and a literal may lack its end.
 _GRAMMAR = re.compile(
     r'"(?:\\.|[^"\\\n])*+"?'
     r"|/(?:\\.|[^/\\\n])++/?"
@@ -26,7 +26,7 @@ _REGEX = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]?|(?P<rule>(?!))|(?P<mark>[
 
 
 class Size(NamedTuple):
-    """`depth`: the most that lie within each other; `rules`: or definitions."""
+    """`depth`: levels of nesting; `rules`: rules or definitions."""
 
     depth: int = 0
     rules: int = 0
@@ -34,13 +34,13 @@ class Size(NamedTuple):
 
 
 def check_length(grammar: Grammar) -> None:
-    """Raises `InvalidRequestError` for too long a text."""
+    """Raises `InvalidRequestError` for a text that is too long."""
     for param, text in (*grammar.schemas, (grammar.param, grammar.text)):
         _check(param, len(text), MAX_CHARACTERS, "characters")
 
 
 def check_bounds(grammar: Grammar) -> None:
-    """Raises `InvalidRequestError` for a grammar that is not too long, but too large."""
+    """Raises `InvalidRequestError` for a grammar with too many levels, rules or alternatives."""
     sizes = [(param, _size_of_json(param, text)) for param, text in grammar.schemas]
     for param, size in (*sizes, (grammar.param, _size(grammar))):
         _check(param, size.depth, MAX_DEPTH, "levels of nesting")
@@ -97,7 +97,7 @@ def _size_of_json(param: str, text: str) -> Size:
 
 
 def _parsed(param: str, text: str) -> Any:
-    """None for what is no JSON: the compiler says why."""
+    """Parsed JSON; None if it is not JSON, for which the compiler gives the reason."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""Compiles grammars against a model's tokens, with refusals that name the place; runs in a grammar's own process."""
+"""Compiles grammars against a model's tokens; errors name the failing part. Runs in a grammar's own process."""
 
 import json
 from collections.abc import Callable
@@ -27,15 +27,15 @@ class GrammarCompiler:
     def compile(
         self, grammar: Grammar, refusing: Callable[[InvalidRequestError], object] = lambda error: None
     ) -> Callable[[], GrammarMatcher]:
-        """What makes matchers before their first token. Raises `InvalidRequestError` for what cannot be compiled.
+        """Compile `grammar`. Returns a factory of matchers. Raises `InvalidRequestError` if it cannot be compiled.
 
-        `refusing` is called with the refusal before the place in a schema that it comes of is searched for, which may
-        take as long as compiling many times.
+        `refusing` is called with the error before the search for the failing part of a schema, which may take as long
+        as many compilations.
         """
         start = LLMatcher(self._tokenizer, _source(grammar), log_level=0, limits=_LIMITS)
         reason = start.get_error()
         if not start.is_error():
-            # The first mask takes longest, and finds out about grammars that allow nothing.
+            # The first mask takes longest, and detects grammars that allow nothing.
             probe = start.deep_copy()
             first = probe.compute_bitmask()
             if not probe.is_error() and any(first):
@@ -46,7 +46,7 @@ class GrammarCompiler:
 
 
 def schema_error(schema: Any) -> str | None:
-    """Why a JSON schema (already parsed) cannot be compiled, whatever the model; None if it can."""
+    """Why a parsed JSON schema cannot be compiled for any model; None if it can."""
     try:
         source = LLMatcher.grammar_from_json_schema(schema, defaults=JSON_STYLE)
     except ValueError as error:
@@ -81,7 +81,7 @@ def _short(reason: str) -> str:
 
 
 def _source(grammar: Grammar) -> str:
-    """In the library's own format. Raises `InvalidRequestError` for what is no JSON or no list of texts."""
+    """The grammar in the library's format. Raises `InvalidRequestError` if it is not JSON or not a list of strings."""
     if grammar.kind == "json_object":
         return LLMatcher.grammar_from_json_schema({"type": "object"}, defaults=JSON_STYLE)
     if grammar.kind == "json_schema":
@@ -112,7 +112,7 @@ def _choice_source(grammar: Grammar) -> str:
     choices = _json(grammar)
     if not isinstance(choices, list) or not choices or not all(isinstance(c, str) and c for c in choices):
         raise InvalidRequestError(f"{grammar.param} must be a list of texts, none of them empty", grammar.param)
-    # One terminal: as alternatives of a rule, some thousands of texts pass the parser's limits and take its time.
+    # One terminal: as alternatives of a rule, thousands of texts exceed the parser's limits and are slow.
     return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 

@@ -1,4 +1,4 @@
-"""Finds the smallest part of a JSON schema that cannot be compiled, so that a refusal can name it."""
+"""Finds the smallest part of a JSON schema that cannot be compiled, so that the error can name it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,10 +11,10 @@ _MOST_TRIALS = 500
 
 
 def failing_subschema(schema: Any, error_of: Callable[[Any], str | None]) -> tuple[str, str | None]:
-    """Where in a schema that fails the failure is, as `.properties.age`, and what `error_of` says of that part.
+    """Return the path of the smallest failing part of `schema`, such as `.properties.age`, and its `error_of`.
 
-    A part that cannot be compiled by itself either is where to look further; ("", its error) if no part fails alone.
-    References are followed through the definitions of the whole.
+    Descends into parts that fail on their own; ("", the schema's error) if none does. References resolve through the
+    whole schema's definitions.
     """
     path, part, reason = "", schema, error_of(schema)
     definitions = {key: schema[key] for key in ("$defs", "definitions") if isinstance(schema, dict) and key in schema}

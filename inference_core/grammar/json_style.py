@@ -1,7 +1,7 @@
-"""How constrained JSON is laid out, unless its schema says otherwise under `x-guidance`."""
+"""The white space of constrained JSON, unless its schema sets another under `x-guidance`."""
 
 from typing import Any
 
-# As `json.dumps` writes it, which is what models have read most of in one line. White space at will would let a small
-# model write nothing else, and leaves hardly a token forced.
+# The format of `json.dumps`, which models have seen most on one line. With free white space a small model may write
+# nothing else, and hardly any token is forced.
 JSON_STYLE: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}

@@ -1,26 +1,26 @@
-"""What one grammar may cost. Sizes are checked before it is compiled, time and memory are enforced on its process."""
+"""Limits of one grammar. Sizes are checked before compilation; time and memory are enforced on its process."""
 
 import msgspec
 
-# Of the text. JSON schemas, and Lark rules made of tools' schemas, of real applications have up to some 100,000.
+# Length of the text. JSON schemas and Lark rules for tools of real applications have up to some 100,000.
 MAX_CHARACTERS = 1 << 19
-# Objects and arrays within each other in a schema (the library's JSON parser ends at 128), groups in a grammar.
+# Nested objects and arrays in a schema (the library's JSON parser stops at 128), nested groups in a grammar.
 MAX_DEPTH = 100
-# Of a Lark or GBNF grammar; definitions of a schema.
+# Rules of a Lark or GBNF grammar, definitions of a schema.
 MAX_RULES = 5_000
-# Values of `enum`, members of `anyOf`, `oneOf` and `allOf`, texts of a choice, `|` in a grammar, all together.
+# The sum of values of `enum`, members of `anyOf`, `oneOf` and `allOf`, texts of a choice, and `|` in a grammar.
 MAX_ALTERNATIVES = 10_000
 
 # Grammars of one tenant that may wait to be compiled.
 MAX_WAITING_PER_TENANT = 128
-# Processes, one for each grammar, of 2 MB as a rule; those in use for one tenant; and what all may take.
+# Processes, one per grammar, usually of 2 MB; processes in use for one tenant; memory of all.
 MAX_WORKERS = 128
 MAX_WORKERS_PER_TENANT = 96
 MAX_MEMORY_BYTES = 1 << 30
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a grammar's process. `compile_seconds`, `burst_seconds` and `seconds_per_mask` are of CPU time.
+    """Limits of a grammar's process. `compile_seconds`, `burst_seconds` and `seconds_per_mask` are CPU time.
 
     `compile_seconds`: for compiling. `locate_seconds`: for finding the place in a schema that cannot be compiled.
     `burst_seconds`: what all masks may take beyond `seconds_per_mask` each, on average. `answer_seconds`: how long a

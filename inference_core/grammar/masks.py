@@ -11,9 +11,9 @@ from inference_core.step_plan import Matcher, SampleSpec
 
 
 class TokenMask(NamedTuple):
-    """What one draw may be: `ids`, ascending, are the only tokens allowed, or, unless `only`, the ones forbidden.
+    """The mask of one draw: ascending `ids` are the only tokens allowed, or, unless `only`, the ones forbidden.
 
-    Grammars allow a handful of tokens or forbid a minority, so either way it is little to write.
+    Grammars usually allow few tokens or forbid few, so either list is short.
     """
 
     ids: npt.NDArray[np.intp]
@@ -25,7 +25,7 @@ class TokenMask(NamedTuple):
         return _unpacked(mask)
 
     def apply(self, row: npt.NDArray[np.float32]) -> None:
-        """Set what is forbidden in a row of logits [vocabulary] to -inf."""
+        """Set the forbidden tokens of a row of logits [vocabulary] to -inf."""
         ids = self.ids[: np.searchsorted(self.ids, len(row))]
         if not self.only:
             row[ids] = -np.inf
@@ -37,7 +37,7 @@ class TokenMask(NamedTuple):
 
 @lru_cache(64)
 def _unpacked(mask: bytes) -> TokenMask:
-    """Within a string, a number or white space the same few masks come again and again."""
+    """Cached, since the same few masks repeat within a string, a number or white space."""
     bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little").view(np.bool_)
     if 2 * np.count_nonzero(bits) < len(bits):
         return TokenMask(np.flatnonzero(bits), True)
@@ -45,10 +45,10 @@ def _unpacked(mask: bytes) -> TokenMask:
 
 
 class TokenMasks:
-    """Masks of the rows of logits that belong to sequences with a grammar; asked for when made, needed at the draw."""
+    """Masks of the rows of sequences with a grammar; the constructor requests them, `wait` returns them."""
 
     def __init__(self, work: list[tuple[int, Matcher, Sequence[int]]]) -> None:
-        """`work`: the first row of a sequence, its matcher, and the tokens drafted for it, a row more each."""
+        """`work`: per sequence its first row, its matcher, and its drafted tokens, each of which has one more row."""
         self._work = work
         for _, matcher, drafts in work:
             matcher.ask_masks(drafts)
@@ -65,9 +65,9 @@ class TokenMasks:
 
 
 def begin_masks(specs: Sequence[SampleSpec], drafts: Sequence[Sequence[int]] | None = None) -> TokenMasks | None:
-    """The masks of a step that draws under `specs`; None if none of them has a grammar.
+    """Request the masks of a step's draws; None if no spec has a grammar.
 
-    `drafts`: per spec the proposed tokens; it has a row of logits for each of them and one more. None: no proposals.
+    `drafts`: per spec its drafted tokens; it has a row of logits for each and one more. None: no drafts.
     """
     work: list[tuple[int, Matcher, Sequence[int]]] = []
     row = 0

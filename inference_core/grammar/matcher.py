@@ -1,4 +1,4 @@
-"""Where one sequence is in its grammar: which tokens may come next, and which one must."""
+"""One sequence's state in its grammar: which tokens are allowed next, and which are forced."""
 
 from collections.abc import Sequence
 
@@ -11,26 +11,23 @@ _FINE_ENDS = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
 
 
 class GrammarMatcher:
-    """The state of a compiled grammar after a sequence's output tokens, and nothing else: it moves by `accept` alone.
+    """The state of a compiled grammar after a sequence's output tokens; only `accept` changes it.
 
-    So it needs no care when a sequence is preempted, or a step is run again. Where the grammar leaves only one text to
-    go on with, its tokens are forced: the text's own tokenisation, as the model learned it, instead of any other way
-    to spell the text. What is forced depends on the output tokens alone, so that skipping ahead changes no answer.
-    See `Matcher`.
+    It is therefore unaffected by preemption and by repeated steps. If the grammar allows only one text next, its tokens
+    are forced: those of the tokeniser, as the model learned them, not any other spelling. Forced tokens depend only on
+    the output tokens, so skipping ahead changes no answer. See `Matcher`.
     """
 
     def __init__(self, start: LLMatcher, tokenizer: LLTokenizer) -> None:
-        """`start`: the grammar before the first token, which is copied; copies share what they learn of the grammar."""
+        """`start`: the grammar before the first token; it is copied, and copies share the library's caches."""
         self._state = start.deep_copy()
         self._eos_token_ids = frozenset(tokenizer.eos_tokens)
-        self._accepted: list[
-            int
-        ] = []  # not consumed yet: that is done beside the model's next step, not after its last
+        self._accepted: list[int] = []  # consumed later, in parallel with the model's next step
         self._forced: list[int] | None = None
         self._drafts: Sequence[int] = ()
         self.num_words = (tokenizer.vocab_size + 31) // 32
         self.reason: str | None = None
-        """What the library says of the limit that was passed, or of the token that does not fit."""
+        """The library's message about an exceeded limit or a token that does not fit."""
 
     @property
     def failure(self) -> InvalidRequestError | None:
@@ -84,7 +81,7 @@ class GrammarMatcher:
             row[forced[0] // 8] = 1 << forced[0] % 8
             return bytes(row)
         mask = bytes(self._state.compute_bitmask()[: 4 * self.num_words]) if self.reason is None else b""
-        # On an error, the library has allowed the end of the answer: then it would look finished.
+        # On an error the library allows the end of the answer, which would then look finished.
         if self._state.is_error() or self._state.stop_reason() not in _FINE_ENDS:
             self._give_up(self._state.get_error() or self._state.stop_reason())
         return mask if self.reason is None else bytes(4 * self.num_words)
@@ -93,7 +90,7 @@ class GrammarMatcher:
         if self.reason is not None or self._state.is_stopped():
             return []
         tokens = self._state.compute_ff_tokens()
-        # A tokeniser may spell a text differently in the middle of a word; only what fits counts.
+        # A tokeniser may split a text differently inside a word; keep only the tokens that fit.
         return tokens[: self._state.validate_tokens(tokens)] if tokens else []
 
     def _give_up(self, reason: str) -> None:

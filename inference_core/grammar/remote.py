@@ -1,9 +1,9 @@
-"""The serving process's end of a grammar's process: the grammar compiled there, and matchers that ask it.
+"""The client side of a grammar's process, in the serving process: compiles the grammar there, and asks for masks.
 
-Nothing of the grammar library runs in the serving process. Some of its calls hold the interpreter for as long as they
-take, which a grammar of fifty characters can make 13 s and a gigabyte of memory in the middle of an answer
-(`start: ("x" | "y") A{1000}`, `A: "ab"{5000}`), whatever was found out when it was compiled; and matchers cannot be
-sent from one process to another. A question and its answer take some 30 microseconds, beside the model's step.
+The grammar library does not run in the serving process. Some of its calls hold the interpreter lock throughout, and a
+grammar of fifty characters can make one take 13 s and a gigabyte of memory in the middle of an answer
+(`start: ("x" | "y") A{1000}`, `A: "ab"{5000}`), which compiling does not detect. Matchers cannot be moved between
+processes. A question with its answer takes some 30 microseconds, in parallel with the model's step.
 """
 
 import logging
@@ -38,27 +38,27 @@ logger = logging.getLogger(__name__)
 
 
 class GrammarWorker:
-    """A grammar's process. `compile` on one thread, then the rest on one; `give_up` and `close` on any."""
+    """A grammar's process. Call `compile` on one thread, then the rest on one; `give_up` and `close` on any."""
 
     def __init__(self, channel: Channel, tokeniser: Vocabulary, grammar: Grammar, limits: Limits) -> None:
         self.grammar = grammar
         self.num_words = 0
         self.memory_bytes = 0
-        """The most that it has taken beyond what all share."""
+        """Peak memory beyond what all processes share."""
         self.failure: CoreError | None = None
         self.handles: WeakSet[GrammarHandle] = WeakSet()
-        """Those who need the process."""
+        """The handles that use the process."""
         self.dropped: list[int] = []
-        """The numbers of matchers that are gone."""
+        """The numbers of deleted matchers, not yet reported to the process."""
         self.numbers = count()
         self._channel, self._tokeniser, self._limits = channel, tokeniser, limits
         self._asked: list[tuple[RemoteMatcher, Question]] = []
-        # Weak: a matcher whose sequence has ended before the answer is not kept for it.
+        # Weak, so that a matcher whose sequence has ended is not kept for its answer.
         self._sent: list[tuple[ReferenceType[RemoteMatcher], Question]] = []
 
     def compile(self) -> None:
-        """Return when the grammar is compiled. Raises `InvalidRequestError` if it cannot be, within its limits,
-        `GrammarServerError` if the machine is to blame, `CoreError` if the library failed."""
+        """Wait until the grammar is compiled. Raises `InvalidRequestError` if it cannot be compiled within its limits,
+        `GrammarServerError` for faults of the machine, `CoreError` for faults of the library."""
         known: InvalidRequestError | None = None
         deadline = time.monotonic() + 10 * self._limits.compile_seconds
         while True:
@@ -78,28 +78,28 @@ class GrammarWorker:
                 raise CoreError(f"{self.grammar.param} could not be compiled: the compiler failed, which is logged")
 
     def is_usable(self) -> bool:
-        """Whether matchers can be made: the process has not ended, as far as is known."""
+        """Whether matchers can be made: the process has not ended as far as is known."""
         while not self.handles and self.failure is None and not self._channel.is_silent:
             self.receive()  # answers that were not fetched, or the end
         return self.failure is None
 
     def ask(self, matcher: "RemoteMatcher", question: Question) -> None:
-        """Have a question go with the others at the next `send`."""
+        """Queue a question for the next `send`."""
         self._asked.append((matcher, question))
 
     def send(self) -> None:
         if self._asked and self._sent:
-            self.receive()  # one at a time, or the process would find questions where it waits for tokens
+            self.receive()  # one batch at a time, since the process may be waiting for `Encoded` tokens
         asked, self._asked = self._asked, []
         if not asked or self.failure is not None:
             return
         dropped, self.dropped = self.dropped, []
-        with suppress(OSError):  # why is what is received next
+        with suppress(OSError):  # the next `receive` gives the reason
             self._channel.send(Questions([question for _, question in asked], dropped))
         self._sent = [(ref(matcher), question) for matcher, question in asked]
 
     def receive(self) -> None:
-        """Wait for the answers to what was sent, and give them to their matchers."""
+        """Wait for the answers to the sent questions, and pass them to their matchers."""
         message = self._receive(time.monotonic() + self._limits.answer_seconds, "follow")
         if isinstance(message, Answers):
             self.memory_bytes = message.memory_bytes
@@ -121,7 +121,7 @@ class GrammarWorker:
         self._channel.shut_down()
 
     def _receive(self, deadline: float, doing: str) -> Message | None:
-        """None if nothing more will come, for the reason that is now `failure`."""
+        """The next message; None if there will be no more, with the reason in `failure`."""
         try:
             while self.failure is None:
                 message = self._channel.receive(deadline)
@@ -161,7 +161,7 @@ class GrammarWorker:
 
 
 class GrammarHandle:
-    """What a request has of its grammar: makes matchers before their first token."""
+    """A request's reference to its grammar, which makes matchers in their initial state."""
 
     __slots__ = ("__weakref__", "grammar", "worker")
 
@@ -174,7 +174,7 @@ class GrammarHandle:
 
 
 class RemoteMatcher:
-    """See `Matcher`. It knows what it accepted, and asks the process for what follows of it."""
+    """See `Matcher`. It keeps the accepted tokens and asks the process for masks and forced tokens."""
 
     def __init__(self, handle: GrammarHandle) -> None:
         self._handle, self._worker = handle, handle.worker
@@ -226,7 +226,7 @@ class RemoteMatcher:
         return [bytes(4 * self.num_words)] * rows if self._answer is None else self._answer.masks
 
     def take(self, question: Question, answer: Answer) -> None:
-        """What the process says; of no use where another question was asked meanwhile."""
+        """Store an answer, unless another question was asked meanwhile."""
         if answer.failure is not None:
             self._reason = answer.failure
         if question is self._question:

@@ -1,9 +1,9 @@
-"""`python -m inference_core.grammar.server FD`: knows the vocabularies, and starts a process for each grammar.
+"""`python -m inference_core.grammar.server FD`: holds the vocabularies and forks a process for each grammar.
 
-It runs no grammar itself, so that it is always there to start the next process, by forking: that takes milliseconds,
-and the vocabularies, which take a second and tens of megabytes, are shared. It has a single thread and loads nothing
-but the grammar library, so that forking is safe, which it would not be in the serving process. FD is the control socket
-(see `wire`). When its other end is closed this process and all that it started end.
+It runs no grammar itself, so it is always ready to fork the next process. A fork takes milliseconds and shares the
+vocabularies, which take a second and tens of megabytes to load. Forking is safe here, unlike in the serving process,
+because this one has a single thread and loads only the grammar library. FD is the control socket (see `wire`). When its
+other end is closed, this process and all that it started end.
 """
 
 import gc
@@ -33,7 +33,7 @@ class Server:
         self._workers: dict[int, Channel] = {}  # by process id
         self._by_file: dict[int, int] = {}  # process ids by file descriptor
         self._poll = select.poll()
-        # A handler, or the signal would wake nothing.
+        # Without a handler the signal would not wake `poll`.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self._woken, waker = socket.socketpair()
         for end in (self._woken, waker):
@@ -56,7 +56,7 @@ class Server:
                     return
 
     def _execute(self) -> bool:
-        """Do what the control socket asks for; whether it is still open."""
+        """Execute one command of the control socket. Returns whether it is still open."""
         with suppress(ConnectionError):
             kind, files, _, _ = socket.recv_fds(self._control, 1, 1)
             if not kind:
@@ -81,7 +81,7 @@ class Server:
             else:
                 channel.send(Loaded())
         channel.close()
-        # What is known by now stays; processes that collect garbage would copy its pages.
+        # Freeze the vocabularies: garbage collection in forked processes would copy their pages.
         gc.collect()
         gc.freeze()
 
@@ -106,7 +106,7 @@ class Server:
                 own.close()
             for other in self._workers.values():
                 other.close()
-            # The library prints its panics, which a caller can cause at will.
+            # The library prints its panics, which any caller can cause.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 2)
             self._encode.channel = channel
@@ -118,7 +118,7 @@ class Server:
 
     def _end(self, file: int) -> None:
         process = self._by_file.get(file)
-        if process is not None:  # else it has ended meanwhile
+        if process is not None:  # None: it has ended meanwhile
             self._poll.unregister(file)
             os.kill(process, signal.SIGKILL)
 
@@ -130,7 +130,7 @@ class Server:
             channel = self._workers.pop(process)
             file = channel.fileno()
             del self._by_file[file]
-            with suppress(KeyError):  # it was asked to end
+            with suppress(KeyError):  # removed when it was ended
                 self._poll.unregister(file)
             channel.send_at_once(Ended(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0))
             channel.close()
@@ -139,7 +139,7 @@ class Server:
 def main() -> NoReturn:
     if os.getpgrp() != os.getpid():
         os.setsid()
-    # It ends with the serving process, which may have answers to finish when all processes are told to end.
+    # It ends with the serving process, which may still finish answers after a signal to the process group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:

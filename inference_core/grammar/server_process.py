@@ -1,4 +1,4 @@
-"""Starts the grammar server of this process, and grammars' processes through it."""
+"""Starts this process's grammar server, and grammar processes through it."""
 
 import atexit
 import logging
@@ -23,12 +23,12 @@ from inference_core.protocol import Grammar
 logger = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-m", "inference_core.grammar.server")
-# Python, the library, and the trie of the largest vocabularies on a busy machine.
+# Time to start Python, load the library, and build the largest tries on a busy machine.
 _START_SECONDS = 60.0
 
 
 class KnownTokens:
-    """A model's tokens as they are sent to a server, and the tokeniser that they are of."""
+    """A model's tokens as sent to a server, and their tokeniser."""
 
     def __init__(self, tokeniser: Tokeniser, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.tokeniser = tokeniser
@@ -41,9 +41,9 @@ class KnownTokens:
 
 
 class GrammarServer:
-    """The process, started when first needed and again when it is gone. Thread-safe.
+    """The grammar server, started when first needed and restarted after its end. Thread-safe.
 
-    It ends with this process, however this one ends, since it notices the end of its control socket.
+    It ends with this process, even after a crash, since it detects the end of its control socket.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class GrammarServer:
                     channel = self._handed_over(WORKER)
             channel.send(Start(number, grammar, limits))
         except (EOFError, OSError, subprocess.SubprocessError) as error:
-            reason = f"grammars cannot be compiled at the moment, since their process does not start: {error}"
+            reason = f"grammars cannot be compiled at the moment: their process does not start: {error}"
             if not self._is_known_to_fail:
                 logger.error("%s", reason)
             self._is_known_to_fail = True
@@ -77,7 +77,7 @@ class GrammarServer:
         return channel
 
     def keep_spare(self) -> None:
-        """Have a process started for the next grammar, which is compiled sooner then."""
+        """Start a process for the next grammar, so that it compiles sooner."""
         with self._lock, suppress(OSError):
             if self._spare is None and self._control is not None:
                 self._spare = self._handed_over(WORKER)
@@ -85,7 +85,7 @@ class GrammarServer:
     def close(self) -> None:
         """End the server and all that it started."""
         process = self._process
-        if process is not None:  # before the lock: what holds it may be waiting for the process
+        if process is not None:  # before the lock, whose holder may be waiting for the process
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -93,9 +93,9 @@ class GrammarServer:
             self._forget()
 
     def _loaded(self, tokens: KnownTokens) -> int:
-        """The number of a vocabulary that a running server knows."""
+        """Load a vocabulary in the server if needed. Returns its number."""
         if self._process is None or self._process.poll() is not None:
-            self._forget()  # processes that an earlier one started end with their grammars
+            self._forget()  # processes of an earlier server end with their grammars
             self._launch()
         number = self._numbers.get(tokens.digest)
         if number is None:
@@ -107,14 +107,14 @@ class GrammarServer:
             if not isinstance(answer, Loaded):
                 raise OSError(f"the vocabulary cannot be loaded: {answer}")
             self._numbers[tokens.digest] = number
-            self._spare = None  # it does not know this one
+            self._spare = None  # it was forked before this vocabulary was loaded
         return number
 
     def _launch(self) -> None:
         self._control, theirs = socket.socketpair()
         with theirs:
             file = theirs.fileno()
-            # A session of its own: keyboards interrupt the serving process alone, and all of them can be ended at once.
+            # A new session: Ctrl-C interrupts only the serving process, and all grammar processes can be ended at once.
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 [*PROGRAM, str(file)],
                 stdin=subprocess.DEVNULL,
@@ -124,7 +124,7 @@ class GrammarServer:
             )
 
     def _handed_over(self, kind: bytes) -> Channel:
-        """A channel whose other end the server has."""
+        """Create a channel and send its other end to the server."""
         assert self._control is not None
         ours, theirs = socket.socketpair()
         with theirs:
@@ -147,5 +147,5 @@ def _server_of(process_id: int) -> GrammarServer:
 
 
 def own_server() -> GrammarServer:
-    """This process's: its cores share one."""
+    """This process's grammar server, shared by its cores."""
     return _server_of(os.getpid())

@@ -8,7 +8,7 @@ from inference_core.grammar.vocabulary import Vocabulary, marked_tokens
 
 
 class _Tokens:
-    """The shape that `LLTokenizer` reads, attribute by attribute."""
+    """The attributes that `LLTokenizer` reads."""
 
     is_tokenizer_wrapper = True
 
@@ -16,7 +16,7 @@ class _Tokens:
         self.tokens = tokens
         self.eos_token_id = eos_token_id
         self.bos_token_id = None
-        self.special_token_ids: list[int] = []  # they carry their mark already
+        self.special_token_ids: list[int] = []  # special tokens are marked in `tokens`
         self._encode = encode
 
     def __call__(self, text: bytes | str) -> list[int]:
@@ -24,14 +24,14 @@ class _Tokens:
 
 
 def trie_of(tokens: list[bytes], eos_token_ids: Sequence[int], encode: Callable[[str], list[int]]) -> LLTokenizer:
-    """Takes a good part of a second. `tokens` as of `marked_tokens`; `encode` tokenises a text in its usual way.
+    """Build the trie; takes a large part of a second. `tokens`: see `marked_tokens`. `encode` tokenises text.
 
-    `eos_token_ids`, at least one, are allowed where a grammar accepts and nowhere else.
+    `eos_token_ids`, at least one, are allowed only where a grammar accepts.
     """
     wrapper = _Tokens(tokens, eos_token_ids[0], encode)
     return LLTokenizer(wrapper, eos_token=list(eos_token_ids))  # type: ignore[arg-type]
 
 
 def token_trie(vocabulary: Vocabulary, vocab_size: int, eos_token_ids: Sequence[int]) -> LLTokenizer:
-    """The trie of a vocabulary, with as many ids as the model's logits have."""
+    """The trie of a vocabulary with `vocab_size` ids, as many as the model's logits."""
     return trie_of(marked_tokens(vocabulary, vocab_size), eos_token_ids, vocabulary.encode_continued)

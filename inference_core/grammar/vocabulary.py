@@ -1,13 +1,13 @@
-"""A model's tokens as grammars want them: exact bytes, control tokens marked."""
+"""A model's tokens in the form that grammars need: exact bytes, control tokens marked."""
 
 from typing import Protocol
 
-# A byte that no UTF-8 text holds: the library's mark of tokens that are no text.
+# A byte that never occurs in UTF-8: the library's mark of tokens that are not text.
 _CONTROL_MARK = b"\xff"
 
 
 class Vocabulary(Protocol):
-    """What a grammar must know of a tokeniser; `inference_core.tokenization.tokenizer.Tokenizer` is one."""
+    """The methods of a tokeniser that grammars need; `inference_core.tokenization.tokenizer.Tokenizer` has them."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -20,7 +20,7 @@ class Vocabulary(Protocol):
 
 
 def marked_tokens(vocabulary: Vocabulary, vocab_size: int) -> list[bytes]:
-    """The tokens of `vocab_size` ids, as the model's logits have; ids without a token are empty."""
+    """The tokens of `vocab_size` ids, the size of the model's logits; b"" for ids without a token."""
     known = min(vocabulary.vocab_size, vocab_size)
     return [_marked(vocabulary, token) for token in range(known)] + [b""] * (vocab_size - known)
 

@@ -1,7 +1,7 @@
-"""What a serving process, its grammar server and the grammars' processes say to each other, over Unix sockets.
+"""Messages between a serving process, its grammar server and the grammars' processes, over Unix sockets.
 
-The server's control socket carries single bytes, each with a socket: `VOCABULARY` for one over which a `Vocabulary`
-follows, `WORKER` for one that a new process is to be started for, and over which that process receives a `Start`.
+The server's control socket carries single bytes, each with a socket: `VOCABULARY` with one over which a `Vocabulary`
+follows, `WORKER` with one for a new process, which receives a `Start` over it.
 """
 
 import select
@@ -21,7 +21,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class Vocabulary(msgspec.Struct, frozen=True, tag=True):
-    """A model's tokens, as `marked_tokens` gives them; grammars refer to it by `number`."""
+    """A model's tokens (see `marked_tokens`); grammars refer to it by `number`."""
 
     number: int
     tokens: list[bytes]
@@ -33,13 +33,13 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """It could not be done, and that is not the grammar's fault. Nothing of the grammar is in `reason`."""
+    """A failure that is not the grammar's fault. `reason` contains nothing of the grammar."""
 
     reason: str
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """The grammar of a process."""
+    """The grammar that a new process compiles."""
 
     vocabulary: int
     grammar: Grammar
@@ -47,15 +47,15 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, tag=True):
-    """The grammar is compiled. `num_words`: 32-bit words of a mask. `memory_bytes`: the most that was resident so far
-    beyond what processes share."""
+    """The grammar is compiled. `num_words`: 32-bit words of a mask. `memory_bytes`: peak resident memory so far beyond
+    what processes share."""
 
     num_words: int
     memory_bytes: int
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The grammar cannot be compiled. If it is not `final`, another that names the place better may follow."""
+    """The grammar cannot be compiled. If not `final`, another `Refused` that names the failing part may follow."""
 
     message: str
     param: str | None
@@ -63,7 +63,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Encode(msgspec.Struct, frozen=True, tag=True):
-    """The text's own tokenisation is needed, to be answered by `Encoded`."""
+    """Ask for the tokenisation of `text`; answered by `Encoded`."""
 
     text: str
 
@@ -73,7 +73,7 @@ class Encoded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """Of one matcher, after it `accepted` these tokens: what is forced, and, unless `drafts` is None, its masks."""
+    """Ask for a matcher's forced tokens, after it `accepted` these, and for its masks unless `drafts` is None."""
 
     matcher: int
     accepted: list[int]
@@ -81,7 +81,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """`masks`: see `GrammarMatcher.masks`. `failure`: why the grammar cannot be followed any further."""
+    """`masks`: see `GrammarMatcher.masks`. `failure`: why the grammar can no longer be followed."""
 
     forced: list[int]
     masks: list[bytes]
@@ -89,21 +89,21 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Questions(msgspec.Struct, frozen=True, tag=True):
-    """Of one step. Matchers `dropped` are to be forgotten."""
+    """The questions of one step. Matchers `dropped` no longer exist."""
 
     asked: list[Question]
     dropped: list[int]
 
 
 class Answers(msgspec.Struct, frozen=True, tag=True):
-    """In the order of the questions."""
+    """The answers in the order of the questions."""
 
     answers: list[Answer]
     memory_bytes: int
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """Said by the server: the process ended, by this signal (0: by itself, or it could not be started)."""
+    """Sent by the server: the process ended by this signal (0: it exited, or could not be started)."""
 
     signal: int
 
@@ -114,13 +114,13 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def packed(message: Message) -> bytes:
-    """A message as it is sent."""
+    """Encode a message as it is sent."""
     body = _encoder.encode(message)
     return _HEAD.pack(len(body)) + body
 
 
 class Channel:
-    """Messages over a connected stream socket, which it owns. Not thread-safe, but for `shut_down`."""
+    """Messages over a connected stream socket, which it owns. Not thread-safe, except for `shut_down`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -135,28 +135,28 @@ class Channel:
         return self._connection.fileno()
 
     def send(self, message: Message | bytes) -> None:
-        """Or what is `packed` already. Raises `OSError`: the other side is gone."""
+        """Send a message, or one that is `packed` already. Raises `OSError` if the other side is gone."""
         self._connection.sendall(message if isinstance(message, bytes) else packed(message))
 
     def send_at_once(self, message: Message) -> None:
-        """The same if there is room and a reader, else nothing."""
+        """Send a message if there is room and a reader, else drop it."""
         with suppress(OSError):
             self._connection.send(packed(message), socket.MSG_DONTWAIT)
 
     def receive(self, deadline: float | None = None) -> Message:
-        """Raises `TimeoutError` after `deadline` (by `time.monotonic`), `EOFError` or `OSError` if the other side is
-        gone."""
+        """Wait for a message. Raises `TimeoutError` after `deadline` (by `time.monotonic`), `EOFError` or `OSError` if
+        the other side is gone."""
         (length,) = _HEAD.unpack(self._taken(_HEAD.size, deadline))
         message: Message = _decoder.decode(self._taken(length, deadline))
         return message
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing waits to be received, not even the end."""
+        """Whether there is nothing to receive, not even the end of the stream."""
         return not self._received and not self._poll.poll(0)
 
     def _taken(self, length: int, deadline: float | None) -> bytearray:
-        """The next bytes, once so many have come."""
+        """Wait for and return the next `length` bytes."""
         while len(self._received) < length:
             if deadline is not None and not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
                 raise TimeoutError("the other side does not answer")
@@ -168,7 +168,7 @@ class Channel:
         return taken
 
     def shut_down(self) -> None:
-        """Let both sides see the end, from any thread; the socket is closed with this object."""
+        """Signal the end of the stream to both sides, from any thread; the socket is closed with this object."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 

@@ -1,7 +1,7 @@
-"""The process of one grammar: compiles it and follows it for every sequence that obeys it, within limits.
+"""The process of one grammar: compiles it, and follows it for every sequence that uses it, within limits.
 
-The limits end the process wherever it is, in the library's own code too: the timer of CPU time by SIGPROF, the bound on
-memory by SIGABRT, the end of the stack by SIGSEGV. What one grammar costs or breaks is therefore its own affair.
+The limits end the process anywhere, even inside the library: CPU time by SIGPROF, memory by SIGABRT, the stack by
+SIGSEGV. A costly or broken grammar therefore affects only its own requests.
 """
 
 import os
@@ -34,18 +34,18 @@ from inference_core.grammar.wire import (
 )
 from inference_core.protocol import Grammar
 
-# Characters of a forced text that are tokenised at once, which the serving process does between its steps; and how many
-# tokens before such a cut may be others without it.
+# Characters of a forced text to tokenise at once, which the serving process does between steps; and how many tokens
+# before such a cut may differ from those of the whole text.
 _LONGEST_FORCED = 1024
 _UNSURE = 8
 
 
-# It forces no text, so that nothing is to be tokenised.
+# A grammar that forces no text, so it needs no tokeniser.
 _ANY_JSON = Grammar(kind="json_schema", text="{}")
 
 
 class RemoteEncoder:
-    """Tokenises where the tokeniser is, at the other end of `channel`: a text, or as much of it as is needed soon."""
+    """Tokenises by the tokeniser at the other end of `channel`: a text, or as much of it as is needed soon."""
 
     channel: Channel
 
@@ -58,7 +58,7 @@ class RemoteEncoder:
 
 
 def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
-    """Serve the grammar that `channel` tells of until its other end is closed, then end the process."""
+    """Serve the grammar received over `channel` until its other end is closed, then end the process."""
     _warm_up(vocabularies)
     with suppress(EOFError, OSError):
         start = channel.receive()
@@ -71,7 +71,7 @@ def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
 
 
 def _warm_up(vocabularies: Mapping[int, LLTokenizer]) -> None:
-    """Copy the pages that compiling writes to, which takes longer than compiling."""
+    """Compile a small grammar, to copy the shared pages that compiling writes to; that takes longest."""
     for tokenizer in vocabularies.values():
         GrammarCompiler(tokenizer).compile(_ANY_JSON)
 
@@ -83,7 +83,7 @@ def _set_limits(limits: Limits) -> None:
     with suppress(ValueError):  # the system's own limit is lower
         resource.setrlimit(resource.RLIMIT_STACK, (limits.stack_bytes, most))
     with suppress(OSError):  # no such file system: the platform does not enforce the limit either
-        Path("/proc/self/oom_score_adj").write_text("500")  # rather this process than the serving one
+        Path("/proc/self/oom_score_adj").write_text("500")  # have the kernel kill this process before the serving one
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         size = pages * resource.getpagesize() + limits.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
@@ -97,7 +97,7 @@ class _Worker:
         self._matchers: dict[int, GrammarMatcher] = {}
 
     def compile(self, compiler: GrammarCompiler) -> bool:
-        """Say what came of it; whether the grammar can be followed."""
+        """Compile and send the result. Returns whether the grammar can be followed."""
         try:
             _allow(self._limits.compile_seconds)
             check_bounds(self._grammar)
@@ -108,7 +108,7 @@ class _Worker:
             self._channel.send(Refused(str(error), error.param, final=True))
         except MemoryError:
             os.abort()
-        except BaseException as error:  # The library's own panics are no Exception.
+        except BaseException as error:  # The library's panics are not subclasses of Exception.
             self._channel.send(Failed(type(error).__name__))
         else:
             self._channel.send(Compiled(num_words, self._memory_bytes))
@@ -151,7 +151,7 @@ class _Worker:
 
 
 def _allow(seconds: float) -> float:
-    """End the process after so much more CPU time, 0 being no limit; what is left of the time allowed before."""
+    """End the process after `seconds` more CPU time; 0: no limit. Returns what is left of the previous limit."""
     return signal.setitimer(signal.ITIMER_PROF, seconds)[0]
 
 

@@ -1,7 +1,7 @@
-"""The processes of a core's grammars: those that are compiled, and the queue of those that are to be.
+"""The processes of a core's grammars, and the queue of grammars to compile.
 
-One grammar is compiled at a time, the tenants taking turns, so that one tenant's costly grammars delay another's by no
-more than the limit of one. Processes that no request needs stay until their room or memory is wanted.
+One grammar is compiled at a time, round-robin over tenants, so that one tenant's costly grammars delay another's by at
+most the limit of one. Idle processes stay until their slot or memory is needed.
 """
 
 import logging
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, Grammar]
 """A model's name, and a grammar."""
-# How often one who waits for a process to become free looks again.
+# Poll interval while waiting for a process to become free.
 _POLL_SECONDS = 0.02
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A grammar to be compiled, and who waits for it. `worker`: its process, once there is one."""
+    """A grammar to compile, with the futures that wait for it. `worker`: its process, once started."""
 
     key: Key
     info: ModelInfo
@@ -49,7 +49,7 @@ class _Job:
 
 
 class GrammarWorkers:
-    """Of the models of a core; `vocabulary_of` and `eos_token_ids` as of `GrammarAdmission`. Thread-safe."""
+    """Grammar processes of a core's models; `vocabulary_of`, `eos_token_ids`: see `GrammarAdmission`. Thread-safe."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class GrammarWorkers:
         limits: Limits = LIMITS,
         server: GrammarServer | None = None,
     ) -> None:
-        """`server`: this process's own by default."""
+        """`server`: by default this process's own."""
         self._vocabulary_of = vocabulary_of
         self._eos_token_ids = eos_token_ids
         self._limits = limits
@@ -69,14 +69,14 @@ class GrammarWorkers:
         self._thread: threading.Thread | None = None
         self._compiling: _Job | None = None
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by tenant, the next one to be served first
-        # With the tenant that had it compiled; the one used longest ago first.
+        # By key the tenant that requested it and the process, least recently used first.
         self._workers: OrderedDict[Key, tuple[str, GrammarWorker]] = OrderedDict()
 
     def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> Future[MatcherFactory]:
-        """What makes matchers, at once if the grammar is known; the future fails as `GrammarWorker.compile` does.
+        """Compile a grammar; the future is done at once if it is known, and fails as `GrammarWorker.compile` does.
 
-        Raises `InvalidRequestError` for a grammar that is too long, `QueueFullError` if the tenant has too many wait,
-        `GrammarServerError`.
+        Raises `InvalidRequestError` for a grammar that is too long, `QueueFullError` if too many of the tenant's
+        grammars wait, `GrammarServerError`.
         """
         key = (info.name, grammar)
         future: Future[MatcherFactory] = Future()
@@ -94,7 +94,7 @@ class GrammarWorkers:
         return future
 
     def cancel(self, future: Future[MatcherFactory]) -> None:
-        """It is not waited for any more; what is compiled for it alone is given up at once."""
+        """Stop waiting for a future; if no other future needs the grammar, stop compiling it."""
         with self._changed:
             for job in self._jobs():
                 if future in job.futures:
@@ -104,7 +104,7 @@ class GrammarWorkers:
         future.cancel()
 
     def bound_memory(self) -> None:
-        """End processes while all of them take more than they may: idle ones first, then the largest."""
+        """End processes while their memory exceeds the limit: idle ones first, then the largest."""
         with self._changed:
             while sum(worker.memory_bytes for _, worker in self._workers.values()) > MAX_MEMORY_BYTES:
                 if not self._evict():
@@ -115,7 +115,7 @@ class GrammarWorkers:
                     worker.give_up(InvalidRequestError(reason, param))
 
     def close(self) -> None:
-        """Give up what is compiled, and end all processes; nothing is waited for."""
+        """Stop compiling and end all processes, without waiting."""
         with self._changed:
             for job in self._jobs():
                 for future in job.futures:
@@ -129,7 +129,7 @@ class GrammarWorkers:
         for _, worker in self._workers.values():
             worker.close()
 
-    # -- on the thread, which ends when there is no more to compile ----------------------------------
+    # -- on the thread, which ends when there is nothing left to compile -----------------------------
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
@@ -215,7 +215,7 @@ class GrammarWorkers:
     def _enqueue(self, job: _Job) -> None:
         queue = self._waiting.get(job.tenant, deque())
         if len(queue) >= MAX_WAITING_PER_TENANT:
-            raise QueueFullError(f"{len(queue)} grammars of this tenant wait to be compiled already; try later")
+            raise QueueFullError(f"{len(queue)} grammars of this tenant already wait to be compiled; try later")
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="aio-grammars", daemon=True)
             try:
@@ -227,7 +227,7 @@ class GrammarWorkers:
         self._waiting[job.tenant] = queue
 
     def _jobs(self) -> list[_Job]:
-        """Those that wait, and the one that is compiled, unless it was given up."""
+        """The waiting jobs and the running one, unless it was cancelled."""
         waiting = [job for queue in self._waiting.values() for job in queue]
         compiling = self._compiling
         return waiting if compiling is None or compiling.is_cancelled else [compiling, *waiting]
@@ -244,12 +244,12 @@ class GrammarWorkers:
                 del self._waiting[job.tenant]
 
     def _has_room(self, tenant: str) -> bool:
-        """Whether another process may be started for `tenant`, which may take the place of an idle one."""
+        """Whether another process may be started for `tenant`, possibly after evicting an idle one."""
         used = sum(owner == tenant and bool(worker.handles) for owner, worker in self._workers.values())
         return used < MAX_WORKERS_PER_TENANT and (len(self._workers) < MAX_WORKERS or self._evict())
 
     def _evict(self) -> bool:
-        """End the idle process that was used longest ago; whether there was one."""
+        """End the least recently used idle process. Returns whether there was one."""
         idle = next((key for key, (_, worker) in self._workers.items() if not worker.handles), None)
         if idle is None:
             return False

@@ -1,4 +1,4 @@
-"""Writing a file so that readers, and a crash at any moment, see either the old content or the new, never a part."""
+"""Atomic file replacement: readers see either the old content or the new, even after a crash."""
 
 import os
 import tempfile
@@ -10,10 +10,10 @@ from typing import BinaryIO
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A temporary neighbour of `path`, open for writing and reading; it becomes `path` when the block ends well.
+    """Open a temporary file next to `path` for writing and reading; it replaces `path` when the block succeeds.
 
-    It is fsynced before it is renamed, and the folder after. Of writers that race, the last rename wins whole. On any
-    failure the temporary file is removed and `path` stays as it was. Raises OSError.
+    The file is fsynced before the rename, and the folder after it. If writers race, the last rename wins. On failure
+    the temporary file is removed and `path` is unchanged. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -30,7 +30,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to the disk: a new file survives a power failure only after this. Raises OSError."""
+    """Fsync a folder's entries: a new file survives a power failure only after this. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

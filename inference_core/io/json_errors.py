@@ -1,6 +1,6 @@
-"""What decoding untrusted JSON can raise."""
+"""The exceptions that decoding untrusted JSON can raise."""
 
 import msgspec
 
-# msgspec leaves bytes that are no UTF-8, and nesting too deep for the stack, to Python's own errors.
+# For invalid UTF-8 and for nesting too deep for the stack, msgspec raises Python's own exceptions.
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -1,1 +1,1 @@
-"""Linear schemes behind one seam: how a weight matrix is packed and applied."""
+"""Linear layers with one interface: how a weight matrix is packed and applied."""

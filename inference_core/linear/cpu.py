@@ -29,7 +29,7 @@ class PanelLinear(Linear):
 
 
 class ConcatenatedLinear(Linear):
-    """Several linears over one input, written side by side: projections whose encodings differ and cannot be fused."""
+    """Several linear layers over one input, outputs concatenated: projections whose encodings differ are not fused."""
 
     batch_invariant = True
 

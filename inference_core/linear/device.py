@@ -1,4 +1,4 @@
-"""Linear layers on a device: dense, 4-bit and 8-bit weights, applied by torch and by the project's custom operators."""
+"""Linear layers on a device: dense weights by torch, 4-bit and 8-bit weights by the project's custom ops."""
 
 import torch
 
@@ -9,7 +9,7 @@ from inference_core.triton_kernels.linear.linear_ops import eight_bit_linear, in
 
 
 class DenseLinear(Linear):
-    """A weight [N, K] in the activations' dtype, multiplied by torch's own library."""
+    """A weight [N, K] in the activations' dtype, multiplied by torch."""
 
     batch_invariant = False
 
@@ -44,7 +44,7 @@ class Int4Linear(Linear):
 
 
 class EightBitLinear(Linear):
-    """INT8 or FP8 weights on activations that are quantised as they come (W8A8)."""
+    """INT8 or FP8 weights on dynamically quantised activations (W8A8)."""
 
     batch_invariant = False
 

@@ -1,4 +1,4 @@
-"""From a checkpoint's tensor to a layer on a device: repacked once to arrays that a weight cache keeps, then loaded.
+"""Repacks a checkpoint's tensors to arrays for the weight cache, and loads these as layers on a device.
 
 Arrays are NumPy's, since the cache maps them from disk: FP8 travels as its bytes, bfloat16 as uint16.
 """
@@ -29,17 +29,17 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def device_scheme(tensor: PackedTensor, wanted: DeviceScheme) -> DeviceScheme:
-    """`wanted`, or "dense" for tensors whose file has no 4-bit groups: nothing is rounded to four bits here."""
+    """`wanted`, or "dense" if the file has no 4-bit groups: weights are never rounded to 4 bits at load."""
     if wanted == "int4" and (tensor.kind not in KINDS or tensor.shape[1] % GROUP):
         return "dense"
     return wanted
 
 
 def pack_device(tensor: PackedTensor, scheme: DeviceScheme, dtype: torch.dtype) -> dict[str, NDArray[Any]]:
-    """Arrays of `tensor` [N, K] under a scheme that `device_scheme` named; dense ones are of `dtype`, the activations'.
+    """Pack `tensor` [N, K] under a scheme of `device_scheme`; dense arrays have `dtype`, the activations'.
 
-    Codes of an INT8 or FP8 file are kept where their scales are of a shape that the kernels know, whichever scheme of
-    8 bits is asked for. Raises ModelFileError for scales that float16 cannot hold.
+    INT8 or FP8 codes of the file are kept if the kernels support the shape of their scales, whichever 8-bit scheme is
+    requested. Raises ModelFileError for scales that float16 cannot hold.
     """
     if scheme == "int4":
         packed = pack_int4(tensor)
@@ -59,7 +59,7 @@ def pack_device(tensor: PackedTensor, scheme: DeviceScheme, dtype: torch.dtype) 
 
 
 def _stored_codes(tensor: PackedTensor) -> dict[str, NDArray[Any]] | None:
-    """The file's own codes of 8 bits with a scale per output, or for FP8 per 128 x 128; None if it has others."""
+    """The file's own 8-bit codes with a scale per output, or for FP8 per 128 x 128; None for any other scales."""
     if tensor.kind not in _STORED:
         return None
     blocks = tensor.blocks.reshape(tensor.shape[0], -1)
@@ -82,7 +82,7 @@ def load_device(
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> Linear:
-    """The layer of `pack_device`'s arrays on `device`, with its bias [N], for activations of `dtype`."""
+    """Load `pack_device`'s arrays on `device` as a layer with bias [N], for activations of `dtype`."""
     bias = None if bias is None else bias.to(device, dtype)
     if scheme == "int4":
         packed = Int4Arrays(arrays["codes"], arrays["scales"], arrays.get("offsets"))
@@ -95,7 +95,7 @@ def load_device(
 
 
 def _bits(values: torch.Tensor) -> NDArray[Any]:
-    """As they are, but for dtypes that NumPy lacks."""
+    """As a NumPy array; dtypes that NumPy lacks as their raw bits."""
     if values.dtype == torch.bfloat16:
         bits: NDArray[Any] = values.view(torch.uint16).numpy()
         return bits
@@ -105,5 +105,5 @@ def _bits(values: torch.Tensor) -> NDArray[Any]:
 
 
 def _tensor(bits: NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
-    """The copy on the device of what `_bits` made."""
+    """The inverse of `_bits`, as a copy on the device."""
     return torch.tensor(bits, device=device).view(dtype)

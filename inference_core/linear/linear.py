@@ -1,4 +1,4 @@
-"""The seam of linear layers: packed weights that know how to apply themselves."""
+"""The interface of linear layers: packed weights with a method that applies them."""
 
 from abc import ABC, abstractmethod
 
@@ -6,9 +6,9 @@ import torch
 
 
 class Linear(ABC):
-    """y = x W^T + b; activations are float32 on the CPU, and of one dtype that the implementation names on a device.
+    """y = x W^T + b; activations are float32 on the CPU, on a device of the implementation's dtype.
 
-    Contract: a row's result does not depend on the other rows where the implementation says `batch_invariant`.
+    Contract: if `batch_invariant`, a row's result does not depend on the other rows.
     """
 
     in_features: int

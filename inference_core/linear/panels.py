@@ -24,7 +24,7 @@ _T = TypeVar("_T", bound=np.generic)
 LANES = 16
 LAYOUT = "cpu-panels-4"
 ALIGNMENT = 64
-# Q8_0 as it is; the rest rounded to 8 bits, whose step is a sixteenth to a third of their own.
+# Q8_0 unchanged; the others rounded to 8 bits, with a step of a sixteenth to a third of their own.
 _AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_F16", "S8", "F8")
 # Scales and minima included, as laid out above.
 BYTES_PER_WEIGHT: dict[PanelKind, float] = {
@@ -40,9 +40,9 @@ Floats = NDArray[np.float32]
 
 
 def panel_kind(tensor: PackedTensor, compute: Compute) -> PanelKind:
-    """How `tensor` is packed under `compute`: its own codes where a scheme exists, dequantised otherwise.
+    """How `tensor` is packed under `compute`: its own codes if a scheme exists for them, else dequantised.
 
-    Raises nothing: inputs that are no whole number of groups, or of pairs, fall back to wider types.
+    Never raises: inputs that are not a whole number of groups, or of pairs, fall back to wider types.
     """
     columns = tensor.shape[1]
     if compute in ("int4-int8", "int4") and columns % GROUP == 0:
@@ -101,7 +101,7 @@ def _pack_int4_centred(weights: GroupCodes) -> Bytes:
 
 
 def _behind_scales(scale: Floats, codes: Bytes) -> Bytes:
-    """Panels of codes [panels, …] behind the scales [N, groups] of all their groups."""
+    """Panels: the scales [N, groups] of all groups, then the codes [panels, …]."""
     panels = len(codes)
     scales = _halves(scale).reshape(panels, -1)
     aligned = np.pad(scales, ((0, 0), (0, -scales.shape[1] % ALIGNMENT)))
@@ -116,7 +116,7 @@ def _pack_int4(weights: GroupCodes) -> Bytes:
 
 
 def int8_codes(tensor: PackedTensor) -> tuple[NDArray[np.int8], Floats]:
-    """Codes [N, K] and scales [N, groups] of 8 bits: those of a Q8_0 or S8 tensor, of any other the nearest."""
+    """8-bit codes [N, K] and scales [N, groups]: a Q8_0 or S8 tensor's own, any other tensor rounded to nearest."""
     rows, columns = tensor.shape
     if tensor.kind in ("Q8_0", "S8"):
         blocks = tensor.blocks.reshape(-1)

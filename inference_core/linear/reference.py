@@ -1,4 +1,4 @@
-"""Linear layers in plain torch: the oracle of the native kernels, and what serves where there is no compiler."""
+"""Linear layers in plain torch: the oracle of the native kernels, and the fallback without a compiler."""
 
 import torch
 from torch.nn import functional
@@ -9,7 +9,7 @@ GROUP = 32
 
 
 def quantize_activations(x: torch.Tensor) -> torch.Tensor:
-    """x float32 [T, K] rounded to INT8 with one scale per row and group of 32, and scaled back.
+    """Round x float32 [T, K] to INT8 with one scale per row and group of 32, and scale it back.
 
     Dynamic symmetric quantisation: scale = max|x| / 127, ties to even.
     """
@@ -20,7 +20,7 @@ def quantize_activations(x: torch.Tensor) -> torch.Tensor:
 
 
 class ReferenceLinear(Linear):
-    """Dense float32 weights [out, in]; with `quantize` the activations pass through INT8 first."""
+    """Dense float32 weights [out, in]; with `quantize` the activations are rounded to INT8 first."""
 
     batch_invariant = False
 

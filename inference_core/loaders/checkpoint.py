@@ -1,4 +1,4 @@
-"""A model file opened for reading, whatever its format: settings, tensors under Hugging Face names, content hash."""
+"""The interface of model files of any format: settings, tensors under Hugging Face names, content hash."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from inference_core.model_config import ModelConfig
 
 class Checkpoint(ABC):
     """Contract: opening checks the whole directory (names, shapes, byte ranges) but reads no weights; tensors are
-    memory-mapped, read-only and made on access. Anything wrong raises ModelFileError.
+    memory-mapped, read-only and made on access. Any error raises ModelFileError.
 
     Tensor names are those of `decoder_tensors`; `lm_head.weight` is absent when `config.tie_embeddings`. Rows of q and
     k projections are in Hugging Face's half-split rotary order.
@@ -32,21 +32,21 @@ class Checkpoint(ABC):
     def tensors(self) -> Mapping[str, PackedTensor]: ...
 
     def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
-        """Those rows and columns of a tensor (None: all columns), reading no others (SPEC PX-05).
+        """Read only these rows and columns of a tensor (None: all columns) (SPEC PX-05).
 
-        Borders between columns lie at multiples of `column_unit`, those between rows of `row_unit`.
+        Columns are cut at multiples of `column_unit`, rows at multiples of `row_unit`.
         """
         return cut(self.tensors[name], rows, columns)
 
     def column_unit(self, name: str) -> int:
-        """Columns that share a scale and are never parted."""
+        """The number of columns that share a scale and cannot be split."""
         return column_unit(self.tensors[name])
 
     def row_unit(self, name: str) -> int:
-        """Rows that the file packs together; q and k projections are cut between heads besides."""
+        """The number of rows that the file packs together; q and k projections are also cut only between heads."""
         return 1
 
     @cached_property
     def fingerprint(self) -> str:
-        """Content hash of the file or folder; remembered under `cache_dir`, so that a warm start reads nothing."""
+        """Content hash of the file or folder; cached under `cache_dir`, so that a warm start reads nothing."""
         return file_fingerprint(self.path, self._cache_dir)

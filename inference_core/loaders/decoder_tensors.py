@@ -1,4 +1,4 @@
-"""Which tensors a Llama-family decoder has and what shape each must have, under Hugging Face names."""
+"""The tensors of a Llama-family decoder and their shapes, under Hugging Face names."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ Shape = tuple[int, ...]
 
 
 def decoder_tensors(config: ModelConfig) -> dict[str, Shape]:
-    """Every tensor the computation reads. Linear weights are [out features, in features]."""
+    """Every tensor that the decoder needs. Linear weights are [out features, in features]."""
     tensors: dict[str, Shape] = {
         "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
         "model.norm.weight": (config.hidden_size,),
@@ -49,8 +49,8 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
 
 
 def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -> None:
-    """Refuse a file that lacks a tensor, has one of another shape, or has one that this computation would ignore."""
-    if config.num_layers > len(found):  # Before a list of all that is missing, which might never end.
+    """Raise ModelFileError if a tensor is missing, has another shape, or would be ignored by the decoder."""
+    if config.num_layers > len(found):  # First, since the list of missing tensors might be endless.
         raise ModelFileError(f"{path}: its settings claim {config.num_layers} layers, but it has {len(found)} tensors")
     expected = decoder_tensors(config)
     missing = sorted(expected.keys() - found.keys())
@@ -68,7 +68,7 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -
 
 
 def check_config(path: Path, config: ModelConfig) -> None:
-    """Refuse settings that no decoder can have, before any arithmetic on them."""
+    """Raise ModelFileError for impossible settings, before any arithmetic on them."""
     for field in (
         "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
         "max_position",

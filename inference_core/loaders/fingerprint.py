@@ -1,4 +1,4 @@
-"""Content hash of a model: what caches of derived data are keyed by, so that a changed file is never confused."""
+"""Content hash of a model: the key of caches of derived data, so that a changed file never gets stale data."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ _FOLDER_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
 
 
 class _CachedDigest(msgspec.Struct, frozen=True):
-    """What a file looked like from outside when its content was hashed."""
+    """A file's size, time and inode when its content was hashed, and the digest."""
 
     size: int
     mtime_ns: int
@@ -25,8 +25,8 @@ class _CachedDigest(msgspec.Struct, frozen=True):
 def file_fingerprint(path: Path, cache_dir: Path | None = None) -> str:
     """BLAKE2b (hex, 128 bits) over the whole file, or over names and contents of a folder's model files.
 
-    With `cache_dir` the digest is remembered by (path, size, mtime, inode), so that an unchanged file is not read
-    again. Raises ModelFileError if the model cannot be read.
+    With `cache_dir` the digest is cached by (path, size, mtime, inode), so that an unchanged file is not read again.
+    Raises ModelFileError if the model cannot be read.
     """
     try:
         if path.is_dir():

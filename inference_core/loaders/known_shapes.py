@@ -1,4 +1,4 @@
-"""True shapes of well-known models, so that memory and speed can be planned and measured without their files.
+"""The shapes of well-known models, to plan and measure memory and speed without their files.
 
 As their published config.json files state them.
 """
@@ -54,7 +54,7 @@ SHAPES: dict[str, ModelConfig] = {
 
 
 def shape(name: str) -> ModelConfig:
-    """Raises ModelFileError listing the names that are known."""
+    """The shape of a model. Raises ModelFileError with the known names."""
     if name not in SHAPES:
         raise ModelFileError(f"no shape '{name}'; known are {', '.join(SHAPES)}")
     return SHAPES[name]

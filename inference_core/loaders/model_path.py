@@ -1,4 +1,4 @@
-"""Where a model lives on disk: a plain path, or `package:NAME/FILE` inside an installed Python package."""
+"""A model's location on disk: a plain path, or `package:NAME/FILE` inside an installed Python package."""
 
 import importlib.util
 from pathlib import Path
@@ -9,7 +9,7 @@ PACKAGE_PREFIX = "package:"
 
 
 def resolve_model_path(text: str) -> Path:
-    """The existing file or folder that `text` names. Raises ModelFileError if there is none.
+    """Return the file or folder that `text` names. Raises ModelFileError if it does not exist.
 
     A package is located without being imported.
     """

@@ -1,4 +1,4 @@
-"""Opens a model file by what it is."""
+"""Opens a model file or folder with the reader of its format."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from inference_core.loaders.huggingface.hf_checkpoint import HFCheckpoint
 
 
 def open_checkpoint(path: Path, cache_dir: Path | None = None) -> Checkpoint:
-    """A GGUF file or a Hugging Face folder. `cache_dir` remembers content hashes between processes."""
+    """Open a GGUF file or a Hugging Face folder. `cache_dir` caches content hashes between processes."""
     if not path.exists():
         raise ModelFileError(f"model file {path} does not exist")
     return HFCheckpoint(path, cache_dir) if path.is_dir() else GGUFCheckpoint(path, cache_dir)

@@ -1,4 +1,4 @@
-"""A tensor as its file stores it: the kind of its encoding, its shape and its bytes, not yet decoded."""
+"""A tensor in its file's encoding: kind, shape and bytes, not decoded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class PackedTensor:
 
     `data` is read-only. Plain kinds hold it in `shape`: float32, float16, or for BF16 the raw bits as uint16.
     Quantised kinds hold uint8 [..., bytes per row]: rows can be taken or permuted without decoding, since blocks run
-    along the last axis. Q4_Z is for AWQ and GPTQ layers (`zero_point_blocks`); Q4_F16 is float16 multiplied out from
-    4-bit codes whose groups are no runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`). `source`: the
-    data, or what makes it, anew for every use.
+    along the last axis. Q4_Z is for AWQ and GPTQ layers (`zero_point_blocks`); Q4_F16 is float16, dequantised from
+    4-bit codes whose groups are not runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`). `source`: the
+    data, or a function that makes it on every access.
     """
 
     kind: Kind
@@ -53,7 +53,7 @@ class PackedTensor:
 
 
 def row_bytes(kind: Kind, columns: int) -> int | None:
-    """Bytes of one row of `columns` elements; None if the row is no whole number of blocks."""
+    """Bytes of one row of `columns` elements; None if the row is not a whole number of blocks."""
     if kind in PLAIN_DTYPES:
         return columns * PLAIN_DTYPES[kind].itemsize
     blocks, rest = divmod(columns, BLOCK_ELEMENTS[kind])
@@ -71,7 +71,7 @@ def dequantize(tensor: PackedTensor) -> NDArray[np.float32]:
     decode = DECODERS[tensor.kind]
     blocks = tensor.blocks.reshape(-1)
     values = np.empty((blocks.size, BLOCK_ELEMENTS[tensor.kind]), np.float32)
-    # In pieces that stay in the cache: decoding makes several temporaries the size of its input.
+    # In pieces that fit in the CPU cache, since decoding makes several temporaries.
     piece = (1 << 16) // BLOCK_ELEMENTS[tensor.kind]
     for start in range(0, blocks.size, piece):
         values[start : start + piece] = decode(blocks[start : start + piece])

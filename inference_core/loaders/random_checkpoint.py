@@ -1,6 +1,6 @@
-"""Models of true shape with random weights: speed and memory can be measured without a download.
+"""Models of real shapes with random weights, to measure speed and memory without a download.
 
-What they say is noise. No path of a catalogue leads here, so that nothing random is ever served as an answer.
+Their output is noise. Catalogues cannot name them, so they are never served.
 """
 
 import zlib
@@ -25,7 +25,7 @@ RandomKind = Literal["Q4_0", "Q8_0", "BF16"]
 
 
 class RandomCheckpoint(Checkpoint):
-    """`config` with every matrix of `kind`; the same numbers for the same `seed`, made when they are asked for.
+    """`config` with every matrix of `kind`; the same `seed` gives the same numbers, made on access.
 
     Weights have a standard deviation of about 1 / sqrt(inputs), so that activations keep their size from layer to
     layer; norms are ones, biases zeros.
@@ -47,8 +47,8 @@ class RandomCheckpoint(Checkpoint):
 
     @cached_property
     def fingerprint(self) -> str:
-        told = msgspec.json.encode((self._config, self._kind, self._seed))
-        return blake2b(told, digest_size=16, person=b"aio-random").hexdigest()
+        identity = msgspec.json.encode((self._config, self._kind, self._seed))
+        return blake2b(identity, digest_size=16, person=b"aio-random").hexdigest()
 
     def _tensor(self, name: str, shape: Shape) -> PackedTensor:
         if len(shape) == 1:
@@ -66,7 +66,7 @@ class RandomCheckpoint(Checkpoint):
 
 
 def _blocks(rng: np.random.Generator, kind: RandomKind, rows: int, columns: int) -> NDArray[np.uint8]:
-    """Random codes, which are spread evenly; one scale for all blocks."""
+    """Random uniform codes, with one scale for all blocks."""
     layout = BLOCK_DTYPES[kind]
     blocks = np.frombuffer(bytearray(rng.bytes(rows * columns // 32 * layout.itemsize)), layout)
     spread = 16.0 if kind == "Q4_0" else 256.0
@@ -75,7 +75,7 @@ def _blocks(rng: np.random.Generator, kind: RandomKind, rows: int, columns: int)
 
 
 def _bfloat16(rng: np.random.Generator, _: RandomKind, rows: int, columns: int) -> NDArray[np.uint16]:
-    """Random signs and mantissas under one exponent: magnitudes spread evenly over [m, 2 m), m about 0.65 / sqrt(K)."""
+    """Random signs and mantissas with one exponent: magnitudes uniform over [m, 2 m), m about 0.65 / sqrt(K)."""
     bits = np.frombuffer(bytearray(rng.bytes(2 * rows * columns)), np.uint16)
     exponent = 127 + int(np.floor(np.log2(0.65 / np.sqrt(columns)) + 0.5))
     bits &= np.uint16(0x807F)

@@ -9,14 +9,14 @@ from inference_core.loaders.packed_tensor import BLOCK_ELEMENTS, PackedTensor, r
 
 
 def column_unit(tensor: PackedTensor) -> int:
-    """Columns may be cut at multiples of this many only: the elements of a quantised block, which share a scale."""
+    """Columns can be cut only at multiples of this: the elements of a quantised block, which share a scale."""
     return BLOCK_ELEMENTS.get(tensor.kind, 1)
 
 
 def cut(tensor: PackedTensor, rows: range, columns: range | None = None) -> PackedTensor:
-    """The part [rows, columns] of a matrix, or [rows] of a vector; a view wherever the tensor is one.
+    """The part [rows, columns] of a matrix, or [rows] of a vector; a view if the tensor is one.
 
-    Raises ModelFileError if the part lies outside, or if a column border falls inside a quantised block.
+    Raises ModelFileError if the part is outside the tensor, or if a column boundary is inside a quantised block.
     """
     whole = range(tensor.shape[-1])
     taken = whole if columns is None else columns
@@ -32,7 +32,7 @@ def cut(tensor: PackedTensor, rows: range, columns: range | None = None) -> Pack
 
 
 def stack(tensors: Sequence[PackedTensor]) -> PackedTensor:
-    """Tensors of one kind and width, one below the other; copied when the data are asked for."""
+    """Concatenate tensors of one kind and width by rows; the data is copied on access."""
     if len(tensors) == 1:
         return tensors[0]
     shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])

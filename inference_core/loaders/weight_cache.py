@@ -1,4 +1,4 @@
-"""Repacked weights on disk, keyed by what they were made from and how: later starts map them instead of repacking."""
+"""Cache of repacked weights on disk, keyed by source and layout: later starts map them instead of repacking."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from inference_core.loaders.huggingface.safetensors_file import DTYPES, Entry, S
 ALIGNMENT = 64  # A cache line, and the widest vector load.
 _PADDING = "__padding__"
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
-# The directory comes first but is known last: it gets a fixed place, filled up with spaces as the format allows.
+# The directory comes first but is known last: it has a fixed size, padded with spaces as the format allows.
 _HEADER_BYTES = (1 << 20) - 8
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ Build = Callable[[], Iterable[tuple[str, NDArray[Any]]]]
 class WeightCache:
     """Files `root`/weights/FINGERPRINT/LAYOUT.safetensors, readable by the `safetensors` package.
 
-    A file is written whole or not at all, so processes may race: each builds, the last rename stays, all are right.
+    Files are written atomically, so processes may race: each builds the same file, and the last rename wins.
     """
 
     def __init__(self, root: Path) -> None:
@@ -39,10 +39,10 @@ class WeightCache:
         """Read-only arrays, memory-mapped and aligned to 64 bytes.
 
         `fingerprint` identifies the source's content, `layout` the repacking and its version. If there is no intact
-        file, `build` yields (name, array) pairs, written one by one so that only one need be in memory. bfloat16
-        travels as uint16. A file of the wrong size, with a damaged directory or differing in one of 64 sampled pages
-        is rebuilt; the rest of its data is taken on trust, since reading all of it would cost what the cache saves. If
-        the folder cannot be written, the built arrays themselves are returned.
+        file, `build` yields (name, array) pairs, which are written one by one to keep only one in memory. bfloat16 is
+        stored as uint16. A file of the wrong size, with a damaged directory or with a difference in one of 64 sampled
+        pages is rebuilt; the other pages are not checked, since reading all of them would cost what the cache saves.
+        If the folder cannot be written, the built arrays are returned.
         """
         path = self.root / "weights" / fingerprint / f"{layout}.safetensors"
         cached = _load(path)
@@ -78,9 +78,9 @@ def _load(path: Path) -> dict[str, NDArray[Any]] | None:
 
 
 def _forget_pages(path: Path) -> None:
-    """Have the system read the file again: its memory comes in large pages then, in small ones as it was written.
+    """Drop the file from the page cache: read again it is in large pages, while written pages are small.
 
-    A decode step is bound by reading weights, and with small pages takes about a twentieth longer.
+    A decode step is bound by reading weights, and takes about 5 % longer with small pages.
     """
     if hasattr(os, "posix_fadvise"):
         with path.open("rb") as file:
@@ -95,7 +95,7 @@ def _in_memory(build: Build) -> dict[str, NDArray[Any]]:
 
 
 def _write(file: BinaryIO, arrays: Iterable[tuple[str, NDArray[Any]]]) -> None:
-    """The safetensors file. The format allows no holes, so the padding between arrays is made of byte arrays."""
+    """Write the safetensors file. The format allows no gaps, so the padding between arrays is stored as byte arrays."""
     start = 8 + _HEADER_BYTES
     file.seek(start)
     entries: dict[str, Entry] = {}

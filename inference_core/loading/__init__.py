@@ -1,1 +1,1 @@
-"""From files and a spec to a core."""
+"""Builds a core from model files and a specification."""

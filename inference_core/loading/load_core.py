@@ -50,9 +50,9 @@ def load_core(
 ) -> Core:
     """Load every model of `spec` on this machine's CPU.
 
-    `knobs` replaces the knobs that `spec` starts with; `knobs_file` is where changes that are to be kept are kept.
+    `knobs` replaces the initial knobs of `spec`; `knobs_file` stores knob changes that outlast the process.
 
-    Raises ModelFileError for a missing or corrupt file and MemoryPlanError, with the arithmetic, for what does not fit.
+    Raises ModelFileError for a missing or corrupt file, and MemoryPlanError, with the arithmetic, if it does not fit.
     """
     start = start_knobs(spec)
     if knobs is not None:
@@ -78,12 +78,12 @@ def load_core(
 
 
 def use_threads(threads: int | None) -> None:
-    """Give the kernels their threads (0 or None: one per CPU); torch keeps one where the native pool does the work."""
+    """Set the kernels' threads (0 or None: one per CPU); torch gets one if the native thread pool is used."""
     if cpu.AVAILABLE:
         cpu.set_threads(threads or None)
         torch.set_num_threads(1)
     else:
-        logger.warning("no native CPU kernels: install a C++ compiler and reinstall; plain torch serves, slower")
+        logger.warning("no native CPU kernels, using slower plain torch: install a C++ compiler and reinstall")
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
 
@@ -99,18 +99,18 @@ def layout_of(spec: ModelSpec, config: ModelConfig) -> KVLayout:
 
 
 def weight_bytes(checkpoint: Checkpoint, spec: ModelSpec) -> int:
-    """Bytes of the packed linear layers, each as `linear.panels` packs it, from shapes alone."""
+    """Bytes of the linear layers as packed by `linear.panels`, computed from shapes."""
     return linear_bytes(checkpoint, list(projections(checkpoint)), spec.compute)
 
 
 def linear_bytes(checkpoint: Checkpoint, wanted: list[Projection], compute: Compute) -> int:
-    """Bytes of those linear layers, packed; see `weight_bytes`."""
+    """Bytes of the `wanted` linear layers, packed; see `weight_bytes`."""
     tensors = (checkpoint.tensors[name] for projection in wanted for name in projection.tensors)
     return int(sum(t.shape[0] * t.shape[1] * BYTES_PER_WEIGHT[panel_kind(t, compute)] for t in tensors))
 
 
 def max_context_of(spec: ModelSpec, config: ModelConfig) -> int:
-    """Tokens of prompt and answer together: what is asked for, and what the model was trained for at most."""
+    """Tokens of prompt and answer together: the requested number, at most the model's trained length."""
     return min(spec.max_context or config.max_position, config.max_position)
 
 
@@ -118,7 +118,7 @@ def check_kernels(spec: ModelSpec, config: ModelConfig) -> None:
     """Raises ModelFileError for shapes and caches that the CPU kernels cannot compute."""
     if spec.kv_dtype not in get_args(CpuKVDtype):
         raise ModelFileError(
-            f"{spec.name}: the CPU holds keys and values as {', '.join(get_args(CpuKVDtype))}, not as {spec.kv_dtype}; "
+            f"{spec.name}: on the CPU kv_dtype is one of {', '.join(get_args(CpuKVDtype))}, not {spec.kv_dtype}; "
             "change kv_dtype, or serve the model on a CUDA device"
         )
     if cpu.AVAILABLE and (config.head_dim % 16 or spec.block_size % 16):
@@ -129,7 +129,7 @@ def check_kernels(spec: ModelSpec, config: ModelConfig) -> None:
 
 
 def available_memory() -> int:
-    """Bytes that can be taken without swapping (`MemAvailable`)."""
+    """Bytes that can be allocated without swapping (`MemAvailable`)."""
     with open("/proc/meminfo") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
@@ -138,7 +138,7 @@ def available_memory() -> int:
 
 
 def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) -> None:
-    """Refuse what cannot fit, naming every term of the sum."""
+    """Raise MemoryPlanError, with every term of the sum, if the core does not fit in `available` bytes."""
     models = list(zip(spec.models, checkpoints, strict=True))
     needs = [(f"weights of {model.name} ({model.compute})", weight_bytes(c, model)) for model, c in models]
     needs.append(("KV arena", spec.arena_bytes))
@@ -157,14 +157,14 @@ def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) 
 
 
 def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> LogitsRunner:
-    """One model of `core` over `arena` uint8 [bytes], outside any Core. Raises ModelFileError."""
+    """Load one model of `core` over `arena` uint8 [bytes], without a Core. Raises ModelFileError."""
     return runner_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir), core, arena, cache_dir)
 
 
 def runner_of(
     spec: ModelSpec, checkpoint: Checkpoint, core: CoreSpec, arena: torch.Tensor, cache_dir: Path
 ) -> LogitsRunner:
-    """`checkpoint` as `spec` says, over `arena` uint8 [bytes]. Raises ModelFileError."""
+    """Build the runner of `checkpoint` under `spec`, over `arena` uint8 [bytes]. Raises ModelFileError."""
     began = time.perf_counter()
     check_kernels(spec, checkpoint.config)  # Before weights are packed, which takes long.
     decoder = load_decoder(checkpoint, spec.compute, cache_dir)
@@ -176,7 +176,7 @@ def runner_of(
 def runner_over(
     spec: ModelSpec, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec, arena: torch.Tensor
 ) -> LogitsRunner:
-    """`decoder`, made of `checkpoint`, over `arena` uint8 [bytes]; see `check_kernels` for what it must be."""
+    """Build the runner of `decoder` (of `checkpoint`) over `arena` uint8 [bytes]. Call `check_kernels` first."""
     config = decoder.config
     max_context = max_context_of(spec, config)
     layout = layout_of(spec, config)
@@ -196,9 +196,9 @@ def runner_over(
             layout=layout,
         ),
     )
-    # No position lies beyond what the arena holds, whatever length a file claims.
+    # No sequence is longer than the arena, whatever maximum length a file claims.
     cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))
-    # Adapters lose no more than the weights that they are added to.
+    # Adapters are stored at least as exactly as the weights that they are added to.
     storage: Storage = "float32" if spec.compute == "float32" else "bfloat16"
     if cpu.AVAILABLE:
         return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin, spec.max_adapters, storage)

@@ -1,1 +1,1 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021): read, checked, held in slots, and added to a model row by row."""
+"""Low-rank adapters (LoRA, Hu et al. 2021): reads and checks them, keeps them in slots, applies them per row."""

@@ -1,4 +1,4 @@
-"""A low-rank adapter as its folder holds it, and where in a model's fused projections each of its parts goes."""
+"""A low-rank adapter as read from its folder, and the model layers that its parts change."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class LowRank:
-    """What one layer gains: y += scale * B (A x), with `down` = A [rank, inputs] and `up` = B [outputs, rank]."""
+    """One layer's update: y += scale * B (A x), with `down` = A [rank, inputs] and `up` = B [outputs, rank]."""
 
     down: PackedTensor
     up: PackedTensor
@@ -58,7 +58,7 @@ class LowRank:
 class Adapter:
     """A checked adapter, its tensors mapped from the file. `layers`: per block, by module name (`adapter_targets`).
 
-    `digest`: 16 bytes over the content, so that what was computed with other weights is never taken for this one's.
+    `digest`: 16-byte content hash, so that cached results of other weights are never used for this adapter.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""PEFT's adapter_config.json: ranks and scales by layer, and a clear refusal of what is more than plain LoRA."""
+"""PEFT's adapter_config.json: ranks and scales by layer. Anything beyond plain LoRA is refused."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
 
 CONFIG_FILE = "adapter_config.json"
-# Initialisations that also change the base model's weights: over the plain base such an adapter means something else.
+# Initialisations that also change the base model's weights: such an adapter is wrong over the unchanged base.
 _CHANGED_BASES = ("pissa", "olora", "corda", "loftq")
 Number = TypeVar("Number", int, float)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.]+")
@@ -41,22 +41,22 @@ class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True):
     arrow_config: Any = None
 
     def rank_of(self, module: str) -> int:
-        """Of the layer `module`, such as `model.layers.0.self_attn.q_proj`."""
+        """The rank of the layer `module`, such as `model.layers.0.self_attn.q_proj`."""
         return _by_pattern(self.rank_pattern, module, self.r)
 
     def scale_of(self, module: str) -> float:
-        """What its B (A x) is multiplied by: alpha / r, or alpha / sqrt(r) for rsLoRA (Kalajdzievski 2023)."""
+        """The factor of a layer's B (A x): alpha / r, or alpha / sqrt(r) for rsLoRA (Kalajdzievski 2023)."""
         rank, alpha = self.rank_of(module), _by_pattern(self.alpha_pattern, module, self.lora_alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
-    """`folder`/adapter_config.json. Raises ModelFileError if it cannot be read or asks for more than plain LoRA."""
+    """Read `folder`/adapter_config.json. Raises ModelFileError if it is unreadable or needs more than plain LoRA."""
     file = folder / CONFIG_FILE
     try:
         config = msgspec.json.decode(file.read_bytes(), type=AdapterConfig)
     except FileNotFoundError as error:
-        raise ModelFileError(f"{folder} has no {CONFIG_FILE}; it is no PEFT adapter folder") from error
+        raise ModelFileError(f"{folder} has no {CONFIG_FILE}; it is not a PEFT adapter folder") from error
     except (OSError, *JSON_ERRORS) as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from error
     _refuse_unsupported(file, config)
@@ -89,5 +89,5 @@ def _refuse_unsupported(file: Path, config: AdapterConfig) -> None:
 
 
 def _by_pattern(patterns: dict[str, Number], module: str, default: Number) -> Number:
-    """The first pattern that names `module` or the end of its path, as PEFT looks it up."""
+    """The value of the first pattern that matches `module` or the end of its path, as in PEFT."""
     return next((v for name, v in patterns.items() if module == name or module.endswith("." + name)), default)

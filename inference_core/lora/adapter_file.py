@@ -1,4 +1,4 @@
-"""From a PEFT folder to a checked Adapter: every tensor belongs to the model, has its shape, and is a number."""
+"""Reads a PEFT folder as a checked Adapter: every tensor belongs to the model, has the right shape, and is finite."""
 
 import re
 from hashlib import blake2b
@@ -23,14 +23,14 @@ _NAME = re.compile(r"base_model\.model\.(model\.layers\.(\d+)\.(\w+)\.(\w+))\.lo
 
 
 def read_adapter(folder: Path, config: ModelConfig) -> Adapter:
-    """The adapter in `folder` for a model of `config`; its tensors stay mapped.
+    """Read the adapter in `folder` for a `config` model; its tensors stay memory-mapped.
 
-    Raises ModelFileError if a file is missing or corrupt, if it asks for more than plain LoRA (`AdapterConfig`), or
-    if a tensor does not fit the model: what was found and what is allowed.
+    Raises ModelFileError, naming what was found and what is allowed, if a file is missing or corrupt, needs more than
+    plain LoRA (`AdapterConfig`), or has a tensor that does not fit the model.
     """
     settings = read_adapter_config(folder)
     if not (folder / WEIGHTS_FILE).is_file():
-        raise ModelFileError(f"{folder} has no {WEIGHTS_FILE}; adapters are served from safetensors alone")
+        raise ModelFileError(f"{folder} has no {WEIGHTS_FILE}; adapters are read only from safetensors")
     file = SafetensorsFile(folder / WEIGHTS_FILE)
     pairs = _pairs(file, config)
     layers: list[dict[str, LowRank]] = [{} for _ in range(config.num_layers)]
@@ -41,14 +41,14 @@ def read_adapter(folder: Path, config: ModelConfig) -> Adapter:
 
 
 def _pairs(file: SafetensorsFile, config: ModelConfig) -> dict[tuple[int, str], tuple[str, dict[str, str]]]:
-    """By (block, module name) the module's path, and its tensors' names by "A" and "B"."""
+    """Maps (block, module name) to the module's path and its tensors' names by "A" and "B"."""
     allowed = adapter_targets(config)
     pairs: dict[tuple[int, str], tuple[str, dict[str, str]]] = {}
     for tensor in file:
         found = _NAME.fullmatch(tensor)
         if found is None or found[4] not in allowed or allowed[found[4]].parent != found[3]:
             raise ModelFileError(
-                f"{file.path}: tensor '{tensor}' changes nothing that adapters are served for: LoRA of "
+                f"{file.path}: tensor '{tensor}' is not supported; supported is LoRA of "
                 f"{', '.join(allowed)} in model.layers"
             )
         module, layer, _, name, half = found.groups()
@@ -66,10 +66,10 @@ def _low_rank(
     file: SafetensorsFile, module: str, halves: dict[str, str], target: AdapterTarget, settings: AdapterConfig
 ) -> LowRank:
     if len(halves) < 2:
-        raise ModelFileError(f"{file.path}: {module} has lora_{next(iter(halves))} alone; both A and B are needed")
+        raise ModelFileError(f"{file.path}: {module} has only lora_{next(iter(halves))}; both A and B are needed")
     rank, scale = settings.rank_of(module), settings.scale_of(module)
     if rank > MAX_RANK:
-        raise ModelFileError(f"{file.path}: {module} has rank {rank}; served are ranks up to {MAX_RANK}")
+        raise ModelFileError(f"{file.path}: {module} has rank {rank}; supported are ranks up to {MAX_RANK}")
     if not np.isfinite(scale):
         raise ModelFileError(f"{file.path}: {module} is scaled by {scale}; lora_alpha must be a number")
     down = _tensor(file, halves["A"], (rank, target.inputs))
@@ -94,7 +94,7 @@ def _tensor(file: SafetensorsFile, name: str, shape: tuple[int, int]) -> PackedT
 
 
 def _check_complete(folder: Path, settings: AdapterConfig, layers: list[dict[str, LowRank]]) -> None:
-    """Raises ModelFileError if a module that the configuration names outright has no tensors."""
+    """Raises ModelFileError if a module that `target_modules` names has no tensors."""
     named = settings.target_modules if isinstance(settings.target_modules, list) else []
     found = {name for layer in layers for name in layer}
     for module in named:

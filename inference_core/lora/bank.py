@@ -1,4 +1,4 @@
-"""The seam between the slots that adapters are scheduled into and the runner that computes with them."""
+"""The interface between adapter slots, which the scheduler assigns, and the runner that computes with them."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -7,35 +7,35 @@ from inference_core.lora.adapter import Adapter
 
 
 class AdapterBank(ABC):
-    """Where a runner keeps the adapters that its steps go through, in slots 0 to `num_slots` - 1.
+    """A runner's adapters, in slots 0 to `num_slots` - 1.
 
-    Contract: a scheduled sequence whose `adapter` is a slot goes through what was last installed there; slots change
-    between two steps only. Rows of other sequences are computed as if there were no adapters. Banks that keep nothing
-    beside their slots need neither `hold` nor `forget`.
+    Contract: a scheduled sequence whose `adapter` is a slot uses the adapter last installed there; slots change only
+    between steps. Rows of other sequences are computed without adapters. Banks that keep adapters only in slots need
+    neither `hold` nor `forget`.
     """
 
     num_slots: int
 
     @abstractmethod
     def read(self, folder: Path) -> Adapter:
-        """The adapter in `folder`, checked against the runner's model. Raises ModelFileError."""
+        """Read the adapter in `folder` and check it against the runner's model. Raises ModelFileError."""
 
     @abstractmethod
     def install(self, slot: int, adapter: Adapter) -> None:
-        """Make `adapter` ready to compute with, in place of what `slot` held."""
+        """Install `adapter` in `slot`, replacing the previous one."""
 
     @abstractmethod
     def clear(self, slot: int) -> None:
-        """Free what `slot` holds."""
+        """Free `slot`."""
 
     def hold(self, adapter: Adapter) -> None:  # noqa: B027
-        """Keep `adapter`, which is of this bank's model, ready to be installed, as `read` does.
+        """Keep `adapter`, which belongs to this bank's model, ready to be installed, as `read` does.
 
         Raises ModelFileError if no slot takes it.
         """
 
     def forget(self, adapter: Adapter) -> None:  # noqa: B027
-        """Nobody will ask for `adapter`, which was read or held, again."""
+        """Drop `adapter`, which was read or held; it will not be installed again."""
 
     @abstractmethod
     def bytes_of(self, adapter: Adapter) -> int:

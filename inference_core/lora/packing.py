@@ -1,4 +1,4 @@
-"""Adapters laid out as the native kernels read them: both factors from end to end, in tiles that fit the registers."""
+"""Packs adapters for the native kernels: both factors are read sequentially, in tiles that fit the registers."""
 
 import mmap
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ def packed_bytes(adapter: Adapter, storage: Storage) -> int:
 
 
 class PackedAdapter:
-    """`adapter` in memory of its own, as `storage` numbers.
+    """A packed copy of `adapter`, as numbers of type `storage`.
 
-    A [rank, K] lies in tiles of 4 ranks (the last of what is left), in each [K / 16, ranks, 16], K filled up with
-    zeros; B [N, rank] in panels of 16 outputs, each [rank, 16]. `layers`: per block, per projection of `PROJECTIONS`,
-    the layers of it that the adapter changes.
+    A [rank, K] is stored in tiles of 4 ranks (the last one may be smaller), each [K / 16, ranks, 16] with K padded with
+    zeros; B [N, rank] in panels of 16 outputs, each [rank, 16]. `layers`: per block and projection of `PROJECTIONS`,
+    the layers that the adapter changes.
     """
 
     def __init__(self, adapter: Adapter, targets: dict[str, AdapterTarget], storage: Storage) -> None:

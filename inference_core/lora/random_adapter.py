@@ -1,4 +1,4 @@
-"""Adapters of true shape with random weights: speed can be measured without training one. What they say is noise."""
+"""Adapters of real shapes with random weights, to measure speed without training one. Their output is noise."""
 
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from inference_core.model_config import ModelConfig
 
 
 def write_random_adapter(folder: Path, config: ModelConfig, rank: int, seed: int = 0, strength: float = 0.01) -> None:
-    """A PEFT folder that changes all seven linear layers of every block of a `config` model, with float32 factors.
+    """Write a PEFT folder that changes all seven linear layers of every block of a `config` model, in float32.
 
-    `strength`: the size of what it adds to a layer's outputs, whose own size is about 1.
+    `strength`: the magnitude of the update to a layer's outputs, which are about 1.
     """
     generator = np.random.default_rng(seed)
     tensors: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Adapters in plain torch: the oracle of the native kernels, and what serves where there is no compiler."""
+"""Adapters in plain torch: the oracle of the native kernels, and the fallback without a compiler."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ _Layers = list[dict[Projection, list[_Factors]]]
 
 
 class AdaptedRows:
-    """Which rows of a step go through which adapter; adds to a projection's outputs what the adapters give."""
+    """Which rows of a step use which adapter; adds the adapters' updates to a projection's outputs."""
 
     def __init__(self, groups: list[tuple[torch.Tensor, _Layers]]) -> None:
         self._groups = groups
@@ -41,7 +41,7 @@ class AdaptedRows:
 
 
 class TorchAdapterBank(AdapterBank):
-    """Adapters as float32 tensors; with the `storage` "bfloat16" they are rounded as the native bank rounds them."""
+    """Adapters as float32 tensors; with `storage` "bfloat16" they are rounded like the native bank's."""
 
     def __init__(self, config: ModelConfig, num_slots: int, storage: Storage) -> None:
         self.num_slots = num_slots
@@ -70,7 +70,7 @@ class TorchAdapterBank(AdapterBank):
         return packed_bytes(adapter, "float32")
 
     def rows(self, sequences: list[ScheduledSequence]) -> AdaptedRows | None:
-        """Those of `sequences`, one after another; None if no sequence has an adapter.
+        """The adapted rows of `sequences`, concatenated; None if no sequence has an adapter.
 
         Raises IndexError for a slot that holds none.
         """

@@ -1,4 +1,4 @@
-"""Which adapters a model knows, which of them lie in slots, and which of those are in use (SPEC LO-02)."""
+"""A model's loaded adapters, which of them are resident in slots, and which of these are in use (SPEC LO-02)."""
 
 import re
 from collections import Counter, OrderedDict
@@ -15,11 +15,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AdapterSlots:
-    """Adapters by name. A loaded one lies mapped in host memory; to be computed with, it is installed in a slot of
-    `bank`, in place of the one that was used least recently and is not in use.
+    """Adapters by name. A loaded adapter is mapped in host memory; before use it is installed in a slot of `bank`,
+    replacing the least recently used one that is not pinned.
 
-    A running sequence pins its adapter: what is pinned is never evicted, so that the sequence at the head of the queue
-    waits if all slots are pinned by others. `bank` None: the model's runner serves no adapters.
+    A running sequence pins its adapter, and pinned adapters are never evicted: if other adapters pin all slots, the
+    sequence at the head of the queue waits. `bank` None: the model's runner serves no adapters.
     """
 
     def __init__(self, bank: AdapterBank | None) -> None:
@@ -39,7 +39,7 @@ class AdapterSlots:
 
     @property
     def has_leaving(self) -> bool:
-        """Whether an adapter is to be forgotten once the last request with it has ended."""
+        """Whether an unloaded adapter still waits for its last request to end."""
         return bool(self._leaving)
 
     def load(self, name: str, folder: Path) -> None:
@@ -62,7 +62,7 @@ class AdapterSlots:
         self._known[name] = self._bank.read(folder)
 
     def unload(self, name: str) -> None:
-        """Refuse new requests with `name`; `forget` drops it when nobody uses it. Raises InvalidRequestError."""
+        """Refuse new requests with `name`; `forget` drops it after its last request. Raises InvalidRequestError."""
         self.require(name, "name")
         self._leaving.add(name)
 
@@ -71,7 +71,7 @@ class AdapterSlots:
         for name in self._leaving - set(in_use):
             self._leaving.remove(name)
             adapter = self._known.pop(name)
-            assert self._bank is not None  # else it would not have been loaded
+            assert self._bank is not None  # a loaded adapter implies a bank
             slot = self._resident.pop(name, None)
             if slot is not None:
                 self._bank.clear(slot)
@@ -79,7 +79,7 @@ class AdapterSlots:
             self._bank.forget(adapter)
 
     def require(self, name: str, param: str = "adapter") -> Adapter:
-        """The adapter of that name. Raises InvalidRequestError if new requests cannot have it."""
+        """Return the adapter `name`. Raises InvalidRequestError if it is unknown or being unloaded."""
         adapter = self._known.get(name)
         if adapter is None or name in self._leaving:
             state = "is unknown" if adapter is None else "is being unloaded"
@@ -94,7 +94,7 @@ class AdapterSlots:
         return any(not self._pins[resident] for resident in self._resident)
 
     def pin(self, name: str) -> int:
-        """A sequence with that adapter runs: the slot that it lies in, or NO_SLOT for ""; there is room."""
+        """Pin the adapter of a sequence that starts to run. Returns its slot, NO_SLOT for ""."""
         if not name:
             return NO_SLOT
         slot = self._resident.get(name)
@@ -105,7 +105,7 @@ class AdapterSlots:
         return slot
 
     def unpin(self, name: str) -> None:
-        """A sequence with that adapter no longer runs."""
+        """Undo one `pin`, when a sequence stops running."""
         if name:
             self._pins[name] -= 1
             if not self._pins[name]:
@@ -117,7 +117,7 @@ class AdapterSlots:
         return [self._info(name, adapter) for name, adapter in sorted(self._known.items())]
 
     def check_integrity(self, running: Iterable[str]) -> None:
-        """Pins are those of the adapters of `running` sequences; each slot is free or holds one known adapter.
+        """Check that pins match the `running` adapters and that each slot is free or has one known adapter.
 
         Raises `IntegrityError`.
         """

@@ -1,4 +1,4 @@
-"""Norm and activation of the decoder: native where built, plain torch elsewhere."""
+"""Norm and activation of the decoder: native kernels if built, else plain torch."""
 
 import torch
 from torch.nn import functional

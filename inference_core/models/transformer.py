@@ -21,7 +21,7 @@ class Embedding(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class DecoderLayer:
-    """One block's weights; `qkv` and `gate_up` are fused projections."""
+    """One layer's weights; `qkv` and `gate_up` are fused projections."""
 
     attention_norm: torch.Tensor
     qkv: Linear
@@ -35,7 +35,7 @@ class DecoderLayer:
 
 @dataclass(slots=True, frozen=True)
 class Decoder:
-    """The whole network. Stateless: keys and values live in the attention backend's arena."""
+    """The whole network. Stateless: keys and values are in the attention backend's arena."""
 
     config: ModelConfig
     embedding: Embedding
@@ -51,9 +51,9 @@ class Decoder:
         sample_rows: list[int],
         adapted: AdaptedRows | None = None,
     ) -> torch.Tensor:
-        """Compute T tokens and return logits float32 [len(sample_rows), vocabulary] of the rows asked for.
+        """Compute T tokens and return logits float32 [len(sample_rows), vocabulary] of `sample_rows`.
 
-        Only those rows pass through the vocabulary projection. `adapted`: which of the T go through which adapter.
+        Only those rows pass through the vocabulary projection. `adapted`: which rows use which adapter.
         """
         hidden = self.embedding.rows(token_ids)
         self.compute(hidden, batch, attention, adapted, range(len(self.layers)))
@@ -67,7 +67,7 @@ class Decoder:
         adapted: AdaptedRows | None,
         layers: range,
     ) -> None:
-        """Those layers of T tokens, whose hidden states float32 [T, hidden] change in place."""
+        """Apply `layers` to T tokens; updates their hidden states, float32 [T, hidden], in place."""
         config, tokens = self.config, len(hidden)
         adapted = adapted or AdaptedRows([])
         normed = torch.empty_like(hidden)
@@ -92,7 +92,7 @@ class Decoder:
             adapted.add(index, "down", activated, hidden)
 
     def logits(self, hidden: torch.Tensor, sample_rows: list[int]) -> torch.Tensor:
-        """float32 [len(sample_rows), vocabulary] of those rows of the last layer's hidden states."""
+        """Logits float32 [len(sample_rows), vocabulary] of these rows of the last layer's hidden states."""
         last = hidden[sample_rows]
         final = torch.empty_like(last)
         rms_norm(last, self.final_norm, self.config.rms_eps, final)

@@ -1,4 +1,4 @@
-"""From a checkpoint to a decoder that computes: packs every projection once and maps it from the cache afterwards."""
+"""Builds a decoder from a checkpoint: packs every projection once, later maps it from the weight cache."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj")
 
 @dataclass(slots=True, frozen=True)
 class PackedEmbedding:
-    """Token embeddings left as the file holds them; rows are decoded when they are looked up."""
+    """Token embeddings in the file's encoding; rows are decoded at look-up."""
 
     table: PackedTensor
     round_to_bfloat16: bool
@@ -50,7 +50,7 @@ class PackedEmbedding:
 
 @dataclass(slots=True, frozen=True)
 class Projection:
-    """One linear layer of the network: the tensors whose outputs lie side by side, and their biases."""
+    """One linear layer of the network: the tensors whose outputs are concatenated, and their biases."""
 
     name: str
     tensors: tuple[str, ...]
@@ -58,9 +58,9 @@ class Projection:
 
 
 def load_decoder(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> Decoder:
-    """Build the network under `compute` on the native kernels, or in plain torch where they were not built.
+    """Build the network under `compute` on the native kernels, or in plain torch if they were not built.
 
-    Raises ModelFileError for a bad file. Repacked weights are kept under `cache_dir`, keyed by content and layout.
+    Raises ModelFileError for a bad file. Repacked weights are cached under `cache_dir`, keyed by content and layout.
     """
     linears = load_linears(checkpoint, list(projections(checkpoint)), compute, cache_dir)
     return Decoder(
@@ -75,7 +75,7 @@ def load_decoder(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> D
 def load_linears(
     checkpoint: Checkpoint, wanted: list[Projection], compute: Compute, cache_dir: Path
 ) -> dict[str, Linear]:
-    """Those linear layers by their names: on the native kernels, or in plain torch where they were not built."""
+    """Load the `wanted` linear layers, by name: on the native kernels, or in plain torch if they were not built."""
     if cpu.AVAILABLE:
         return _native_linears(checkpoint, wanted, compute, cache_dir)
     return _torch_linears(checkpoint, wanted, compute)
@@ -94,7 +94,7 @@ def vector(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 def load_layers(
     checkpoint: Checkpoint, linears: Mapping[str, Linear], device: torch.device | str = "cpu"
 ) -> list[DecoderLayer]:
-    """Every layer of the checkpoint around its linear layers, which are on `device` already."""
+    """Build every layer from its `linears`, which are on `device` already, and the checkpoint's norms."""
     config = checkpoint.config
 
     def norm(name: str) -> torch.Tensor:
@@ -117,7 +117,7 @@ def load_layers(
 
 
 def _embedding_table(checkpoint: Checkpoint) -> PackedTensor:
-    """As the file holds it, if rows of its kind can be decoded natively; else multiplied out."""
+    """The embedding in the file's encoding if its rows can be decoded natively, else dequantised."""
     table = checkpoint.tensors[EMBEDDING]
     return table if table.kind in ROW_KINDS else PackedTensor("F32", table.shape, dequantize(table))
 
@@ -136,7 +136,7 @@ def projections(checkpoint: Checkpoint) -> Iterator[Projection]:
 
 
 def fused_bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor | None:
-    """float32 [outputs] of the projection's tensors, one after another; None if it has none."""
+    """The concatenated biases of the projection's tensors, float32 [outputs]; None if it has none."""
     if not projection.biases:
         return None
     return torch.from_numpy(np.concatenate([dequantize(checkpoint.tensors[b]) for b in projection.biases]))
@@ -144,7 +144,7 @@ def fused_bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor |
 
 @dataclass(slots=True, frozen=True)
 class _Part:
-    """Tensors of one projection that share an encoding, and so one set of panels."""
+    """Tensors of one projection that share an encoding and therefore one set of panels."""
 
     name: str
     kind: PanelKind
@@ -205,7 +205,7 @@ def _scheme(kind: PanelKind, compute: Compute) -> Scheme:
 
 
 def _read_only_tensor(array: NDArray[np.uint8]) -> torch.Tensor:
-    """A tensor over a mapped, read-only array; nothing here writes weights, so torch's warning is moot."""
+    """A tensor over a mapped, read-only array. Weights are never written, so torch's warning is silenced."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

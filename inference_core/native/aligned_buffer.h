@@ -1,4 +1,4 @@
-// Growing working memory: aligned to cache lines, in huge pages when large, its contents lost when it grows.
+// Growing working memory: aligned to cache lines, in huge pages if large; growing discards its contents.
 #pragma once
 #include <cstddef>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Scores and weighted sums of float32 and bfloat16 keys and values. Every sum is one chain over the head's dimensions or
-// over the tokens, whatever tile it is computed in.
+// Scores and weighted sums of float32 and bfloat16 keys and values. Every sum runs in a fixed order over the head's
+// dimensions or over the tokens, in any tile.
 #pragma once
 #include "attention_tile.h"
 
@@ -108,7 +108,7 @@ AIO_INLINE void mix_rows(const Rows& rows, int row, const Chunk& c, int tokens) 
     });
 }
 
-// Many rows share the conversion to float32: done once, into scratch, while the next chunk is being fetched.
+// Many rows share the conversion to float32: done once, into scratch, while the next chunk is fetched.
 template <KVDtype K>
 AIO_INLINE Chunk converted(const Rows& rows, const Chunk& c, int tokens, const Chunk& ahead) {
   constexpr int r32 = numbers_per_lane(K);

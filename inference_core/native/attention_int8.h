@@ -1,7 +1,7 @@
-// Scores and weighted sums of INT8 keys and values, in integers: exact, so the same in every tile and instruction set.
+// Scores and weighted sums of INT8 keys and values in integers: exact, so equal in every tile and instruction set.
 //
-// Queries and weights become whole numbers of 16 bits (|x| <= 127 * 256), so that the cache's 8 bits are the only ones that
-// count; the products with the cache's bytes are summed in 32 bits and scaled to float32 once per chunk.
+// Queries and weights are rounded to 16-bit integers (|x| <= 127 * 256), finer than the cache's 8 bits; their products
+// with the cache's bytes are summed in 32 bits and scaled to float32 once per chunk.
 #pragma once
 #include "attention_tile.h"
 

@@ -1,9 +1,9 @@
 // Attention of one unit over the blocks of the paged cache.
 //
 // The context is cut into partitions of 256 tokens and those into chunks of 64, both from the sequence's first token. A
-// chunk is one step of the online softmax (Milakov and Gimelshein 2018); partitions start afresh and are merged in order
-// (flash-decoding, Dao et al. 2023). A row's arithmetic depends on its own position only: not on its tile, on other rows,
-// on how a prompt was cut into steps, nor on whether several threads shared the partitions.
+// chunk is one step of the online softmax (Milakov and Gimelshein 2018); partitions are independent and merged in order
+// (flash-decoding, Dao et al. 2023). A row's arithmetic depends only on its position: not on its tile, on other rows, on
+// how a prompt was split into steps, nor on how threads share the partitions.
 #pragma once
 #include "attention_float.h"
 #include "attention_int8.h"
@@ -135,7 +135,7 @@ AIO_INLINE void attend_chunk(const AttentionArgs& a, const Rows& rows, const Chu
   });
 }
 
-// acc, peak and total <- that and another partition's, in this order.
+// Merge another partition into acc, peak and total, in this order.
 AIO_INLINE void merge_row(float* acc, float* peak, float* total, const float* other, float other_peak, float other_total,
                           int d) {
   if (other_peak == -INFINITY) return;

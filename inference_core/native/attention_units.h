@@ -1,5 +1,5 @@
-// Cuts the attention of a batch into units of similar length for a pool of threads. No arithmetic here: which units there
-// are never changes a result.
+// Splits the attention of a batch into units of similar length for a thread pool. The division into units never changes
+// a result.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -28,7 +28,7 @@ struct QueryRange {
   int sequence, first, last;
 };
 
-// The units of one batch; the same for every layer of a step. Reused from step to step, so that it rarely allocates.
+// The units of one batch, shared by all layers of a step. Reused between steps, so that it rarely allocates.
 class AttentionUnits {
  public:
   // All queries of the batch. Of `args` only the shape and the batch's tables are read.

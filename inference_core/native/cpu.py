@@ -1,8 +1,8 @@
 """The native kernels as functions on tensors: checks shapes, keeps buffers alive, passes addresses.
 
-Every tensor is float32 on the CPU with a contiguous last dimension unless said otherwise. Importing this module never
-fails; `AVAILABLE` says whether the extension was built and is to be used (`AIO_NATIVE=off` in the environment leaves
-the work to torch). Results do not depend on how many rows are computed at once.
+Every tensor is float32 on the CPU with a contiguous last dimension unless stated otherwise. Importing this module never
+fails; `AVAILABLE` is False if the extension was not built or is switched off by `AIO_NATIVE=off` in the environment.
+Results do not depend on how many rows are computed at once.
 """
 
 import os
@@ -23,7 +23,7 @@ if os.environ.get("AIO_NATIVE") == "off":
 
 AVAILABLE = _cpu is not None
 Scheme = Literal["int4-int8", "int4-centred-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
-# x ~ scale * q over 32 activations, with what weights' minima and offsets are multiplied by (`native/kernels.h`).
+# x ~ scale * q over 32 activations, with the factors of weights' minima and offsets (`native/kernels.h`).
 QUANTIZED_GROUP = np.dtype(
     [("q", np.int8, 32), ("scale", "<f4"), ("offset", "<f4"), ("correction", "<i4"), ("nibble_correction", "<i4")]
 )
@@ -32,14 +32,14 @@ KV_DTYPES: dict[str, int] = {"float32": 0, "bfloat16": 1, "int8": 2}
 
 
 def extension() -> ModuleType:
-    """The extension module; raises RuntimeError where it was not built."""
+    """The extension module. Raises RuntimeError if it was not built."""
     if _cpu is None:
         raise RuntimeError("the native CPU kernels were not built: install a C++ compiler and reinstall")
     return _cpu
 
 
 def set_threads(threads: int | None) -> int:
-    """Use `threads` threads (None: one per CPU this process may run on); returns the number."""
+    """Use `threads` threads (None: one per CPU that this process may use). Returns the number."""
     count = threads or len(os.sched_getaffinity(0))
     extension().set_threads(count)
     return count
@@ -91,21 +91,21 @@ def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def quantize(x: torch.Tensor) -> torch.Tensor:
-    """x[T, K] as the integer linears take it: uint8 [T, K / 32, 48] of `QUANTIZED_GROUP`; K in whole groups of 32."""
+    """Quantise x[T, K] for integer linear layers: uint8 [T, K / 32, 48] of `QUANTIZED_GROUP`; K a multiple of 32."""
     out = _groups(*x.shape)
     extension().quantize(x.data_ptr(), x.stride(0), x.shape[1], x.shape[0], out.data_ptr())
     return out
 
 
 def norm_quantize(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """`rms_norm`, then `quantize`, in one pass and with the same bits."""
+    """`rms_norm`, then `quantize`, in one pass with identical bits."""
     out = _groups(*x.shape)
     extension().norm_quantize(x.data_ptr(), x.stride(0), weight.data_ptr(), x.shape[1], eps, x.shape[0], out.data_ptr())
     return out
 
 
 def silu_quantize(gate_up: torch.Tensor) -> torch.Tensor:
-    """`silu_mul` of contiguous gate_up [T, 2 I], then `quantize`, in one pass and with the same bits."""
+    """`silu_mul` of contiguous gate_up [T, 2 I], then `quantize`, in one pass with identical bits."""
     rows, columns = gate_up.shape[0], gate_up.shape[1] // 2
     out = _groups(rows, columns)
     extension().silu_quantize(gate_up.data_ptr(), columns, rows, out.data_ptr())

@@ -5,7 +5,7 @@
 
 namespace aio {
 
-// make_decoder(geometry, eps, embedding, layers, final_norm, head, arena, cos_sin) -> capsule; see native/decoder.py.
+// make_decoder(geometry, eps, embedding, layers, final_norm, head, arena, cos_sin) -> capsule; see execution/native_decoder.py.
 PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count);
 
 // decode(decoder, sequences, logits, room, rows) -> (seconds of embedding, linears, attention, rotary, rows, head)
@@ -17,7 +17,7 @@ PyObject* decode(PyObject*, PyObject* const* values, Py_ssize_t count);
 // 0) and `output`; without an output on to the logits, as `decode` does it.
 PyObject* decode_layers(PyObject*, PyObject* const* values, Py_ssize_t count);
 
-// set_adapter(decoder, slot, bfloat16, layers or None): what scheduled sequences with that slot go through from now on;
+// set_adapter(decoder, slot, bfloat16, layers or None): sets the adapter of scheduled sequences with that slot;
 // `layers` is PackedAdapter.layers of lora/packing.py, whose memory the caller keeps alive.
 PyObject* set_adapter(PyObject*, PyObject* const* values, Py_ssize_t count);
 

@@ -1,5 +1,5 @@
-// One step of a decoder as a single program that every thread runs: units of each phase are taken dynamically, and the
-// threads meet at a barrier where a phase needs all of the one before.
+// One step of a decoder as a single program that every thread runs: threads take units of each phase dynamically, and
+// wait at a barrier if a phase needs all results of the previous one.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -60,7 +60,7 @@ class Step {
   const StepTimes& times() const { return times_; }
 
  private:
-  // One thread's way through the step.
+  // One thread's part of the step.
   class Thread {
    public:
     Thread(Step& step, int index) : s(step), index_(index), rows_(step.batch_.tokens()) {}
@@ -90,7 +90,7 @@ class Step {
     using Clock = std::chrono::steady_clock;
     static Clock::time_point now() { return Clock::now(); }
 
-    // Units [0, count) in pieces of `grain`, whoever is free; the caller meets the others at the barrier when it must.
+    // Run units [0, count) in pieces of `grain`, taken by free threads; the caller waits at the barrier if needed.
     template <typename Body>
     void share(int count, int grain, const Body& body) {
       std::atomic<int>& next = counters[phase_++];
@@ -152,7 +152,7 @@ class Step {
       mark(s.times_.linears);
     }
 
-    // normed = RMSNorm(hidden), as `next` takes it, and as adapters do.
+    // normed = RMSNorm(hidden), in the formats that `next` and adapters need.
     void norm(const float* weight, const Projection& next, bool adapted) {
       const int d = s.g_.hidden;
       Activations& out = workspace.normed;

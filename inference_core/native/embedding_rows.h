@@ -1,4 +1,4 @@
-// Rows of a token embedding, decoded from the encoding of its file (the formats of `loaders/ggml_blocks.py`).
+// Rows of a token embedding, decoded from the encoding of its file (the formats of `loaders/gguf_format/ggml_blocks.py`).
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,6 @@
-// Linear layers on float32 activations, whatever the weights' encoding: they become float32 on their way into the
-// product. A tile is a few rows times one or four panels. The sum of a row runs over k in order, whatever the tile and
-// however k is cut: the same bits alone and in any batch.
+// Linear layers on float32 activations with weights of any encoding, which are converted to float32 for the product. A
+// tile is a few rows times one or four panels. The sum of a row runs over k in order, for any tile and any split of k:
+// the same bits alone and in any batch.
 #pragma once
 #include "tiles.h"
 

@@ -8,7 +8,7 @@
 namespace aio {
 namespace AIO_ISA {
 
-// Rows and panels of the largest tile, by measurement: as many sums as registers hold beside the weights.
+// Rows and panels of the largest tile, by measurement: as many sums as fit in registers with the weights.
 #if defined(AIO_AVX512)
 constexpr int kIntegerRows = 6, kIntegerPanels = 2;
 #else

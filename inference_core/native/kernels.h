@@ -10,14 +10,14 @@ namespace aio {
 constexpr int kLanes = 16;  // columns per weight panel, tokens per score vector
 constexpr int kGroup = 32;  // weights (and activations) that share a scale
 
-// Attention takes a softmax step per chunk and starts afresh at every partition, both counted from the sequence's first
-// token: so results do not depend on how a prompt was cut, nor on which thread computed what.
+// Attention takes a softmax step per chunk and restarts at every partition, both counted from the sequence's first
+// token, so that results depend neither on how a prompt was split nor on the threads.
 constexpr int kChunk = 64;
 constexpr int kPartition = 256;
 
 enum KVDtype { kKVFloat = 0, kKVBf16 = 1, kKVInt8 = 2 };
 
-// A group of activations quantised to INT8: x ~ scale * q. What a product with it needs lies in one place.
+// A group of activations quantised to INT8: x ~ scale * q, with everything that a product needs.
 struct QuantizedGroup {
   int8_t q[kGroup];
   float scale;
@@ -137,7 +137,7 @@ struct KernelTable {
   void (*rope_and_write)(const RopeArgs&, int first, int last);
   // `next`, or null: the unit that this thread takes afterwards, so that its first blocks can be fetched ahead.
   void (*attend)(const AttentionArgs&, const AttentionUnit&, const AttentionUnit* next, float* scratch);
-  // The bounds of all of them: multiply-adds in registers (returns how many), and reading memory.
+  // The machine's peaks: multiply-adds in registers (returns how many), and reading memory.
   int64_t (*multiply_integers)(int64_t rounds);
   int64_t (*multiply_floats)(int64_t rounds);
   void (*read_memory)(const uint8_t* p, int64_t bytes);

@@ -1,4 +1,4 @@
-// Low-rank adapters (LoRA, Hu et al. 2021) in a step: which layers they change, and which rows go through which.
+// Low-rank adapters (LoRA, Hu et al. 2021) in a step: which layers they change, and which rows use which.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -21,14 +21,14 @@ struct Adapter {
   int ranks = 0;                        // ranks of a projection of a block, at most
 };
 
-// Rows of a step that go through the same adapter, at most kMost of them.
+// Rows of a step with the same adapter, at most kMost of them.
 struct AdapterChunk {
   static constexpr int kMost = 32;
   const Adapter* adapter;
   int first, count;  // of AdapterRows::rows
 };
 
-// The rows of a step that go through adapters, grouped by adapter.
+// The rows of a step with adapters, grouped by adapter.
 class AdapterRows {
  public:
   std::vector<int32_t> rows;

@@ -1,5 +1,5 @@
 // y += scale * B (A x) for the rows of one adapter. First A x, a tile of ranks at a time, 16 inputs at once; then B
-// times that, a panel of 16 outputs at a time. Each number is summed in one order, however many rows there are.
+// times that, a panel of 16 outputs at a time. The order of each sum does not depend on the number of rows.
 #pragma once
 #include "panel_lanes.h"
 

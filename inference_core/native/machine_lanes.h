@@ -1,5 +1,5 @@
-// Vectors exactly as wide as this instruction set's registers, for kernels whose tiles live in registers: a wider
-// vector than the machine has would pass through the stack at every operation.
+// Vectors exactly as wide as this instruction set's registers, for kernels that keep tiles in registers: wider vectors
+// would be spilled to the stack at every operation.
 #pragma once
 #include "lanes.h"
 

@@ -1,4 +1,4 @@
-// What the machine can do at best: products in registers, reading memory, meeting at a barrier. Python takes the times.
+// The machine's peaks: products in registers, reading memory, barriers. Python measures the times.
 #include "machine_peaks.h"
 
 #include "python_args.h"
@@ -40,7 +40,7 @@ PyObject* read_memory(PyObject*, PyObject* const* values, Py_ssize_t count) {
   });
 }
 
-// meet(rounds): all threads meet at one barrier again and again
+// meet(rounds): all threads wait at one barrier, `rounds` times
 PyObject* meet(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (!expect(count, 1, "meet")) return nullptr;
   Arguments v{values};

@@ -1,4 +1,4 @@
-// Python's door to the native code: the table of functions, and the settings that all of them share.
+// The Python module of the native code: its table of functions, and the settings that they share.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

@@ -1,5 +1,5 @@
-// The kernels one by one, as Python calls them in tests and in the per-operator path: addresses and sizes come in, the
-// work is split over the thread pool. `inference_core/native/cpu.py` checks shapes and keeps buffers alive.
+// The single kernels that Python calls in tests and on the per-operator path: arguments are addresses and sizes, the work
+// is split over the thread pool. `inference_core/native/cpu.py` checks shapes and keeps buffers alive.
 #include "operations.h"
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// The 16 columns of a weight panel as a few registers of the machine's own width, and what linear layers do with them.
-// Vectors wider than the machine's live in memory; an array of native ones stays in registers.
+// The 16 columns of a weight panel as a few registers of the machine's width, with the operations of linear layers.
+// Vectors wider than the machine's are kept in memory; an array of native ones stays in registers.
 #pragma once
 #include "lanes.h"
 
@@ -75,7 +75,7 @@ AIO_INLINE Floats operator*(const Floats& a, const Floats& b) {
   return out;
 }
 
-// a * b + c, rounded once where the machine can: named, so that no compiler decides it differently in two tiles.
+// a * b + c, rounded once if the machine can: a named function, so that all tiles compile to the same operation.
 AIO_INLINE Floats fma(const Floats& a, const Floats& b, const Floats& c) {
   Floats out;
 #if defined(AIO_AVX512)

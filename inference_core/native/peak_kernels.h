@@ -1,11 +1,11 @@
-// What the instruction set can do at best, with everything in registers: the bounds that kernels are measured against.
+// Peak throughput of the instruction set with everything in registers, to which kernels are compared.
 #pragma once
 #include "code_sums.h"
 
 namespace aio {
 namespace AIO_ISA {
 
-// The compiler must take the register's content for new, or it computes a product once for all rounds and sums.
+// Makes the compiler treat the register as changed; otherwise it computes a product once for all rounds and sums.
 #if defined(__aarch64__)
 #define AIO_OPAQUE(REGISTER) asm volatile("" : "+w"(REGISTER))
 #elif defined(AIO_AVX512)

@@ -47,7 +47,7 @@ static void quantize_rows(const float* x, int64_t ldx, int k, QuantizedGroup* ou
   }
 }
 
-// 1 / sqrt(mean(x^2) + eps); two sums, so that neither waits for itself.
+// 1 / sqrt(mean(x^2) + eps); two independent sums, to hide latency.
 AIO_INLINE float inverse_rms(const float* x, int d, float eps) {
   Floats even = floats(0), odd = floats(0);
   int i = 0;

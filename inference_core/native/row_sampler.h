@@ -1,4 +1,4 @@
-// Samples rows of logits one after another, with the buffers that this takes; one per thread.
+// Samples rows of logits one at a time, with reusable buffers; one object per thread.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,7 +9,7 @@ namespace aio {
 
 class RowSampler {
  public:
-  // One token from logits [vocab]; nothing is kept between calls but room.
+  // One token from logits [vocab]; only buffers are kept between calls.
   Drawn sample(const SamplingKernels& kernels, const float* logits, int vocab, const RowSettings& settings);
 
  private:

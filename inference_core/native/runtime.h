@@ -1,4 +1,4 @@
-// What all native calls of the process share: the thread pool, the chosen kernels, and the lock around their use.
+// Shared by all native calls of the process: the thread pool, the chosen kernels, and the lock around their use.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -21,6 +21,6 @@ struct Runtime {
 };
 
 Runtime& runtime();
-std::vector<const KernelTable*> available_kernels();  // what this processor can run, best first
+std::vector<const KernelTable*> available_kernels();  // kernels that this processor can run, fastest first
 
 }  // namespace aio

@@ -1,7 +1,7 @@
 // Draws next tokens from rows of logits: one row's settings, the passes over a row, and the two entry points.
 //
-// The law is that of `inference_core/sampling/reference_sampler.py`, weight for weight (integers; see sampling_kernels.h), so
-// that both draw the same token from the same row, on every instruction set.
+// The weights are those of `inference_core/sampling/reference_sampler.py` (integers; see sampling_kernels.h), so that both
+// draw the same token from the same row, on every instruction set.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -44,7 +44,7 @@ const SamplingKernels* sampling_avx2();
 const SamplingKernels* sampling_avx512();
 const SamplingKernels* sampling_kernels();  // those of the instruction set in use
 
-// What drawing from one row depends on, as in `SamplingParams` and `SampleSpec`.
+// The parameters of one row's draw, as in `SamplingParams` and `SampleSpec`.
 struct RowSettings {
   double temperature, top_p, min_p;
   int64_t top_k;

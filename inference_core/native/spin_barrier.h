@@ -1,4 +1,4 @@
-// A barrier for threads that meet hundreds of times per step, microseconds apart.
+// A barrier for threads that synchronise hundreds of times per step, microseconds apart.
 #pragma once
 #include <atomic>
 #include <thread>
@@ -30,7 +30,7 @@ class SpinBarrier {
       return;
     }
     for (int spins = 0; generation_.load(std::memory_order_acquire) == seen; ++spins) {
-      // A pause takes up to 140 cycles: first look without it; and a thread that lost its core must get it back.
+      // A pause takes up to 140 cycles, so spin first without it; then yield, so that a preempted thread can run.
       if (spins < kEager) continue;
       if (spins < kPatient) pause_core(); else std::this_thread::yield();
     }

@@ -1,4 +1,4 @@
-// What a step works in: activations, units of attention, and how far each phase has been handed out.
+// Working memory of a step: activations, units of attention, and the progress of each phase.
 #pragma once
 #include <atomic>
 #include <vector>
@@ -39,7 +39,7 @@ struct Workspace {
   }
 };
 
-// The next unit of every phase of a step; phases are numbered in the order in which each thread comes to them.
+// The next unit of every phase of a step; phases are numbered in order of execution.
 class PhaseCounters {
  public:
   void reset(size_t phases) {

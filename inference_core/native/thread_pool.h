@@ -1,4 +1,4 @@
-// A few threads that run one loop at a time: they spin at most 50 microseconds for the next one, then sleep.
+// Threads that run one parallel loop at a time: they spin at most 50 microseconds for the next one, then sleep.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -21,7 +21,7 @@ class ThreadPool {
   // Calls body(thread) once on every thread, the caller being thread 0; returns when all have finished.
   void run(const std::function<void(int)>& body);
 
-  // Lets sleeping workers spin for the work that the caller is about to prepare: waking takes longer than that.
+  // Wakes sleeping workers while the caller prepares work, since waking takes longer than preparing.
   void rouse();
 
  private:

@@ -1,4 +1,4 @@
-// How linear layers cut their rows into register tiles, and what they do at a tile's ends.
+// How linear layers split their rows into register tiles, prefetch, and write a tile's results.
 #pragma once
 #include <type_traits>
 
@@ -29,7 +29,7 @@ AIO_INLINE void for_tiles(int rows, const Tile& tile) {
   static_assert(Most >= 2 && Most <= 6, "a case per height");
 }
 
-// What a tile fetches while it computes: some cache lines per step of its loop.
+// The prefetches of a tile during its computation: some cache lines per step of its loop.
 struct Ahead {
   const uint8_t* at;
   int lines;

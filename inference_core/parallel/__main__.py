@@ -1,13 +1,13 @@
 """`python -m inference_core.parallel`: one rank of a mesh under torchrun, or all ranks of this machine.
 
-With torchrun's variables in the environment this process is that rank: the leader of each replica serves a Core at
-SOCKET (replica n above 0 at SOCKET.n), the others execute its plans. Without them it starts this machine's ranks:
+With torchrun's variables in the environment this process is one rank: the leader of each replica serves a Core at
+SOCKET (replica n > 0 at SOCKET.n), the other ranks execute its plans. Without them it starts this machine's ranks:
 
     python -m inference_core.parallel mesh.json --socket core.sock
     python -m inference_core.parallel mesh.json --socket core.sock --nodes 2 --node 0 --master 10.0.0.1 --port 29400
     torchrun --nnodes 2 --nproc-per-node 4 ... -m inference_core.parallel mesh.json --socket core.sock
 
-`mesh.json` is a `MeshSpec`, or with a `device` a `DeviceMeshSpec`; only rank 0 reads it.
+`mesh.json` is a `MeshSpec`, or a `DeviceMeshSpec` if it has a `device`; only rank 0 reads it.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_rank(options: argparse.Namespace) -> int:
-    """Be the rank that the environment says."""
+    """Run as the rank that the environment variables name."""
     from inference_core.parallel.leader.leader import publish
     from inference_core.parallel.ranks.follower import follow, read_spec
 
@@ -71,7 +71,7 @@ def _lead(environment: RankEnvironment, store: object, spec: AnyMeshSpec, cache_
 
     replica = spec.mesh.position(environment.rank).replica
     if socket is None:
-        raise MeshError("a leader serves a core: say where with --socket PATH")
+        raise MeshError("a leader serves a core: name its socket with --socket PATH")
     led: list[MeshLeader] = []
 
     def core() -> Core:
@@ -91,7 +91,7 @@ def _watchdog_seconds(spec: AnyMeshSpec) -> float:
 
 
 def launch(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Start this machine's ranks, and end with them."""
+    """Start this machine's ranks and wait until they end. Returns the exit status."""
     from inference_core.parallel.ranks.local_ranks import LocalRanks
 
     spec = _spec(options.spec)
@@ -99,7 +99,7 @@ def launch(options: argparse.Namespace, arguments: list[str]) -> int:
     if rest:
         raise MeshError(f"{spec.mesh.size} ranks cannot be spread over {options.nodes} machines evenly")
     if not 0 <= options.node < options.nodes:
-        raise MeshError(f"machine {options.node} is none of {options.nodes}; count from 0")
+        raise MeshError(f"machine {options.node} is not one of {options.nodes}; machines count from 0")
     spec.mesh.check_node(per_node)
     first = options.node * per_node
     ranks = LocalRanks(
@@ -123,11 +123,11 @@ def launch(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def _spec(path: Path | None) -> AnyMeshSpec:
     if path is None:
-        raise MeshError("say what to load: the path of a mesh specification in JSON")
+        raise MeshError("nothing to load; give the path of a mesh specification in JSON")
     try:
         return decode_mesh_spec(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise MeshError(f"{path} is no mesh specification: {error}") from error
+        raise MeshError(f"{path} is not a mesh specification: {error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:

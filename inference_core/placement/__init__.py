@@ -1,1 +1,1 @@
-"""Which devices a model goes on and how it is divided over them: arithmetic with reasons, no torch."""
+"""Plans which devices a model runs on and how it is divided over them, with the reasons. No torch."""

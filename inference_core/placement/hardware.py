@@ -13,7 +13,7 @@ from inference_core.errors import MeshError
 
 DeviceKind = Literal["gpu", "cpu", "tpu", "asic", "fpga", "edge"]
 Positive = Annotated[float, Meta(gt=0)]
-# What the kernels are compiled for, from this generation on.
+# The kernels are compiled for this generation and later ones.
 MIN_COMPUTE_CAPABILITY = 8.0
 FP8_COMPUTE_CAPABILITY = 8.9
 
@@ -21,8 +21,8 @@ FP8_COMPUTE_CAPABILITY = 8.9
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of device. Bytes, bytes per second (`link_bandwidth` in one direction), FLOP/s (dense, 16 bits), watts.
 
-    `link` joins the devices of one machine, or of an island within it. `tensor_cores`: units for matrix products of
-    16 bits and less, whatever the vendor calls them.
+    `link` connects the devices of one machine, or of an island within it. `tensor_cores`: has units for matrix products
+    of 16 bits and less, under any vendor name.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def executable(self) -> bool:
-        """Whether models run on it, rather than only being planned for."""
+        """Whether AIO runs models on this device, rather than only planning for it."""
         if self.kind == "cpu":
             return True
         return self.kind == "gpu" and (self.compute_capability or 0) >= MIN_COMPUTE_CAPABILITY
@@ -59,7 +59,7 @@ def devices() -> dict[str, Device]:
 
 
 def read_devices(path: Path) -> dict[str, Device]:
-    """A catalogue of one's own, of the same form. Raises MeshError."""
+    """Read a custom catalogue of the same form. Raises MeshError."""
     try:
         return parse_devices(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
@@ -67,7 +67,7 @@ def read_devices(path: Path) -> dict[str, Device]:
 
 
 def parse_devices(text: str, origin: str) -> dict[str, Device]:
-    """Devices of a TOML document by name. Raises MeshError."""
+    """Parse a TOML document to devices by name. Raises MeshError."""
     try:
         listed = msgspec.convert(tomllib.loads(text), _Catalogue).devices
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -79,7 +79,7 @@ def parse_devices(text: str, origin: str) -> dict[str, Device]:
 
 
 def device(name: str) -> Device:
-    """Raises MeshError listing the names that are known."""
+    """The device `name`. Raises MeshError with the known names."""
     known = devices()
     if name not in known:
         raise MeshError(f"no device '{name}' in the hardware catalogue; known are {', '.join(known)}")

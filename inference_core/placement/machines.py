@@ -1,4 +1,4 @@
-"""What a placement is planned for: machines with devices, and the sequences that are to fit."""
+"""The inputs of a placement: machines with devices, and the sequences that must fit."""
 
 from typing import Annotated
 
@@ -13,8 +13,8 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Machines(msgspec.Struct, frozen=True, kw_only=True):
-    """`nodes` equal machines of `devices_per_node`. `island`: devices that the device's link joins at full speed, where
-    that is not the whole machine (two pairs of NVLink, say); other islands are reached over slower links.
+    """`nodes` equal machines of `devices_per_node`. `island`: number of devices connected by the device's link at full
+    speed, if not the whole machine (two NVLink pairs, for example); islands are connected by slower links.
     """
 
     device: Device
@@ -25,7 +25,7 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.devices_per_node % self.island_size:
             raise MeshError(
-                f"islands of {self.island_size} devices do not make up a machine of {self.devices_per_node}"
+                f"a machine of {self.devices_per_node} devices cannot be divided into islands of {self.island_size}"
             )
 
     @property
@@ -42,9 +42,9 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """`batch` sequences of `length` tokens at the same time are to fit; `usable_share` of a device is planned with.
+    """`batch` concurrent sequences of `length` tokens must fit in `usable_share` of the devices.
 
-    `max_watts` bounds a device's power, as at the edge. `host_bytes` of memory may take weights that do not fit.
+    `max_watts` bounds a device's power, as at the edge. `host_bytes`: host memory for weights that do not fit.
     `uneven_splits` as for `parallel.topology.splits.divide`.
     """
 

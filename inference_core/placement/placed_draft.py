@@ -1,4 +1,4 @@
-"""A draft model that is placed with its target: loaded into the same core, divided over the same devices."""
+"""A draft model placed with its target: loaded into the same core, divided over the same devices."""
 
 import msgspec
 
@@ -10,8 +10,7 @@ from inference_core.placement.weight_formats import WeightFormat, split_units_of
 
 
 class PlacedDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """Beside the target's, every device holds its share of the draft's weights, and of the draft's own keys and values
-    for every token."""
+    """Every device holds, in addition to the target's, its share of the draft's weights and of its keys and values."""
 
     name: str
     config: ModelConfig
@@ -19,5 +18,5 @@ class PlacedDraft(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: KVDtype = "float16"
 
     def shares(self, mesh: Mesh, *, uneven: bool) -> list[RankShare]:
-        """What each rank of `mesh` holds of it. Raises MeshError if it cannot be divided so."""
+        """The draft's share of each rank of `mesh`. Raises MeshError if the draft cannot be divided over it."""
         return divide(self.config, mesh, split_units_of(self.config, self.form), uneven=uneven)

@@ -1,4 +1,4 @@
-"""A placement: how a model lies on devices, with every decision and the rule that made it."""
+"""A placement: how a model is divided over devices, with every decision and its rule."""
 
 from typing import Literal
 
@@ -28,14 +28,14 @@ Rule = Literal[
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The rule that fired, and what follows from it here."""
+    """A rule that fired, and its consequence."""
 
     rule: Rule
     text: str
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """`ranks` are those of one replica. `max_sequences` of the planned length fit into one replica at the same time.
+    """`ranks`: those of one replica. `max_sequences`: concurrent sequences of the planned length per replica.
 
     `executable`: whether AIO runs models on this kind of device, or only plans for it.
     """
@@ -55,7 +55,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacementError(MemoryPlanError):
-    """No placement: the message names the rule, the arithmetic, and what would help. Change model or devices."""
+    """There is no placement: the message has the rule, the arithmetic, and a remedy. Change model or devices."""
 
     def __init__(self, decisions: list[Decision], lines: list[str] | None = None) -> None:
         last = decisions[-1]

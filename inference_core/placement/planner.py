@@ -1,7 +1,7 @@
-"""Places a model on devices: tensor parallel within a machine, stages across machines, replicas on what is left.
+"""Places a model on devices: tensor parallel within a machine, stages across machines, replicas on the rest.
 
-Every choice is a rule that states its reason (SPEC TI-09, PX-04, PX-06); memory is counted per rank from the very
-shares that ranks load (`parallel.topology.splits`), so that what fits here is divided in the same way there.
+Every choice is a rule that states its reason (SPEC TI-09, PX-04, PX-06). Memory is counted per rank from the shares
+that ranks load (`parallel.topology.splits`), so the plan matches the real division.
 """
 
 from inference_core.errors import MeshError
@@ -17,7 +17,7 @@ from inference_core.placement.weight_formats import WeightFormat, model_weights,
 
 LARGE_PARAMETERS = 30_000_000_000
 LARGE_DEVICE_BYTES = 80 * GB
-# Two sums per layer keep a slower link than PCIe Gen4's sixteen lanes busier than the devices.
+# On a link slower than 16 lanes of PCIe Gen4, two all-reduces per layer take longer than the computation.
 MIN_TENSOR_LINK = 25e9
 # Tokens of a step (SPEC TI-03), for the link's arithmetic.
 STEP_TOKENS = 8192
@@ -31,12 +31,13 @@ def place(
     mesh: Mesh | None = None,
     draft: PlacedDraft | None = None,
 ) -> Placement:
-    """The smallest mesh that holds weights and `workload`, and as many replicas of it as there is room for.
+    """Find the smallest mesh that holds weights and `workload`, with as many replicas as fit.
 
-    `form` None is what the device multiplies best; `mesh` is tried alone if given, its replicas are counted anew.
+    `form` None: the device's preferred format. If given, only `mesh` is tried, with its number of replicas recomputed.
     `draft` is placed with the model.
-    Raises PlacementError, whose `rule` says why there is no placement, and MeshError for a `mesh` that the model or the
-    machines cannot be divided into.
+
+    Raises PlacementError, whose `rule` says why there is no placement, and MeshError if the model or the machines
+    cannot be divided into `mesh`.
     """
     return _Planner(config, machines, workload, form, mesh, draft).place()
 
@@ -125,11 +126,11 @@ class _Planner:
     # -- the mesh ------------------------------------------------------------------------------
 
     def _tensor_limit(self) -> int:
-        """How many devices may share a layer."""
+        """The most devices that may share a layer."""
         return 1 if self.device.link_bandwidth < MIN_TENSOR_LINK else self.machines.island_size
 
     def _traffic(self, tensor: int) -> str:
-        """What tensor parallelism costs on the link, by arithmetic: a ring sum moves 2 (n - 1) / n of its data."""
+        """The link traffic of tensor parallelism, computed: a ring all-reduce moves 2 (n - 1) / n of its data."""
         layers, width = self.config.num_layers, self.config.hidden_size
         moved = 2 * layers * STEP_TOKENS * width * 2 * 2 * (tensor - 1) / tensor
         seconds = f" = {moved / self.device.link_bandwidth:.2g} s" if self.device.link_bandwidth else ""
@@ -139,7 +140,7 @@ class _Planner:
         )
 
     def _meshes(self, tensor_limit: int) -> list[Mesh]:
-        """Candidates, smallest first: within one island, then stages of the widest kind while there is room."""
+        """Candidate meshes, smallest first: within one island, then stages of the widest group while devices remain."""
         if self.asked is not None:
             return [self._asked_for(self.asked)]
         within = [n for n in range(1, tensor_limit + 1) if self._divides(Mesh(tensor=n))]
@@ -221,7 +222,7 @@ class _Planner:
         )
 
     def _ceiling(self, mesh: Mesh, ranks: list[RankMemory]) -> list[str]:
-        """A step reads every weight of a rank, and stages follow each other: an upper bound, nothing measured."""
+        """An upper bound of the decode rate, not measured: a step reads all weights of a rank, stage after stage."""
         if self.device.bandwidth is None:
             return []
         slowest = [max(r.weight_bytes for r in ranks if r.stage == stage) for stage in range(mesh.pipeline)]

@@ -1,4 +1,4 @@
-"""One rank's memory: its weights, what is left for keys and values, and the tokens that fit, line by line."""
+"""One rank's memory: its weights, the rest for keys and values, and the tokens that fit, with the arithmetic."""
 
 from itertools import groupby
 
@@ -15,9 +15,9 @@ from inference_core.placement.weight_formats import VECTOR_BITS, WeightFormat, r
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """In bytes; `kv_tokens` fit beside the weights. `parts` says what the rank holds of the model.
+    """Memory in bytes; `kv_tokens` fit in addition to the weights. `parts`: the rank's part of the model in words.
 
-    `draft_bytes`: weights of its draft, whose keys and values `kv_bytes_per_token` counts too.
+    `draft_bytes`: weights of its draft, whose keys and values are included in `kv_bytes_per_token`.
     """
 
     rank: int
@@ -33,7 +33,7 @@ class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_ranks(ranks: list[RankMemory]) -> list[str]:
-    """The arithmetic of every rank; neighbours of a stage that hold equally much are explained once."""
+    """The arithmetic of every rank; adjacent ranks of a stage with equal memory share one explanation."""
     lines: list[str] = []
     for _, alike in groupby(ranks, key=lambda rank: (rank.stage, rank.parts, rank.lines)):
         first, *others = alike
@@ -84,7 +84,7 @@ def rank_memory(
     workload: Workload,
     draft: tuple[PlacedDraft, RankShare] | None = None,
 ) -> RankMemory:
-    """Memory of rank `number` of a replica of `config`, which holds `share` of it, and of its draft."""
+    """The memory of rank `number` of a replica of `config`, which holds `share`, and of its draft."""
     weights, local = rank_weights(config, share), share.config(config)
     weight_bytes = weights.num_bytes(form)
     usable = int(device.memory_bytes * workload.usable_share)

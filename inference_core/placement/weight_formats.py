@@ -1,4 +1,4 @@
-"""How many bytes a model's weights take in each format, in all and per rank, to the byte where the format allows it."""
+"""The bytes of a model's weights in each format, in total and per rank, exact if the format has a fixed size."""
 
 from math import prod
 from typing import Literal
@@ -16,8 +16,8 @@ VECTOR_BITS = 16.0
 
 
 class WeightFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """`bits` per weight of a linear layer, scales and zero points included, and why; other tensors have
-    `other_bits`. `group`: inputs that share a scale and are never parted; 1 where nothing is shared.
+    """`bits` per weight of a linear layer, with scales and zero points, and `why`; other tensors have `other_bits`.
+    `group`: inputs that share a scale and cannot be split; 1 without groups.
     """
 
     name: WeightFormatName
@@ -47,21 +47,21 @@ FORMATS: dict[str, WeightFormat] = {
 
 
 def weight_format(name: str) -> WeightFormat:
-    """Raises MeshError listing the names that are known."""
+    """The format `name`. Raises MeshError with the known names."""
     if name not in FORMATS:
         raise MeshError(f"no weight format '{name}'; known are {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
 def preferred_format(device: Device) -> WeightFormat:
-    """What a device multiplies best (SPEC QZ-08): Q4_K on CPUs, FP8 from Hopper on, AWQ on other GPUs."""
+    """The preferred format of a device (SPEC QZ-08): Q4_K on CPUs, FP8 from Hopper on, AWQ on other GPUs."""
     if device.kind == "cpu":
         return FORMATS["q4_k"]
     return FORMATS["fp8" if (device.compute_capability or 0) >= 9.0 else "awq-int4"]
 
 
 def split_units_of(config: ModelConfig, form: WeightFormat) -> SplitUnits:
-    """How finely row-parallel layers of this format may be cut. A group as wide as all inputs cannot be."""
+    """The smallest units in which row-parallel layers of this format can be split; a group of all inputs cannot be."""
     return SplitUnits(
         attention_output=min(form.group, config.num_heads * config.head_dim),
         down=min(form.group, config.intermediate_size),
@@ -80,13 +80,13 @@ class ModelWeights(msgspec.Struct, frozen=True, kw_only=True):
         return self.linear + self.vocabulary + self.vectors
 
     def num_bytes(self, form: WeightFormat) -> int:
-        """In `form`, rounded up to bytes; norms and biases have 16 bits, or 32 in a float32 file."""
+        """Bytes in `form`, rounded up; norms and biases have 16 bits, or 32 in a float32 file."""
         vectors = self.vectors * max(VECTOR_BITS, form.other_bits)
         return int(-(-(self.linear * form.bits + self.vocabulary * form.other_bits + vectors) // 8))
 
 
 def model_weights(config: ModelConfig) -> ModelWeights:
-    """Of the whole model, from the shapes of its tensors."""
+    """The weights of the whole model, from the shapes of its tensors."""
     linear = vocabulary = vectors = 0
     for name, shape in decoder_tensors(config).items():
         if len(shape) == 1:
@@ -99,7 +99,7 @@ def model_weights(config: ModelConfig) -> ModelWeights:
 
 
 def rank_weights(config: ModelConfig, share: RankShare) -> ModelWeights:
-    """Of one rank. A tied embedding that both ends of a pipeline need is counted at both."""
+    """The weights of one rank. A tied embedding that both ends of a pipeline need counts at both."""
     held = model_weights(share.config(config))
     tables = held.vocabulary if config.tie_embeddings else held.vocabulary // 2
     copies = share.first or share.last if config.tie_embeddings else int(share.first) + int(share.last)

@@ -1,1 +1,1 @@
-"""Makes checkpoints smaller: AWQ, GPTQ, SmoothQuant INT8 and FP8, one file per method, and the walk over a model."""
+"""Quantises checkpoints: AWQ, GPTQ, SmoothQuant INT8 and FP8, layer by layer, and reports the quality."""

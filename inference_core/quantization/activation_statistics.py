@@ -1,4 +1,4 @@
-"""What calibration keeps of the inputs of a linear layer, so that no activations need to be stored."""
+"""Running statistics of a linear layer's inputs for calibration, so that no activations need to be stored."""
 
 import torch
 
@@ -6,7 +6,7 @@ from inference_core.errors import QuantizationError
 
 
 class ActivationStatistics:
-    """Running figures of inputs [tokens, K], float32: peak max|x| [K], magnitude mean|x| [K] and, if asked for, the
+    """Running statistics of inputs [tokens, K], float32: peak max|x| [K], magnitude mean|x| [K] and, if requested, the
     second moments mean(x xᵀ) [K, K], from which the output error of any change of the weights follows.
     """
 
@@ -17,7 +17,7 @@ class ActivationStatistics:
         self._moments = torch.zeros(width, width) if moments else None
 
     def add(self, inputs: torch.Tensor) -> None:
-        """Take in more inputs [tokens, K]."""
+        """Add inputs [tokens, K]."""
         self.tokens += len(inputs)
         sizes = inputs.abs()
         self.peak = torch.maximum(self.peak, sizes.amax(dim=0))
@@ -32,14 +32,14 @@ class ActivationStatistics:
 
     @property
     def moments(self) -> torch.Tensor:
-        """mean(x xᵀ) [K, K]. Raises QuantizationError if they were not asked for."""
+        """mean(x xᵀ) [K, K]. Raises QuantizationError if they were not requested."""
         if self._moments is None:
             raise QuantizationError("these statistics were gathered without second moments")
         return self._moments / max(self.tokens, 1)
 
 
 def output_error(change: torch.Tensor, moments: torch.Tensor) -> float:
-    """Mean squared change of a layer's outputs, summed over them, when its weights change by `change` [N, K]:
+    """The mean squared change of a layer's outputs, summed over outputs, if its weights change by `change` [N, K]:
     E|ΔW x|² = tr(ΔW E[x xᵀ] ΔWᵀ).
     """
     return float(((change @ moments) * change).sum())

@@ -1,4 +1,4 @@
-"""The text that calibration reads, in windows, and the record of it that a quantised model keeps (SPEC QZ-12)."""
+"""The calibration text, split into windows, and its record in the quantised model (SPEC QZ-12)."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ SHIPPED = "the package's prose"
 
 @dataclass(frozen=True, slots=True)
 class CalibrationText:
-    """`origin` says for people where `text` is from; `digest` is its SHA-256 (hex)."""
+    """`origin`: where `text` is from, in words; `digest`: its SHA-256 (hex)."""
 
     text: str
     origin: str
@@ -24,8 +24,8 @@ class CalibrationText:
         return text_digest(self.text)
 
     def windows(self, tokenizer: Tokenizer, samples: int, window: int) -> list[list[int]]:
-        """At most `samples` pieces of `window` tokens, each read from an empty context. A rest that is shorter counts
-        only if it is all there is. Raises QuantizationError for a text of fewer than two tokens.
+        """At most `samples` windows of `window` tokens, each with an empty context. A shorter rest is used only if it
+        is the whole text. Raises QuantizationError for a text of fewer than two tokens.
         """
         ids = tokenizer.encode(self.text)[: samples * window]
         if len(ids) < 2:
@@ -35,12 +35,12 @@ class CalibrationText:
 
 
 def text_digest(text: str) -> str:
-    """SHA-256 (hex) by which texts are told apart."""
+    """SHA-256 (hex) of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def calibration_text(paths: Sequence[Path]) -> CalibrationText:
-    """The files one after another, or the prose that ships with the package. Raises QuantizationError."""
+    """The concatenated files, or the prose shipped with the package. Raises QuantizationError."""
     if not paths:
         return CalibrationText(prose(), SHIPPED)
     try:

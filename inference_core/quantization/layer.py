@@ -1,4 +1,4 @@
-"""One decoder layer in float32: where its linear layers take their inputs from, and what it computes."""
+"""One decoder layer in float32: its computation, and the sources of its linear layers' inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ Observer = Callable[["Site", torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place whose numbers feed `linears`. `source` makes them, so that they can be scaled there: a norm's weights,
-    or the rows of a linear layer.
+    """Activations that are the input of `linears`. `source` produces them and can be scaled: a norm's weights, or the
+    rows of a linear layer.
     """
 
     source: str
@@ -25,7 +25,7 @@ class Site:
 
 
 ATTENTION_INPUT = Site("input_layernorm", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
-# What a head gathers is a mix of values, so scaling a value's channel scales its heads'.
+# A head's output is a weighted sum of values, so scaling a channel of the values scales it in their heads.
 ATTENTION_OUTPUT = Site("self_attn.v_proj", ("self_attn.o_proj",))
 MLP_INPUT = Site("post_attention_layernorm", ("mlp.gate_proj", "mlp.up_proj"))
 MLP_OUTPUT = Site("mlp.up_proj", ("mlp.down_proj",))
@@ -34,7 +34,7 @@ LINEARS = tuple(linear for site in SITES for linear in site.linears)
 
 
 def _unobserved(site: Site, inputs: torch.Tensor) -> None:
-    """For runs whose inner numbers nobody needs."""
+    """The observer of runs without statistics: does nothing."""
 
 
 def layer_forward(
@@ -44,9 +44,9 @@ def layer_forward(
     cos_sin: torch.Tensor,
     observe: Observer = _unobserved,
 ) -> torch.Tensor:
-    """Hidden states [T, hidden] of one sequence after the layer, given those before it.
+    """Compute the hidden states [T, hidden] of one sequence after the layer from those before it.
 
-    `cos_sin`: float32 [at least T, head_dim] as `rotary_table` makes it. `observe` gets the inputs [T, K] of every
+    `cos_sin`: float32 [at least T, head_dim], see `rotary_table`. `observe` is called with the inputs [T, K] of every
     site's linear layers.
     """
     normed = _normed(hidden, tensors["input_layernorm.weight"], config.rms_eps)
@@ -62,7 +62,7 @@ def layer_forward(
 
 
 def _attention(config: ModelConfig, tensors: LayerTensors, normed: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
-    """What the heads gather, [T, heads x head_dim]."""
+    """The heads' outputs, [T, heads x head_dim]."""
     tokens, d = len(normed), config.head_dim
     query, key, value = (
         _linear(tensors, f"self_attn.{part}_proj", normed).view(tokens, -1, d).transpose(0, 1) for part in "qkv"
@@ -82,13 +82,13 @@ def _attention(config: ModelConfig, tensors: LayerTensors, normed: torch.Tensor,
 
 
 def _allowed(tokens: int, window: int | None) -> torch.Tensor:
-    """bool [T, T]: which token (column) each token (row) may look at."""
+    """The attention mask, bool [T, T]: which tokens (columns) each token (row) attends to."""
     allowed = torch.ones(tokens, tokens, dtype=torch.bool).tril()
     return allowed if window is None else allowed.triu(1 - window)
 
 
 def _rotated(heads: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
-    """Heads [H, T, d] with their half-split pairs turned by their positions' angles."""
+    """Rotate the half-split pairs of heads [H, T, d] by their positions' angles."""
     cos, sin = cos_sin.chunk(2, dim=-1)
     first, second = heads.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

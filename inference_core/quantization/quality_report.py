@@ -1,7 +1,7 @@
-"""What `aio quality compare` found out about a quantised model, and whether that is good enough for a use. No torch.
+"""The report of `aio quality compare` on a quantised model, with a verdict per use. No torch.
 
-Reasoning loses first: one wrong step spoils all after it, where a chat hardly shows it. So its bounds are the
-strictest, and without a score of final answers nothing is said for it (SPEC QZ-09 to QZ-11).
+Reasoning degrades first: one wrong step invalidates all later ones, while a chat hardly shows it. Its limits are
+therefore the strictest, and it never passes without a score of final answers (SPEC QZ-09 to QZ-11).
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Use = Literal["chat", "extraction", "reasoning"]
 
 
 class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model and how it was computed; `fingerprint` is the content hash of its files."""
+    """A model and how it was computed; `fingerprint`: content hash of its files."""
 
     path: str
     fingerprint: str
@@ -27,12 +27,12 @@ class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Over all positions of a text that both models read.
+    """Averages over all positions of a text that both models read.
 
-    `perplexity_rise` is the candidate's perplexity over the reference's, less one. `mean_kl`: divergence of its
-    next-token law from the reference's, in nats. `top1`: share of positions with the same most likely token.
-    `logit_cosine` and `hidden_cosine`: mean normalised dot products of the logits and of the hidden states behind the
-    last norm; `lowest_hidden_cosine` is that of the worst position.
+    `perplexity_rise`: the candidate's perplexity over the reference's, minus one. `mean_kl`: divergence of its
+    next-token distribution from the reference's, in nats. `top1`: share of positions with the same most likely token.
+    `logit_cosine` and `hidden_cosine`: mean cosine similarities of the logits and of the hidden states after the last
+    norm; `lowest_hidden_cosine`: that of the worst position.
     """
 
     tokens: int
@@ -48,10 +48,10 @@ class TextMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstTokenMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The most likely first token of an answer to short everyday questions, asked as chats.
+    """The most likely first token of answers to short everyday questions, asked as chats.
 
-    Both models find the same one for `same_first_token` of `short_questions`. Over a text most positions are easy; here
-    many are nearly ties, and the whole answer follows from them.
+    Both models agree on `same_first_token` of `short_questions`. In a text most positions are easy; here many are
+    nearly ties, and the whole answer depends on them.
     """
 
     short_questions: int
@@ -61,8 +61,8 @@ class FirstTokenMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Greedy continuations of the same prompts, the candidate's against the reference's.
 
-    `rouge_l` is the mean F-measure, `bleu` of the whole corpus, both 0 to 1. `same` is the share that agrees in every
-    token, `first_difference` the mean number of tokens before they part.
+    `rouge_l`: mean F-measure; `bleu`: of the whole corpus; both 0 to 1. `same`: share that agrees in every token;
+    `first_difference`: mean number of tokens before the first difference.
     """
 
     prompts: int
@@ -76,7 +76,7 @@ class GenerationMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Greedy answers to questions with one right number.
 
-    `loss` is the fall of the share of right answers. `p_value`: how likely so many answers are lost by chance, if the
+    `loss`: decrease of the share of right answers. `p_value`: probability of losing this many answers by chance if the
     candidate is no worse (exact one-sided McNemar test).
     """
 
@@ -101,7 +101,7 @@ DEFAULT_LIMITS: Mapping[Use, QualityLimits] = {
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the candidate may stand in for the reference in one use; `reasons` say what speaks against it."""
+    """Whether the candidate may replace the reference in one use; `reasons`: why not."""
 
     use: Use
     passes: bool
@@ -109,7 +109,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison. It belongs to the exact weights that it names, computed as it says."""
+    """One comparison, valid only for the exact weights and computation that it names."""
 
     reference: MeasuredModel
     candidate: MeasuredModel
@@ -122,7 +122,7 @@ class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shortfalls(report: QualityReport, limits: QualityLimits) -> list[str]:
-    """What of `limits` the report does not keep, a sentence each."""
+    """The `limits` that the report exceeds, one sentence each."""
     text, generations = report.text, report.generations
     rouge, bleu = (generations.rouge_l, generations.bleu) if generations is not None else (None, None)
     above = (("max_perplexity_rise", text.perplexity_rise), ("max_mean_kl", text.mean_kl))
@@ -135,7 +135,7 @@ def shortfalls(report: QualityReport, limits: QualityLimits) -> list[str]:
     found: list[str] = []
     for name, value in above:
         bound = getattr(limits, name)
-        # A figure that is not a number keeps no bound.
+        # NaN exceeds every limit.
         if bound is not None and not value <= bound:
             found.append(f"{name.removeprefix('max_')} is {value:.4f}, at most {bound:g} is allowed")
     for name, figure in below:
@@ -166,23 +166,23 @@ def _lost_answers(questions: QuestionMetrics | None, limits: QualityLimits) -> l
 
 
 def judged(report: QualityReport, limits: Mapping[Use, QualityLimits]) -> QualityReport:
-    """The report with a verdict for every use of `limits`."""
+    """Return the report with a verdict for every use of `limits`."""
     found = {use: shortfalls(report, bounds) for use, bounds in limits.items()}
     verdicts = [GateResult(use=use, passes=not reasons, reasons=reasons) for use, reasons in found.items()]
     return msgspec.structs.replace(report, limits=dict(limits), verdicts=verdicts)
 
 
 def write_report(report: QualityReport, path: Path) -> None:
-    """As JSON, whole or not at all. Raises OSError."""
+    """Write the report as JSON, atomically. Raises OSError."""
     with atomic_file(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
 def read_report(path: Path) -> QualityReport:
-    """Raises ModelFileError for a file that is missing or no report."""
+    """Read a report. Raises ModelFileError for a file that is missing or not a report."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=QualityReport)
     except OSError as error:
         raise ModelFileError(f"quality report {path} cannot be read: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"{path} is no quality report of `aio quality compare`: {error}") from error
+        raise ModelFileError(f"{path} is not a quality report of `aio quality compare`: {error}") from error

@@ -1,4 +1,4 @@
-"""Walks a model layer by layer, in the memory of one: calibrate, quantise, write, go on with the quantised layer."""
+"""Quantises a model layer by layer, in the memory of one layer: calibrate, quantise, write, run the quantised layer."""
 
 import tempfile
 from collections.abc import Callable
@@ -29,9 +29,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """What was written: bytes of all tensors, and of them those of the quantised layers, which had `source_bytes` as
-    16-bit numbers.
-    """
+    """Bytes written: of all tensors, and of the quantised layers, which take `source_bytes` as 16-bit numbers."""
 
     total_bytes: int
     linear_bytes: int
@@ -50,15 +48,15 @@ def quantize_model(
     cache_dir: Path | None = None,
     progress: Progress = lambda stage, share: None,
 ) -> Quantized:
-    """Write `source` (a Hugging Face folder or a GGUF file, multiplied out) to the new folder `destination`.
+    """Quantise `source` (a Hugging Face folder or a GGUF file, dequantised) into the new folder `destination`.
 
     Linear layers of the decoder are quantised; embeddings, norms, biases and the head stay in `dtype` (None: the
-    method's usual one). `text` is read in `samples` windows of `window` tokens by methods that look at activations, and
-    every layer is calibrated on what the quantised layers before it give. Memory: a layer in float32, its second
-    moments, a shard of at most 512 MiB, and the hidden states of the windows. The same input gives the same files on
-    the same machine. `destination` appears only when it is whole.
+    method's default). Methods that use activations read `text` in `samples` windows of `window` tokens, and every layer
+    is calibrated on the output of the quantised layers before it. Memory: a layer in float32, its second moments, a
+    shard of at most 512 MiB, and the hidden states of the windows. The same input gives the same files on the same
+    machine. `destination` appears only when it is complete.
 
-    Raises QuantizationError for what cannot be quantised so, and ModelFileError for a bad source.
+    Raises QuantizationError if the model cannot be quantised this way, and ModelFileError for a bad source.
     """
     if destination.exists():
         raise QuantizationError(f"{destination} exists; give the name of a folder that does not")
@@ -80,7 +78,7 @@ def quantize_model(
 
 
 class _Calibration:
-    """Hidden states of the calibration windows, at the layer that the walk has come to."""
+    """Hidden states of the calibration windows at the current layer."""
 
     def __init__(self, checkpoint: Checkpoint, needs: Needs, text: CalibrationText, samples: int, window: int) -> None:
         self._config = checkpoint.config
@@ -94,7 +92,7 @@ class _Calibration:
         self._cos_sin = rotary_table(self._config, max(map(len, self.windows), default=1))
 
     def statistics(self, tensors: LayerTensors) -> dict[Site, ActivationStatistics]:
-        """What the layer's linear layers are given."""
+        """Statistics of the inputs of the layer's linear layers."""
         gathered: dict[Site, ActivationStatistics] = {}
         if self._needs == "nothing":
             return gathered
@@ -104,11 +102,11 @@ class _Calibration:
         for hidden in self._hidden:
             layer_forward(self._config, tensors, hidden, self._cos_sin, lambda site, x: gathered[site].add(x))
         if not all(torch.isfinite(seen.peak).all() for seen in gathered.values()):
-            raise QuantizationError("the calibration text drives activations beyond what float32 holds")
+            raise QuantizationError("activations of the calibration text overflow float32")
         return gathered
 
     def pass_through(self, tensors: LayerTensors) -> None:
-        """Go on to the next layer."""
+        """Compute the layer, and advance to the next one."""
         self._hidden = [layer_forward(self._config, tensors, hidden, self._cos_sin) for hidden in self._hidden]
 
 
@@ -152,7 +150,7 @@ def _layer_tensors(checkpoint: Checkpoint, prefix: str) -> LayerTensors:
 
 
 def _plain(checkpoint: Checkpoint, name: str) -> torch.Tensor:
-    """float32, the caller's own. Raises QuantizationError for numbers that are none."""
+    """A float32 copy. Raises QuantizationError for numbers that are not finite."""
     tensor = torch.from_numpy(np.array(dequantize(checkpoint.tensors[name]), np.float32, copy=True))
     if not torch.isfinite(tensor).all():
         raise QuantizationError(f"'{name}' of {checkpoint.path} cannot be quantised: not all of its numbers are finite")
@@ -162,7 +160,7 @@ def _plain(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 def _cast(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     cast = tensor.to(dtype)
     if not torch.isfinite(cast).all():
-        raise QuantizationError(f"'{name}' holds numbers that {dtype} cannot; store it in another dtype")
+        raise QuantizationError(f"'{name}' has numbers that {dtype} cannot represent; store it in another dtype")
     return cast
 
 

@@ -1,4 +1,4 @@
-"""A model's chat template: Jinja from a model file, so run in a sandbox, with the extras that transformers provides."""
+"""A model's chat template: untrusted Jinja from a model file, run in a sandbox, with transformers' extensions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from inference_core.errors import InvalidRequestError, ModelFileError
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks assistant text for training; when rendering it is its body."""
+    """`{% generation %}` marks assistant text for training; rendering outputs its body."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -26,7 +26,7 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """`source` is compiled at once; a syntax error is the file's fault (ModelFileError). `uses_tools`: whether it reads
+    """The constructor compiles `source` and raises ModelFileError for a syntax error. `uses_tools`: whether it reads
     the variable `tools`, so that it can describe functions to the model."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
@@ -42,19 +42,19 @@ class ChatTemplate:
             self._template = environment.from_string(source)
             free = find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
-            raise ModelFileError(f"the chat template is no valid Jinja: {error}") from error
+            raise ModelFileError(f"the chat template is not valid Jinja: {error}") from error
         self.uses_tools = "tools" in free
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]
     ) -> str:
-        """The prompt text. Raises InvalidRequestError(param="messages") with what the template objects to."""
+        """Render the prompt. Raises InvalidRequestError(param="messages") with the template's error."""
         variables = {"tools": None, "documents": None, **self._special_tokens, **extra}
         try:
             return self._template.render(
                 **variables, messages=list(messages), add_generation_prompt=add_generation_prompt
             )
-        except Exception as error:  # A template can fail in any way that Python code can.
+        except Exception as error:  # A template can raise any Python exception.
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error or type(error).__name__}", "messages"
             ) from error
@@ -75,5 +75,5 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML, which no model was trained on."""
+    """Replaces Jinja's own filter, which escapes HTML: models were not trained on that."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,4 +1,4 @@
-"""Control tokens in rendered chats: parsed where the template wrote them, plain text where a user did."""
+"""Control tokens in rendered chats: parsed if the template wrote them, plain text if a user did."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,16 +8,16 @@ from typing import Any
 
 from inference_core.errors import InvalidRequestError
 
-# Supplementary private use area B: never meaningful in a prompt, and checked for anyway.
+# Supplementary private use area B: meaningless in prompts; characters that occur anyway are not used.
 _PRIVATE_USE = range(0x100000, 0x10FFFE)
-# Regular expressions hold the interpreter until they have found something: they look at so many characters at a time.
+# Regular expressions hold the interpreter lock during a search, so text is searched in pieces of this many characters.
 _WINDOW = 1 << 14
 _SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlToken:
-    """`left_strip` / `right_strip`: the token also swallows the white space on that side."""
+    """`left_strip` / `right_strip`: the token also consumes the white space on that side."""
 
     text: str
     token_id: int
@@ -29,7 +29,7 @@ class ControlTokens:
     """The control tokens of one vocabulary."""
 
     def __init__(self, tokens: Iterable[ControlToken]) -> None:
-        # Longest first: a regular expression takes the first alternative that matches.
+        # Longest first, since a regular expression takes the first alternative that matches.
         ordered = sorted((token for token in tokens if token.text), key=lambda token: -len(token.text))
         self.ids: dict[str, int] = {token.text: token.token_id for token in ordered}
         self.texts = tuple(self.ids)
@@ -38,7 +38,7 @@ class ControlTokens:
         self._pattern = _by_first_character(self.texts, "(?:%s)")
 
     def split(self, text: str) -> Iterator[str | int]:
-        """Pieces of plain text and, between them, ids of the control tokens found."""
+        """Split into pieces of plain text and ids of the control tokens between them."""
         position = 0
         for match in self._found(text) if self.texts else ():
             token = self._tokens[match[0]]
@@ -55,7 +55,7 @@ class ControlTokens:
             yield text[position:]
 
     def _found(self, text: str) -> Iterator[re.Match[str]]:
-        """Control tokens from left to right, each where it is seen whole."""
+        """Complete control tokens, from left to right."""
         start = 0
         while start < len(text):
             match = self._pattern.search(text, start, start + _WINDOW + self._longest)
@@ -67,11 +67,11 @@ class ControlTokens:
 
 
 class TextMask:
-    """Hides control tokens inside text from outside while a chat template arranges it.
+    """Masks control tokens in untrusted text while a chat template renders it.
 
-    Wherever a control token starts in such text (or may start, since the text ends inside one), its first character is
-    exchanged for a private-use character that occurs nowhere in the input. The template sees text of the same length,
-    can trim and join it, and the control tokens left in its output are its own.
+    Where a control token starts in such text (or may start at its end), its first character is replaced by a
+    private-use character that does not occur in the input. The template sees text of the same length and may trim and
+    join it; the control tokens in its output are its own.
     """
 
     def __init__(self, control_texts: tuple[str, ...], outside: Any) -> None:
@@ -80,7 +80,7 @@ class TextMask:
         self._starts = _starts(control_texts)
         used: set[str] = set()
         for text in _strings(outside):
-            # A piece at a time, so that the interpreter is not held for the whole of it.
+            # In pieces, so that the interpreter lock is not held for the whole text.
             for at in range(0, 0 if text.isascii() else len(text), _WINDOW):
                 used.update(text[at : at + _WINDOW])
         free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
@@ -90,7 +90,7 @@ class TextMask:
             raise InvalidRequestError("the messages use up all private-use characters", "messages") from None
 
     def apply(self, value: Any) -> Any:
-        """`value` (JSON-like) with every string in it disguised; keys of mappings too."""
+        """Return `value` (JSON-like) with every string masked, including keys of mappings."""
         if isinstance(value, str):
             return self._disguised(value)
         if isinstance(value, Mapping):
@@ -119,19 +119,19 @@ class TextMask:
         return self._masks[start[0]]
 
     def _masked_end(self, text: str, position: int, disguised: str) -> str:
-        """The character in that place, where a control token begins that may go on after the end."""
+        """The mask for a position where a control token starts that may continue after the end of the text."""
         tail = text[position:]
         return self._masks[tail[0]] if any(control.startswith(tail) for control in self._texts) else disguised
 
 
 @lru_cache(maxsize=64)
 def _starts(control_texts: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds the first character of every control token, also of one within another."""
+    """A pattern for the first character of every control token, including one inside another."""
     return _by_first_character(control_texts, "(?=%s)")
 
 
 def _by_first_character(texts: tuple[str, ...], rest: str) -> re.Pattern[str]:
-    """Looks for a character, and only where it is at what may follow it, put into `rest`."""
+    """A pattern that finds first characters fast, and checks what follows them with `rest`."""
     following: dict[str, list[str]] = {}
     for text in texts:
         following.setdefault(text[0], []).append(re.escape(text[1:]))

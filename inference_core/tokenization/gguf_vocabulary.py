@@ -1,4 +1,4 @@
-"""A tokeniser from GGUF metadata: byte-level BPE (`gpt2`) and SentencePiece BPE with byte fallback (`llama`)."""
+"""Builds a tokeniser from GGUF metadata: byte-level BPE (`gpt2`), or SentencePiece BPE with byte fallback (`llama`)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +63,7 @@ class _Metadata:
 
 
 def read_gguf_vocabulary(path: Path) -> Vocabulary:
-    """Raises ModelFileError for tokenisers that could not be reproduced exactly."""
+    """Raises ModelFileError for tokenisers that cannot be reproduced exactly."""
     metadata = _Metadata(path)
     model = metadata.text("model", "")
     if model == "gpt2":
@@ -123,7 +123,7 @@ def _byte_level(metadata: _Metadata) -> Tokenizer:
 
 
 def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
-    """As the models' own tokenizer.json has it."""
+    """The pre-tokeniser, as in the models' own tokenizer.json."""
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if kind in _GPT2:
         return words
@@ -135,7 +135,7 @@ def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _sentencepiece(metadata: _Metadata) -> Tokenizer:
-    """SentencePiece joins the neighbours whose union has the best score; BPE joins the pair of the best rank."""
+    """SentencePiece merges the adjacent pieces whose union has the best score; BPE the pair of the best rank."""
     if metadata.flag("remove_extra_whitespaces", False):
         raise ModelFileError(f"{metadata.path}: tokenisers that drop extra white space are not supported")
     scores = metadata.header.metadata.get("tokenizer.ggml.scores")
@@ -158,12 +158,12 @@ def _sentencepiece(metadata: _Metadata) -> Tokenizer:
 
 
 def _merges_by_score(metadata: _Metadata, scores: list[float]) -> Iterator[tuple[str, str]]:
-    """Every way to join two pieces into a third, the best third first, and of its ways the one with the longest left
-    part, as transformers has it. Only normal pieces are made by joining.
+    """Every merge of two pieces into a third, by descending score of the third, then by the longest left part, as in
+    transformers. Only normal pieces result from merges.
     """
     normal = metadata.of_type(TokenType.NORMAL)
     longest = max((len(metadata.tokens[i]) for i in normal), default=0)
-    if longest > _LONGEST_PIECE:  # Every way to split it is tried.
+    if longest > _LONGEST_PIECE:  # All splits of a piece are tried.
         raise ModelFileError(
             f"{metadata.path}: a token of {longest} characters; at most {_LONGEST_PIECE} are supported"
         )

@@ -1,4 +1,4 @@
-"""A GGUF file's tokeniser as the files of a Hugging Face folder."""
+"""Writes a GGUF file's tokeniser as the files of a Hugging Face folder."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def export_tokenizer(path: Path, folder: Path) -> None:
 
 
 def _settings(header: GGUFHeader) -> dict[str, Any]:
-    """Which tokens have which role, and the chat template."""
+    """tokenizer_config.json: the special tokens and the chat template."""
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

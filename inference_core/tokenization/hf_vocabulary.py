@@ -1,4 +1,4 @@
-"""A tokeniser from a Hugging Face folder: tokenizer.json, with tokenizer_config.json and chat template."""
+"""Builds a tokeniser from a Hugging Face folder: tokenizer.json, tokenizer_config.json and chat template."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bo
 from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
 from inference_core.tokenization.tokenizer import Vocabulary
 
-# Pre-tokenisers that lose nothing of a text.
+# Pre-tokenisers that drop no text.
 _LOSSLESS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split")
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -30,7 +30,7 @@ class _AddedToken(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    """A stage of the pipeline; `Sequence` holds others."""
+    """A stage of the pipeline; a `Sequence` contains others."""
 
     type: str
     decoders: list["_Step"] = []
@@ -53,7 +53,7 @@ class _Model(msgspec.Struct):
 
 
 class _TokenizerFile(msgspec.Struct):
-    """What of tokenizer.json decides how tokens turn into bytes."""
+    """The keys of tokenizer.json that determine the tokens' bytes."""
 
     model: _Model
     added_tokens: list[_AddedToken] = []
@@ -108,7 +108,7 @@ def _steps(step: _Step | None) -> list[_Step]:
 
 
 def _bound(described: _TokenizerFile, backend: Tokenizer) -> TokenBound | None:
-    """None where the file has a stage that might drop or shorten text in a way that is not known here."""
+    """A token bound; None if the file has a stage that may drop or shorten text in an unknown way."""
     model, splitting, normalizing = described.model, _steps(described.pre_tokenizer), _steps(described.normalizer)
     literals = [token for token in described.added_tokens if not token.special]
     if model.type != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
@@ -141,7 +141,7 @@ def _union(merge: str | list[str]) -> str:
 
 
 def _without_prefix(file: Path, content: bytes) -> Tokenizer:
-    """The same tokeniser, but a text's start gets no space: for text that follows a control token."""
+    """The same tokeniser without a space before the text: for text after a control token."""
     changed = content.replace(b'"prepend_scheme": "first"', b'"prepend_scheme": "never"')
     changed = changed.replace(b'"prepend_scheme":"first"', b'"prepend_scheme":"never"')
     return _backend(file, changed)
@@ -151,7 +151,7 @@ def _backend(file: Path, content: bytes) -> Tokenizer:
     try:
         backend = Tokenizer.from_buffer(content)
     except Exception as error:  # The library raises plain Exception.
-        raise ModelFileError(f"{file} is no tokeniser that `tokenizers` can read: {error}") from error
+        raise ModelFileError(f"{file} is not a tokeniser that `tokenizers` can read: {error}") from error
     backend.no_truncation()
     backend.no_padding()
     return backend
@@ -163,7 +163,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _token_text(value: Any) -> str | None:
-    """Tokens are written as text or as objects with a `content`."""
+    """A token's text, which files write as a string or as an object with a `content`."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else None
 
@@ -181,7 +181,7 @@ def _text(file: Path) -> str:
     try:
         return _read(file).decode()
     except UnicodeDecodeError as error:
-        raise ModelFileError(f"{file} is no UTF-8: {error}") from error
+        raise ModelFileError(f"{file} is not UTF-8: {error}") from error
 
 
 def _read(file: Path) -> bytes:

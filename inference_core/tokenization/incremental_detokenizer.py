@@ -1,4 +1,4 @@
-"""Token ids to text as they arrive, never half a character."""
+"""Decodes token ids as they arrive, only in whole characters."""
 
 import codecs
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
 class IncrementalDetokenizer:
-    """The texts of all `push` calls and one `flush` together are `tokenizer.decode` of all ids.
+    """The texts of all `push` calls and one `flush` together equal `tokenizer.decode` of all ids.
 
-    Works on bytes, so a token costs the same however long the text already is. Bytes of an unfinished character are
-    held back; bytes that can be no UTF-8 become U+FFFD, as `bytes.decode("utf-8", "replace")` has it. Control tokens
-    among `visible` are written out, unlike the others.
+    Works on bytes, so the cost of a token does not grow with the text. Bytes of an incomplete character are held back;
+    invalid UTF-8 becomes U+FFFD, as in `bytes.decode("utf-8", "replace")`. Control tokens in `visible` are written out,
+    others are dropped.
     """
 
     def __init__(self, tokenizer: Tokenizer, visible: frozenset[int] = frozenset()) -> None:
@@ -23,7 +23,7 @@ class IncrementalDetokenizer:
         self._holds = False
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text that is certain once these tokens are there; control tokens have none."""
+        """The text completed by these tokens; control tokens have none."""
         return "".join([self.push_one(token_id) for token_id in token_ids])
 
     def push_one(self, token_id: int) -> str:
@@ -44,5 +44,5 @@ class IncrementalDetokenizer:
         return text
 
     def flush(self) -> str:
-        """What an unfinished character at the end comes to: U+FFFD, or nothing."""
+        """The text of an incomplete character at the end: U+FFFD, or "" if there is none."""
         return self._decoder.decode(b"", final=True)

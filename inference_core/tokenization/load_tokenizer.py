@@ -8,8 +8,8 @@ from inference_core.tokenization.tokenizer import Tokenizer
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokeniser of a GGUF file or a Hugging Face folder. Raises ModelFileError.
+    """Load the tokeniser of a GGUF file or a Hugging Face folder. Raises ModelFileError.
 
-    Nothing is cached: reading a tokeniser back takes as long as building it from the model file.
+    It is not cached on disk, since reading it back takes as long as building it.
     """
     return Tokenizer(read_hf_vocabulary(path) if path.is_dir() else read_gguf_vocabulary(path))

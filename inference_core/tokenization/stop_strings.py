@@ -1,4 +1,4 @@
-"""Stop strings in text that arrives in pieces: what may be shown already, and whether the generation is over."""
+"""Finds stop strings in streamed text: which text can be sent, and whether the generation has ended."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ from inference_core.errors import InvalidRequestError
 
 
 class StopStrings:
-    """Cuts the text before the first stop string that becomes complete, as if it had been watched character by
-    character; of several completed by the same character, before the one that starts first. So the result does not
-    depend on how the text is cut into pieces. The stop string itself is shown only if `include` says so.
+    """Cuts the text before the first stop string that is completed, as if it arrived character by character; of
+    several completed by the same character, before the one that starts first. The result does not depend on how the
+    text is split into pieces. The stop string itself is included only with `include`.
     """
 
     def __init__(self, stops: Iterable[str], *, include: bool = False) -> None:
@@ -22,15 +22,15 @@ class StopStrings:
         self._matched: str | None = None
 
     def passes(self, text: str) -> bool:
-        """Whether `push` would give back just `text` and hold nothing: no stop string can have begun."""
+        """Whether `push` would return `text` unchanged and hold nothing back: no stop string can start in it."""
         return self._matched is None and not self._held and self._first_characters.isdisjoint(text)
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """(text that no stop string can reach any more, the stop string that ended the generation or None)."""
+        """Returns (text that no stop string can still include, the stop string that ended the generation or None)."""
         if self._matched is not None:
             return "", self._matched
         text = self._held + text
-        # (end, start, stop): the smallest end is complete first, then the smallest start.
+        # (end, start, stop): the smallest end is completed first, then the smallest start.
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if found:
             end, start, self._matched = min(found)
@@ -41,7 +41,7 @@ class StopStrings:
         return text[:keep], None
 
     def flush(self) -> str:
-        """The text held back, when the generation ended for another reason."""
+        """The text held back, for when the generation ended for another reason."""
         held, self._held = self._held, ""
         return held
 

@@ -1,4 +1,4 @@
-"""A lower bound on the tokens of a text, from its bytes alone: what cannot fit a context need not be tokenised."""
+"""A lower bound on the number of tokens of a text, from its bytes: text that cannot fit a context is not tokenised."""
 
 from collections.abc import Iterable, Set
 
@@ -8,27 +8,27 @@ import numpy.typing as npt
 from inference_core.errors import ModelFileError
 from inference_core.tokenization.token_bytes import SPM_SPACE, byte_level_alphabet, byte_level_token
 
-# The longest UTF-8 spelling of a text has less than so many times the bytes of its NFC (U+0390: 3.5 times).
+# The longest UTF-8 form of a text has less than this many times the bytes of its NFC (U+0390: 3.5 times).
 NFC_SHRINKAGE = 4
-# Counted a piece at a time, so that the interpreter is never held for long.
+# Characters counted at a time, so that the interpreter lock is not held for long.
 _WINDOW = 1 << 16
-# More than the rounding errors of a sum.
+# A margin above the rounding errors of a sum.
 _EXACT = 1 - 1e-9
 
 
 class TokenBound:
-    """Each byte counts as one over the length of the longest token that it occurs in. The bytes of a token then count
-    as at most 1 together, and so do no more bytes than a text has tokens.
+    """Each byte counts as 1 over the length of the longest token that contains it. The bytes of one token then add up
+    to at most 1, so the sum over a text is at most its number of tokens.
 
-    `pieces`: the bytes of every token that text can become. `lost`: bytes that become no token. `spelling`: what
-    the tokeniser writes for a space. `composed`: it brings text into NFC first, which may shorten it.
+    `pieces`: the bytes of every token that text can produce. `lost`: bytes that produce no token. `spelling`: the
+    tokeniser's form of a space. `composed`: it normalises text to NFC first, which may shorten it.
     """
 
     def __init__(
         self, pieces: Iterable[bytes], *, lost: bytes = b"", spelling: bytes = b" ", composed: bool = False
     ) -> None:
         longest = [0] * 256
-        # From the longest on, the first token that has a byte is the longest one that has it.
+        # In order of descending length, the first token with a byte is the longest one with it.
         missing = set(range(256))
         for piece in sorted(pieces, key=len, reverse=True):
             found = missing.intersection(piece)
@@ -44,7 +44,7 @@ class TokenBound:
         self._least_composed = float(self._weights.min()) / NFC_SHRINKAGE
 
     def least(self, text: str) -> int:
-        """No more than the tokens of `text`. Some milliseconds per MiB. Raises UnicodeEncodeError."""
+        """A lower bound on the tokens of `text`. Takes some milliseconds per MiB. Raises UnicodeEncodeError."""
         if self._composed and not text.isascii():
             return int(len(text.encode()) * self._least_composed * _EXACT)
         total = 0.0
@@ -55,14 +55,14 @@ class TokenBound:
 
 
 def producible(tokens: Iterable[str], controls: Set[str], merged: Iterable[str]) -> list[str]:
-    """Those of a model's `tokens` that text can become: control tokens only where merges make them, or where they are
-    a character. `merged`: what merges make, or whatever is looked up whole."""
+    """The `tokens` of a model that text can produce: control tokens only if merges make them or they are a character.
+    `merged`: tokens made by merges or looked up whole."""
     never = {control for control in controls if len(control) > 1}.difference(merged)
     return [token for token in tokens if token not in never]
 
 
 def byte_level_bound(tokens: Iterable[str], literals: Iterable[str], *, composed: bool) -> TokenBound:
-    """Of a byte-level vocabulary without an unknown token: a byte that it lacks is dropped.
+    """The bound of a byte-level vocabulary without an unknown token: bytes that it lacks are dropped.
 
     `tokens`: in the vocabulary's spelling. `literals`: added tokens that stand for their own text.
     """
@@ -72,15 +72,15 @@ def byte_level_bound(tokens: Iterable[str], literals: Iterable[str], *, composed
         try:
             pieces.append(byte_level_token(token))
         except ModelFileError:
-            continue  # Text becomes letters of the alphabet, which do not make this token.
+            continue  # Text is mapped to the byte alphabet first, which cannot produce this token.
         known.add(token)
     lost = bytes(byte for letter, byte in byte_level_alphabet().items() if letter not in known)
     return TokenBound(pieces, lost=lost, composed=composed)
 
 
 def byte_fallback_bound(tokens: Iterable[str], literals: Iterable[str]) -> TokenBound | None:
-    """Of a SentencePiece vocabulary, where a character without a token becomes those of its bytes; None if they are not
-    all there."""
+    """The bound of a SentencePiece vocabulary, where a character without a token becomes its byte tokens; None if byte
+    tokens are missing."""
     known = set(tokens)
     if not known.issuperset(f"<0x{byte:02X}>" for byte in range(256)):
         return None

@@ -1,4 +1,4 @@
-"""What bytes a token stands for: vocabularies store them under printable disguises."""
+"""Decodes tokens to bytes: vocabularies store bytes as printable characters."""
 
 import re
 
@@ -9,9 +9,9 @@ SPM_SPACE = "\u2581"
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's bijection of 256 printable characters and bytes.
+    """GPT-2's bijection between 256 printable characters and bytes.
 
-    Bytes that print in Latin-1 stand for themselves; the others are numbered from U+0100 on, in order.
+    Printable Latin-1 bytes map to themselves; the others to U+0100 and following, in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = (byte for byte in range(256) if byte not in printable)
@@ -22,14 +22,14 @@ _ALPHABET = byte_level_alphabet()
 
 
 def byte_level_token(text: str) -> bytes:
-    """A token of a byte-level vocabulary, `Ġhello` -> b' hello'. Raises ModelFileError if it cannot be one."""
+    """The bytes of a byte-level token: `Ġhello` -> b' hello'. Raises ModelFileError if it is not one."""
     try:
         return bytes([_ALPHABET[character] for character in text])
     except KeyError as error:
-        raise ModelFileError(f"token {text!r} holds {error} which stands for no byte") from error
+        raise ModelFileError(f"token {text!r} has {error}, which is not a byte's character") from error
 
 
 def byte_fallback_token(text: str) -> bytes:
-    """A token of a SentencePiece vocabulary with byte fallback: `▁hello` -> b' hello', `<0x0A>` -> a newline."""
+    """The bytes of a SentencePiece token with byte fallback: `▁hello` -> b' hello', `<0x0A>` -> a newline."""
     byte = _BYTE_TOKEN.fullmatch(text)
     return bytes([int(byte[1], 16)]) if byte else text.replace(SPM_SPACE, " ").encode()

@@ -1,4 +1,4 @@
-"""Text to token ids and back for one model, safe against control tokens in text from outside."""
+"""One model's tokeniser: text to token ids and back, safe against control tokens in untrusted text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
 from inference_core.tokenization.token_bound import TokenBound
 
-# Text of more characters takes milliseconds, in which others shall run: in one call for a batch the library releases
-# the interpreter, which costs a little more.
+# Longer text takes milliseconds, during which other threads should run: the library's batch call encodes it, which
+# releases the interpreter lock and costs a little more.
 LONG_TEXT = 4096
 
 # Plain text, and the id of a control token.
@@ -22,12 +22,11 @@ Piece = str | int
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """What a tokeniser file says, whatever its format.
+    """The contents of a tokeniser file of any format.
 
-    `backend` encodes text at the start of a prompt and `continued` text after a control token; they differ only where
-    the start alone gets a space put before it. `literal_tokens` are added tokens that stand for their own text.
-    `to_bytes` turns the printable form of any other token into its bytes. `bound`: of the tokens of a text, by its
-    bytes; None where none is known.
+    `backend` encodes text at the start of a prompt, `continued` text after a control token; they differ only if a space
+    is added before the start. `literal_tokens`: added tokens that stand for their own text. `to_bytes` converts the
+    printable form of any other token to bytes. `bound`: lower bound on a text's tokens; None if unknown.
     """
 
     backend: tokenizers.Tokenizer
@@ -42,7 +41,7 @@ class Vocabulary:
 
 
 class Tokenizer:
-    """`encode` never makes a control token of text; only a chat template can (`encode_chat`). Thread-safe."""
+    """`encode` never produces control tokens; only a chat template can (`encode_chat`). Thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -56,12 +55,12 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids with a meaning; a model's output may be padded to more."""
+        """Number of token ids; a model's logits may be padded to more."""
         return self._vocabulary.backend.get_vocab_size(with_added_tokens=True)
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Token ids by their text in the tokeniser's own spelling, control tokens included."""
+        """Token ids by their text in the tokeniser's own spelling, including control tokens."""
         return self._vocabulary.backend.get_vocab(with_added_tokens=True)
 
     @property
@@ -70,40 +69,40 @@ class Tokenizer:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Ids after which a generation is over; the model's main one first."""
+        """Ids that end a generation; the model's main one first."""
         return self._vocabulary.eos_token_ids
 
     @property
     def chat_template(self) -> ChatTemplate | None:
-        """How conversations are written for the model, if its file says."""
+        """The model's chat template, if its file has one."""
         return self._vocabulary.chat_template
 
     @property
     def control_tokens(self) -> Mapping[str, int]:
-        """Text to id of the tokens that steer the model and are no part of any text."""
+        """Control tokens, which are not part of any text: text to id."""
         return self._controls.ids
 
     def is_control(self, token_id: int) -> bool:
         return token_id in self._control_ids
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Ids of `text` taken literally: `<|im_end|>` in it becomes the tokens of its characters.
+        """Encode `text` literally: `<|im_end|>` in it becomes the tokens of its characters.
 
-        `add_special_tokens` puts before (and after) it what the model's file asks for, usually the begin token. Other
-        threads run while a long text is encoded.
+        `add_special_tokens` adds the tokens before (and after) it that the model's file requires, usually the begin
+        token. Other threads run while a long text is encoded.
         """
         return self.encode_pieces([text], add_special_tokens=add_special_tokens).ids()
 
     def encode_continued(self, text: str) -> list[int]:
-        """Ids of `text`, taken literally, where other text comes before it."""
+        """Encode `text` literally, as text that continues other text."""
         _require_unicode(text)
         return self._vocabulary.continued.encode(text, add_special_tokens=False).ids
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> list[int]:
-        """Ids of the rendered chat: control tokens that the template writes are parsed, those in `messages` and
-        `extra` are plain text, so that nobody can forge a turn. Raises InvalidRequestError(param="messages").
+        """Encode the rendered chat: control tokens that the template writes are parsed, those in `messages` and
+        `extra` are plain text, so that no caller can forge a turn. Raises InvalidRequestError(param="messages").
         """
         pieces = self.chat_pieces(messages, add_generation_prompt=add_generation_prompt, **extra)
         return self.encode_pieces(pieces).ids()
@@ -111,7 +110,7 @@ class Tokenizer:
     def chat_pieces(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> list[Piece]:
-        """The rendered chat as `encode_chat` reads it, not yet encoded."""
+        """The rendered chat of `encode_chat`, not yet encoded."""
         disguise = TextMask(self._controls.texts, [messages, extra])
         rendered = self._template.render(
             disguise.apply(messages), add_generation_prompt=add_generation_prompt, extra=disguise.apply(extra)
@@ -119,7 +118,7 @@ class Tokenizer:
         return [piece if isinstance(piece, int) else disguise.remove(piece) for piece in self._controls.split(rendered)]
 
     def least_tokens(self, pieces: Iterable[Piece]) -> int:
-        """No more than `pieces` have tokens, by their bytes alone; some milliseconds per MiB."""
+        """A lower bound on the tokens of `pieces`, from their bytes; takes some milliseconds per MiB."""
         bound, least = self._vocabulary.bound, 0
         for piece in pieces:
             if isinstance(piece, int):
@@ -130,7 +129,7 @@ class Tokenizer:
         return least
 
     def encode_pieces(self, pieces: Sequence[Piece], *, add_special_tokens: bool = False) -> "EncodedPieces":
-        """The tokens of `pieces`, the first of which begins a prompt."""
+        """Encode `pieces`, the first of which starts a prompt."""
         texts = [piece for piece in pieces if not isinstance(piece, int)]
         for text in texts:
             _require_unicode(text)
@@ -143,21 +142,21 @@ class Tokenizer:
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> str:
-        """The chat as the template writes it, for people to read; for the model use `encode_chat`, which knows which
-        control tokens are the template's own.
+        """Render the chat as text for people; for the model use `encode_chat`, which distinguishes the template's own
+        control tokens.
         """
         return self._template.render(messages, add_generation_prompt=add_generation_prompt, extra=extra)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The exact bytes of one token, maybe a part of a UTF-8 character; b"" for ids without meaning."""
+        """The exact bytes of one token, possibly part of a UTF-8 character; b"" for unknown ids."""
         known = self._bytes.get(token_id)
         if known is None:
             known = self._bytes[token_id] = self._make_bytes(token_id)
         return known
 
     def token_text(self, token_id: int) -> str | None:
-        """What the token adds to a text that ends with a whole character: "" for control tokens; None where its bytes
-        are no whole characters by themselves.
+        """The text that a token adds to a text of whole characters: "" for control tokens; None if its bytes are not
+        whole characters.
         """
         try:
             return self._texts[token_id]
@@ -181,9 +180,9 @@ class Tokenizer:
         return b"" if text is None else self._vocabulary.to_bytes(text)
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """The tokens' bytes, control tokens left out, as text; bytes that are no UTF-8 become U+FFFD.
+        """Decode the tokens, without control tokens, as text; invalid UTF-8 becomes U+FFFD.
 
-        Nothing is trimmed: where a vocabulary writes the first word with a space before it, the text has that space.
+        Nothing is trimmed: if a vocabulary puts a space before the first word, the text has it.
         """
         return b"".join(self.token_bytes(i) for i in token_ids if i not in self._control_ids).decode("utf-8", "replace")
 
@@ -197,7 +196,7 @@ class Tokenizer:
 
 
 class EncodedPieces:
-    """Tokens that are counted before they are listed: a list of what fits no context need not be made."""
+    """Encoded pieces whose tokens can be counted without building a list, which is not needed if they do not fit."""
 
     def __init__(self, pieces: Sequence[Piece], encoded: Sequence[tokenizers.Encoding]) -> None:
         self._pieces, self._encoded = pieces, encoded
@@ -206,7 +205,7 @@ class EncodedPieces:
         return len(self._pieces) - len(self._encoded) + sum(map(len, self._encoded))
 
     def ids(self) -> list[int]:
-        """All of them, control tokens included."""
+        """All token ids, including control tokens."""
         encoded = iter(self._encoded)
         return list(chain.from_iterable([p] if isinstance(p, int) else next(encoded).ids for p in self._pieces))
 

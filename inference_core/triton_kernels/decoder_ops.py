@@ -1,6 +1,6 @@
-"""The kernels beside the linear layers as torch custom ops `aio::*`: the same model code on the CPU and on CUDA.
+"""Attention, norms, SwiGLU and block copies as torch custom ops `aio::*`: the same model code runs on CPU and CUDA.
 
-The ops take a layer of the cache as plain numbers (`LayerCache`); importing this module registers them, without triton.
+The ops take a layer of the cache as numbers (`LayerCache`). Importing this module registers them, without triton.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _CACHE = "str kv_dtype, int kv_heads, int head_dim, int block_size, int layer, f
 
 
 def cache_numbers(cache: LayerCache) -> tuple[str, int, int, int, int, float, float]:
-    """A layer of the cache as the ops take it, beside its arena."""
+    """The op arguments that describe a layer of the cache, in addition to its arena."""
     layout = cache.layout
     sizes = (layout.num_kv_heads, layout.head_dim, layout.block_size, cache.layer)
     return layout.dtype, *sizes, cache.key_scale, cache.value_scale
@@ -32,7 +32,7 @@ def _cache(
     key_scale: float,
     value_scale: float,
 ) -> LayerCache:
-    # Where a layer lies does not depend on how many follow.
+    # A layer's offset does not depend on the number of layers after it.
     layout = KVLayout(
         num_layers=layer + 1, num_kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=kv_dtype
     )

@@ -1,4 +1,4 @@
-"""What the kernels beside the linear layers compute, in plain torch and float32: their oracle, and their CPU form."""
+"""References of the ops in `decoder_ops`, in plain torch and float32: the kernels' oracle and CPU implementation."""
 
 import torch
 from torch.nn import functional
@@ -109,14 +109,14 @@ def _normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
 
 
 def _rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """x [T, heads, d] by angles [T, d]: cosines, then sines, of its half-split pairs."""
+    """Rotate the half-split pairs of x [T, heads, d] by angles [T, d]: cosines, then sines."""
     cos, sin = angles[:, None].chunk(2, dim=-1)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 def store(cache: LayerCache, first: torch.Tensor, x: torch.Tensor, scale: float) -> None:
-    """Write x float32 [n, kv_heads, d] to the numbers that begin at `first` [n, kv_heads]."""
+    """Write x float32 [n, kv_heads, d] to the numbers from offset `first` [n, kv_heads] on."""
     if cache.layout.dtype == "fp8":
         x = (x / scale).clamp(-LARGEST_E4M3, LARGEST_E4M3)
     codes = x.to(cache.dtype).view(_CODES[cache.itemsize])
@@ -125,7 +125,7 @@ def store(cache: LayerCache, first: torch.Tensor, x: torch.Tensor, scale: float)
 
 
 def load(cache: LayerCache, first: torch.Tensor, scale: float) -> torch.Tensor:
-    """Read float32 [n, kv_heads, d] from the numbers that begin at `first` [n, kv_heads]."""
+    """Read float32 [n, kv_heads, d] from the numbers from offset `first` [n, kv_heads] on."""
     dims = torch.arange(cache.layout.head_dim, device=first.device)
     codes = cache.numbers.view(_CODES[cache.itemsize])[first[..., None] + dims]
     return codes.view(cache.dtype).float() * scale

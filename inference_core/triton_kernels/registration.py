@@ -10,7 +10,7 @@ _LIBRARY = torch.library.Library("aio", "FRAGMENT")
 def register(schema: str, *, cpu: Callable[..., object], cuda: Callable[..., object]) -> None:
     """Define `aio::<schema>` for an op that only writes to its arguments, as in `name(Tensor(a!) out, Tensor x) -> ()`.
 
-    `cuda` imports triton when it is called, since the op must exist where there is none.
+    `cuda` imports triton when called, since the op must be registered without triton too.
     """
     name = schema.split("(", 1)[0]
     _LIBRARY.define(schema)

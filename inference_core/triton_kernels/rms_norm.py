@@ -1,4 +1,4 @@
-"""RMSNorm (Zhang and Sennrich 2019), alone and fused with the addition to the residual stream before it."""
+"""RMSNorm (Zhang and Sennrich 2019), alone and fused with the preceding addition to the residual stream."""
 
 import torch
 import triton
@@ -21,7 +21,7 @@ def rms_norm_kernel(
     PAD: tl.constexpr,
     ADD: tl.constexpr,
 ):
-    """Programs: rows. ADD: x goes to the residual, as the activation dtype holds it, and the sum is normalised."""
+    """Programs: rows. ADD: x is added to the residual, in the activations' dtype, and the sum is normalised."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, PAD)
     inside = columns < WIDTH
@@ -37,7 +37,7 @@ def rms_norm_kernel(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
-    """out[T, D] = x / sqrt(mean(x^2) + eps) * weight, in float32 within.
+    """out[T, D] = x / sqrt(mean(x^2) + eps) * weight, computed in float32.
 
     `x` and `out` float32, float16 or bfloat16 with contiguous rows; `out` may be `x`. `weight` [D] of any of them.
     """

@@ -1,4 +1,4 @@
-"""The content of KV blocks on a device as bytes, through pinned host memory."""
+"""Reads and writes KV blocks of a device as bytes, through pinned host memory."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ from inference_core.triton_kernels.attention.block_swap import swap_blocks
 
 
 class DeviceBlockBytes(BlockBytes):
-    """Of `arena` uint8 [bytes] on its device, with blocks at the byte `offsets` of their ids; on the current stream,
-    whose end is waited for."""
+    """Blocks of `arena` uint8 [bytes], at the byte `offsets` of their ids. Copies use the current stream and wait for
+    it."""
 
     def __init__(
         self, arena: torch.Tensor, offsets: Callable[[list[int]], NDArray[np.int64]], block_bytes: int

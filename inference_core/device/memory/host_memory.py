@@ -1,4 +1,4 @@
-"""The memory of a device that is the host itself: a share of it stands for a card's."""
+"""Memory profile of a core that runs the device code on the host: a part of host memory replaces a card's."""
 
 import contextlib
 import resource
@@ -10,10 +10,10 @@ from inference_core.device.memory.memory_profile import MemoryProfile
 
 
 def profile_host(total: int) -> Callable[[torch.device, Callable[[], object]], MemoryProfile]:
-    """What `profile_cuda` measures, of this process as it grows from now on, in bytes; a card has `total`.
+    """The counterpart of `profile_cuda` for this process's growth from now on, in bytes; a card has `total`.
 
-    What other threads take meanwhile counts too, and where the system does not let its highest mark be reset, what
-    loading took for a moment: the figures err towards a smaller arena.
+    Allocations of other threads count too, and so does the peak of loading if the system cannot reset its high-water
+    mark: the result errs towards a smaller arena.
     """
     before = _status("VmRSS")
 
@@ -34,6 +34,6 @@ def _peak() -> int:
 
 
 def _status(name: str) -> int:
-    """A line of `/proc/self/status` in bytes; 0 if the system has no such line."""
+    """A field of `/proc/self/status` in bytes; 0 if the system has none."""
     with open("/proc/self/status") as file:
         return next((int(line.split()[1]) * 1024 for line in file if line.startswith(f"{name}:")), 0)

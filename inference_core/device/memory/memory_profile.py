@@ -1,4 +1,4 @@
-"""How much of a device's memory is left for keys and values, measured at load, with the arithmetic."""
+"""Measures at load how much of a device's memory is left for keys and values, and shows the arithmetic."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from inference_core.kv_cache.memory_plan import format_bytes
 
 @dataclass(slots=True, frozen=True)
 class MemoryProfile:
-    """Bytes of one device: `total`; `others`, which do not belong to this process; `weights` and buffers that stay;
-    `activations`, the most that the largest step takes besides; `graphs`, what captured steps keep.
+    """Bytes of one device: `total`; `others`: of other processes; `weights`: with persistent buffers; `activations`:
+    peak of the largest step on top of these; `graphs`: held by captured steps.
     """
 
     total: int
@@ -22,9 +22,9 @@ class MemoryProfile:
     graphs: int = 0
 
     def arena_bytes(self, utilization: float, slab_bytes: int) -> int:
-        """What the KV arena may have if `utilization` of the device may be used in all: whole slabs (SPEC TI-06).
+        """The size of the KV arena, in whole slabs, if `utilization` of the device may be used (SPEC TI-06).
 
-        Raises MemoryPlanError, with the arithmetic, if that is not one slab.
+        Raises MemoryPlanError, with the arithmetic, if less than one slab is left.
         """
         left = int(self.total * utilization) - self.others - self.weights - self.activations - self.graphs
         slabs = left // slab_bytes
@@ -51,7 +51,7 @@ class MemoryProfile:
 
 
 def profile_cuda(device: torch.device, largest_step: Callable[[], object]) -> MemoryProfile:
-    """Run `largest_step` once, with everything loaded that stays, and see what it takes at its peak."""
+    """Run `largest_step` once, with everything persistent loaded, and measure its peak memory."""
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
@@ -61,6 +61,6 @@ def profile_cuda(device: torch.device, largest_step: Callable[[], object]) -> Me
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    # What is neither free nor this process's tensors: other processes, and the driver's own context.
+    # Neither free nor this process's tensors: other processes and the driver's context.
     others = total - free - torch.cuda.memory_reserved(device)
     return MemoryProfile(total=total, others=others, weights=held, activations=peak - held)

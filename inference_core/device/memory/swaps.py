@@ -1,4 +1,4 @@
-"""A step's copies between the arena and host memory, timed where they happen."""
+"""A step's copies between the arena and host memory, timed on the device."""
 
 import time
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from inference_core.step_plan import StepPlan
 
 
 class DeviceSwaps:
-    """On the current stream of `device`: in order with the kernels that write and read the blocks.
+    """Copies on the current stream of `device`, in order with the kernels that write and read the blocks.
 
-    The copy engines would allow more: but offloads must be through before the step writes, and restores before it
-    reads, so that only other sequences' work could run beside them.
+    Copy engines could overlap more, but offloads must end before the step writes and restores before it reads, so only
+    other sequences' work could overlap.
     """
 
     def __init__(self, host: HostBlocks, device: torch.device) -> None:
@@ -23,7 +23,7 @@ class DeviceSwaps:
         self._host = host
 
     def begin(self, plan: StepPlan) -> Callable[[], SwapTimes | None]:
-        """Copy what `plan` offloads and restores. The result is called once the device has done with the step."""
+        """Start the offloads and restores of `plan`. Call the result after the step for the copies' times."""
         out, back = len(plan.offloads), len(plan.restores)
         if not out and not back:
             return lambda: None

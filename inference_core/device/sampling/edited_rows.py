@@ -1,4 +1,4 @@
-"""What edits the logits of sequences, on the device: brought up to date by differences as tokens are drawn."""
+"""Logit edits of sequences on the device: biases and token counts, updated incrementally as tokens are drawn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from inference_core.device.step_inputs import NO_ROW
 from inference_core.step_plan import PENDING, SampleSpec
 from inference_core.triton_kernels.sampling.sampling_batch import EditTables, is_penalised, row_bias, row_uses
 
-MOST_BIASED = 512  # token ids of one sequence that are biased or masked
+MOST_BIASED = 512  # biased or masked token ids per sequence
 
 
 @dataclass(slots=True)
 class _Row:
-    """What a row of the tables holds: of the sequence with this list of `outputs`, its first `counted` ones."""
+    """What a row of the tables counts: the first `counted` tokens of a sequence's `outputs`."""
 
     number: int
     outputs: list[int] | None = None
@@ -24,8 +24,9 @@ class _Row:
 
 @dataclass(slots=True)
 class RowUpdates:
-    """For each draw of a step its row of the tables, or `NO_ROW`; and tokens to be counted before it: in which row,
-    which, and, where the host does not know it, at which place of the last step's draws it is (else `NO_ROW`)."""
+    """`rows`: for each draw of a step its row of the tables, or `NO_ROW`. Tokens to count before it: in row
+    `counted_in`, `tokens` or, if the host does not know them yet, the index `places` among the last step's draws (else
+    `NO_ROW`)."""
 
     rows: list[int]
     counted_in: list[int] = field(default_factory=list)
@@ -34,8 +35,8 @@ class RowUpdates:
 
 
 class EditedRows:
-    """Of at most `rows` sequences in a step. A sequence keeps its row while it is in steps; who has been in none for
-    longest gives way. Per step the host does a few operations for each edited row, however long its history is."""
+    """Edit tables for at most `rows` sequences per step. A sequence keeps its row between steps; the least recently
+    scheduled sequence is evicted. The host's work per step and edited row does not grow with the history."""
 
     def __init__(self, rows: int, vocabulary: int, device: torch.device) -> None:
         self.tables = EditTables.empty(rows, MOST_BIASED, vocabulary, device)
@@ -46,10 +47,10 @@ class EditedRows:
     def place(
         self, owners: Sequence[str], specs: Sequence[SampleSpec | None], rows_of_last: Mapping[str, int]
     ) -> RowUpdates | None:
-        """Rows for a step's draws, each of a sequence (`owners`, by id) and as its spec says, None where the host
-        draws; None if none of them is edited.
+        """Assign rows to a step's draws: `owners` are their sequence ids; a spec is None if the host draws. Returns
+        None if no draw is edited.
 
-        `rows_of_last`: where in the last step's draws a sequence's pending token is. Raises InvalidRequestError for
+        `rows_of_last`: index of a sequence's pending token among the last step's draws. Raises InvalidRequestError for
         a biased, stop or earlier token outside the vocabulary.
         """
         updates = RowUpdates([NO_ROW] * len(owners))
@@ -61,7 +62,7 @@ class EditedRows:
         return updates if any(row != NO_ROW for row in updates.rows) else None
 
     def count(self, updates: RowUpdates, drawn_before: torch.Tensor) -> None:
-        """Count the tokens of `updates`; `drawn_before` int64: what the last step drew, -1 where nothing could be."""
+        """Count the tokens of `updates`. `drawn_before` int64: the last step's draws, -1 if nothing could be drawn."""
         if not updates.tokens:
             return
         added = torch.tensor([updates.counted_in, updates.tokens, updates.places], dtype=torch.int64)
@@ -71,7 +72,7 @@ class EditedRows:
         self.tables.uses.view(-1).index_add_(0, rows * self._vocabulary + tokens.clamp(min=0), amounts)
 
     def forget(self) -> None:
-        """What the tables hold may be anything."""
+        """Forget what the tables hold, so that all of it is copied again."""
         for row in self._known.values():
             row.outputs = None
 
@@ -101,20 +102,20 @@ class EditedRows:
             if len(self._known) < self._rows:
                 row = _Row(len(self._known))
             else:
-                # The first was asked for longest ago: in no draw of this step, of which there are at most `rows`.
+                # The first is the least recently used. A step has at most `rows` sequences, so it is not of this step.
                 row = _Row(self._known.pop(next(iter(self._known))).number)
         self._known[sequence_id] = row
         return row
 
 
 def is_edited(spec: SampleSpec) -> bool:
-    """Whether the logits that `spec` draws from are not those of the model."""
+    """Whether `spec` edits the model's logits before the draw."""
     params = spec.params
     return bool(params.logit_bias) or spec.position < params.min_tokens or is_penalised(params)
 
 
 def fits_tables(spec: SampleSpec) -> bool:
-    """Whether a row of the tables holds all that edits this sequence's logits, now or later; no grammar does."""
+    """Whether a row of the tables can hold all edits of this sequence's logits, now and later. Grammars never fit."""
     params = spec.params
     biased = len(params.logit_bias)
     if params.min_tokens:

@@ -13,11 +13,11 @@ _ID_BITS = 20  # more than the largest vocabulary that can be sampled from
 
 
 class LogProbabilities:
-    """Of one step, whose `logits` [R, V] are on a device, `drawn` int64 [R] beside them; `wanted`: how many of the most
-    likely tokens each of some rows is to name.
+    """Log-probabilities of one step with `logits` [R, V] and `drawn` int64 [R] on a device. `wanted`: by row, how many
+    of the most likely tokens to list.
 
-    Everything is launched and copied to the host here, nothing is waited for. Sums are exact, and the last steps are
-    the host's, in double precision: the numbers are those of `reference_sampler`, bit by bit.
+    The constructor launches the work and the copies to the host without waiting. Sums are exact, and the host finishes
+    in double precision, so the numbers equal those of `reference_sampler` bit by bit.
     """
 
     def __init__(self, logits: torch.Tensor, drawn: torch.Tensor, wanted: dict[int, int]) -> None:
@@ -32,12 +32,12 @@ class LogProbabilities:
             self._parts.append((part, _to_host(values), _to_host(whole)))
 
     def by_row(self) -> dict[int, TokenLogprob]:
-        """Once the device is done with the step."""
+        """The log-probabilities by row; call it after the device has finished the step."""
         found: dict[int, TokenLogprob] = {}
         for rows, values, whole in self._parts:
             for row, (best, own, *top), (total, token, *ids) in zip(rows, values.tolist(), whole.tolist(), strict=True):
                 if total <= 0 or token < 0:
-                    continue  # nothing could be drawn from this row
+                    continue  # nothing could be drawn
                 log_total, count = math.log(total / ONE), self._wanted[row]
                 named = list(zip(ids[:count], top[:count], strict=True))
                 found[row] = TokenLogprob(token, own - best - log_total, [(i, x - best - log_total) for i, x in named])
@@ -45,8 +45,8 @@ class LogProbabilities:
 
 
 def _measured(logits: torch.Tensor, drawn: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 [n, 2 + k]: the best logit, the drawn token's, those of the k best; int64 [n, 2 + k]: the sum of weights,
-    and whose the logits are."""
+    """float32 [n, 2 + k]: the logits of the best, the drawn and the k best tokens; int64 [n, 2 + k]: the sum of
+    weights, and the tokens' ids."""
     best = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     totals = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     torch.ops.aio.row_totals(best, totals, logits)
@@ -57,7 +57,7 @@ def _measured(logits: torch.Tensor, drawn: torch.Tensor, most: int) -> tuple[tor
 
 
 def best_tokens(logits: torch.Tensor, count: int) -> torch.Tensor:
-    """Ids int64 [n, count] of the greatest of logits float32 [n, V], best first; of equal ones the smaller id first."""
+    """Ids int64 [n, count] of the largest of logits float32 [n, V], in descending order; ties by ascending id."""
     bits = torch.where(logits == 0, 0.0, logits).view(torch.int32).long()
     order = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     ids = torch.arange(logits.shape[1], device=logits.device)
@@ -66,6 +66,6 @@ def best_tokens(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _to_host(values: torch.Tensor) -> torch.Tensor:
-    """A copy that is complete once the current stream has come this far."""
+    """A copy to the host that is complete when the current stream has reached it."""
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
     return host.copy_(values, non_blocking=True)

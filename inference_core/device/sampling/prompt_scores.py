@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts on a device: the rows of a step that they need, and what those say."""
+"""Log-probabilities of prompt tokens on a device."""
 
 from itertools import accumulate
 
@@ -10,8 +10,8 @@ from inference_core.step_plan import ScheduledSequence
 
 
 def scored_rows(sequences: list[ScheduledSequence], device: torch.device) -> torch.Tensor | None:
-    """The rows that `score` names, counting the tokens of all sequences one after another, int32 [E] on `device`; None
-    where there are none."""
+    """The rows that the sequences' `score` names, as indices of all tokens of the step, int32 [E] on `device`; None if
+    there are none."""
     starts = accumulate((len(s.token_ids) for s in sequences), initial=0)
     rows = [
         row
@@ -23,7 +23,7 @@ def scored_rows(sequences: list[ScheduledSequence], device: torch.device) -> tor
 
 
 class PromptScores:
-    """What `logits` [E, vocabulary] of the rows of `scored_rows` say; nothing is waited for before `by_sequence`."""
+    """Log-probabilities from `logits` [E, vocabulary] of `scored_rows`. Only `by_sequence` waits for the device."""
 
     def __init__(self, sequences: list[ScheduledSequence], logits: torch.Tensor) -> None:
         specs = [sequence.score for sequence in sequences]
@@ -34,7 +34,7 @@ class PromptScores:
         self._logprobs = LogProbabilities(logits, drawn, dict(enumerate(tops)))
 
     def by_sequence(self) -> list[list[TokenLogprob]]:
-        """Once the device is done with the step. Raises ValueError where a row holds NaN or infinity."""
+        """Call it after the device has finished the step. Raises ValueError if a row holds NaN or infinity."""
         rows = self._logprobs.by_row()
         if len(rows) < sum(self._counts):
             raise ValueError("the logits of a prompt hold NaN or infinity; its tokens have no log-probabilities")

@@ -1,4 +1,4 @@
-"""What a step draws from, row by row: which rows the device draws, which the host, and what comes of both."""
+"""The rows of a step that are sampled: which ones the device draws and which the host, and both results."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
 
 @dataclass(slots=True, frozen=True)
 class _HostDraws:
-    """Sequences whose tokens the host draws, by their place among those that sample, and the `logits` of their rows."""
+    """Sequences whose tokens the host draws, by their index among the sampled ones, and their rows' `logits`."""
 
     places: list[int]
     shares: list[ScheduledSequence]
@@ -22,7 +22,7 @@ class _HostDraws:
     masks: TokenMasks | None
 
     def tokens(self) -> dict[int, list[SampledToken]]:
-        """By place. Raises `BadLogitsError`, whose rows are places."""
+        """Tokens by index. Raises `BadLogitsError`, whose rows are these indices."""
         owners = [place for place, share in zip(self.places, self.shares, strict=True) for _ in range(_rows_of(share))]
         try:
             drawn = draw(self.logits, self.shares, self.masks)
@@ -32,12 +32,12 @@ class _HostDraws:
 
 
 class StepDraws:
-    """The rows of a step, one sequence after another: one for each that samples, and one more for each drafted token.
+    """The sampled rows of a step in sequence order: one per sampling sequence, and one more per drafted token.
 
-    The device draws a row with the random number of its own position, whatever became of the drafts before it, so that
-    drafts are verified the repeatable way by comparing them with what was drawn (`rejection_sampling`). The host
-    draws for sequences under a grammar, for those that bias more tokens than the edit tables hold, and with drafts for
-    those whose laws depend on the tokens before, or that are verified by rejection.
+    The device draws each row with the random number of its position, so drafts are verified reproducibly by comparing
+    them with the drawn tokens (`sampling.rejection_sampling`). The host draws for sequences with a grammar, for those
+    that bias more tokens than the edit tables hold, and for those with drafts whose distributions depend on earlier
+    tokens or that are verified by rejection.
     """
 
     def __init__(self, sequences: list[ScheduledSequence]) -> None:
@@ -46,12 +46,12 @@ class StepDraws:
         self._counts = [share.num_drafts + 1 for share in sampling]
         self._drafts = {place: share.drafts for place, share in enumerate(sampling) if share.num_drafts}
         self._host_places = [place for place, share in enumerate(sampling) if is_drawn_by_host(share)]
-        # Plans' objects are used again for the next step.
+        # A plan's objects are reused for the next step.
         self._host_shares = [_copied(sampling[place]) for place in self._host_places]
         self._host: _HostDraws | None = None
         self.owners = [share.sequence_id for share in sampling for _ in range(_rows_of(share))]
         self.specs: list[SampleSpec | None] = [share.sample for share in sampling for _ in range(_rows_of(share))]
-        """How the device draws each row; None where the host does."""
+        """How the device draws each row; None if the host does."""
         for row in self._rows_of_host():
             self.specs[row] = None
 
@@ -61,12 +61,12 @@ class StepDraws:
 
     @property
     def last_rows(self) -> dict[str, int]:
-        """The row that drew the last token of each sequence, where that is known before it is drawn: without drafts."""
+        """The row of each sequence's last token, for sequences without drafts, whose last row is known beforehand."""
         return {owner: row for row, owner in enumerate(self.owners)} if not self._drafts else {}
 
     @property
     def logprobs(self) -> dict[int, int]:
-        """How many of the likeliest tokens each row that the device draws is to name, where any are asked for."""
+        """How many of the most likely tokens to list for each row that the device draws, if any are requested."""
         return {
             row: spec.params.logprobs
             for row, spec in enumerate(self.specs)
@@ -74,7 +74,7 @@ class StepDraws:
         }
 
     def bring(self, logits: torch.Tensor) -> None:
-        """Begin to copy to the host what it draws from `logits` [R, vocabulary]; nothing is waited for."""
+        """Start copying the host's rows of `logits` [R, vocabulary], without waiting."""
         rows = self._rows_of_host()
         if rows:
             specs = [share.sample for share in self._host_shares if share.sample is not None]
@@ -83,9 +83,9 @@ class StepDraws:
             self._host = _HostDraws(self._host_places, self._host_shares, copied, masks)
 
     def results(self, drawn: list[SampledToken], vocab_size: int) -> list[list[SampledToken]]:
-        """The tokens of each sequence, once the device is done: `drawn` are those of every row.
+        """The tokens of each sequence; call it after the device has finished. `drawn`: the tokens of every row.
 
-        Raises `BadLogitsError` for sequences whose rows hold nothing that can be drawn.
+        Raises `BadLogitsError` for sequences with rows from which no token can be drawn.
         """
         tokens, row = [], 0
         for place, count in enumerate(self._counts):
@@ -114,12 +114,12 @@ class StepDraws:
 
 
 def is_drawn_by_host(share: ScheduledSequence) -> bool:
-    """Whether the logits of a sequence that samples are needed on the host."""
+    """Whether the host draws for a sampling sequence and needs its logits."""
     spec = share.sample
     assert spec is not None
     if not fits_tables(spec):
         return True
-    # A row of the tables counts what stands before the first draft, and drafts are no more than proposed.
+    # A row of the tables counts only the tokens before the first draft.
     return share.num_drafts > 0 and (share.draft_laws is not None or is_edited(spec))
 
 

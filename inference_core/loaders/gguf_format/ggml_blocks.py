@@ -1,4 +1,4 @@
-"""GGML's quantised block formats: how one block lies in memory, and how its codes become numbers.
+"""GGML's quantised block formats: the memory layout of a block, and decoders of its codes.
 
 The formats are llama.cpp's (`ggml-common.h`); `gguf.quants` is the oracle in the tests. Each decoder takes blocks as a
 structured array [n] and returns float32 [n, block elements].
@@ -30,7 +30,7 @@ BLOCK_ELEMENTS: dict[str, int] = {kind: 256 if kind.endswith("_K") else 32 for k
 
 
 def nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[n, b] bytes -> [n, 2b] 4-bit codes: the low halves of all bytes come first, then the high halves."""
+    """[n, b] bytes -> [n, 2b] 4-bit codes: the low halves of all bytes, then the high halves."""
     return np.concatenate([codes & 0x0F, codes >> 4], axis=-1)
 
 

@@ -67,7 +67,7 @@ class GGUFCheckpoint(Checkpoint):
         return _Tensors(self.header, self._entries, self._config)
 
     def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
-        """As everywhere; of projections whose heads the file interleaves, whole heads."""
+        """See `Checkpoint.cut`; projections with interleaved heads are cut only between heads."""
         tensors = self.tensors
         assert isinstance(tensors, _Tensors)
         heads = tensors.interleaved_heads(name)
@@ -76,7 +76,7 @@ class GGUFCheckpoint(Checkpoint):
         stored = map_entry(self.header, self._entries[name])
         head_rows = stored.shape[0] // heads
         if rows.start % head_rows or rows.stop % head_rows:
-            raise ModelFileError(f"{self.path}: rows {rows} of '{name}' part a head of {head_rows} rows")
+            raise ModelFileError(f"{self.path}: rows {rows} of '{name}' split a head of {head_rows} rows")
         part = cut(stored, rows, columns)
         return PackedTensor(part.kind, part.shape, lambda: half_split_rows(part.data, len(rows) // head_rows))
 
@@ -100,7 +100,7 @@ def hugging_face_name(name: str) -> str:
 
 
 def map_entry(header: GGUFHeader, entry: TensorEntry) -> PackedTensor:
-    """The bytes of one tensor, in place."""
+    """One tensor over the mapped file, without copying."""
     kind = cast(Kind, entry.kind)
     dtype = PLAIN_DTYPES.get(kind, np.dtype(np.uint8))
     data: NDArray[Any] = np.frombuffer(header.buffer, dtype, entry.nbytes // dtype.itemsize, entry.offset)
@@ -109,13 +109,13 @@ def map_entry(header: GGUFHeader, entry: TensorEntry) -> PackedTensor:
 
 
 class _Tensors(Mapping[str, PackedTensor]):
-    """Maps names to tensors, each made when asked for."""
+    """Maps names to tensors, each made on access."""
 
     def __init__(self, header: GGUFHeader, entries: Mapping[str, TensorEntry], config: ModelConfig) -> None:
         self._header = header
         self._entries = entries
-        # llama.cpp's llama architecture rotates neighbouring pairs, so its converter interleaves the two halves of
-        # every head's rows in q and k. The qwen architectures rotate halves, as Hugging Face does.
+        # llama.cpp's llama architecture rotates adjacent pairs, so its converter interleaves the two halves of every
+        # head's rows in q and k. The qwen architectures rotate halves, as Hugging Face does.
         self._interleaved_heads: dict[str, int] = {}
         if header.metadata.get("general.architecture") == "llama":
             self._interleaved_heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}

@@ -1,4 +1,4 @@
-"""GGUF metadata to ModelConfig: every key that decides the computation; what is not supported is refused."""
+"""Reads GGUF metadata as ModelConfig: every key that affects the computation; unsupported values are refused."""
 
 import math
 
@@ -26,7 +26,7 @@ class _Metadata:
         if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
             value = float(value[0])  # Per-layer lists whose entries all agree.
         if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            problem = "is missing" if value is None else "is no single number"
+            problem = "is missing" if value is None else "is not a single number"
             raise ModelFileError(f"{self.header.path}: metadata '{self.prefix}.{key}' {problem}")
         return value
 
@@ -56,7 +56,7 @@ def read_config(header: GGUFHeader, rope_factors: NDArray[np.float32] | None) ->
         if metadata.integer(key, head_dim) != head_dim:
             raise ModelFileError(
                 f"{header.path}: '{architecture}.{key}' is {metadata.integer(key)}, but heads have {head_dim} "
-                "dimensions; models whose values or rotary part differ from that are not supported"
+                "dimensions; models with other value or rotary dimensions are not supported"
             )
     embeddings = header.tensors.get("token_embd.weight")
     if embeddings is None:
@@ -105,5 +105,5 @@ def _token_id(header: GGUFHeader, name: str) -> int | None:
 
 
 def _as_written(value: float) -> float:
-    """The decimal that a float32 was written from: 9.999999747378752e-06 is 1e-5."""
+    """The shortest decimal of a float32: 9.999999747378752e-06 becomes 1e-5."""
     return float(str(np.float32(value)))

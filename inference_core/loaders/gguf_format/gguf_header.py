@@ -1,8 +1,8 @@
-"""The header of a GGUF file: its metadata and its tensor directory, without touching the weights.
+"""The header of a GGUF file: its metadata and its tensor directory, without reading weights.
 
-The `gguf` package's reader makes a numpy view of every vocabulary string and takes seconds for a 49k-token model;
-this one only steps over strings and decodes them when asked, so that a start costs milliseconds. Constants and block
-sizes are the `gguf` package's.
+The `gguf` package's reader makes a numpy view of every vocabulary string and takes seconds for a 49k-token model; this
+one skips strings and decodes them on access, so it takes milliseconds. Constants and block sizes are the `gguf`
+package's.
 """
 
 import itertools
@@ -39,7 +39,7 @@ MAX_DIMENSIONS = 4
 
 
 class StringArray(Sequence[str]):
-    """The strings of one metadata array, decoded on access. Vocabularies may hold bytes that are no UTF-8."""
+    """The strings of one metadata array, decoded on access. Vocabularies may have bytes that are not UTF-8."""
 
     def __init__(self, buffer: mmap.mmap, spans: list[tuple[int, int]]) -> None:
         self._buffer = buffer
@@ -79,7 +79,7 @@ class TensorEntry:
 
 
 class GGUFHeader:
-    """Parsed header of the memory-mapped file `path`. Raises ModelFileError if anything in it cannot be right."""
+    """Parsed header of the memory-mapped file `path`. Raises ModelFileError for an invalid header."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,13 +91,13 @@ class GGUFHeader:
             self._parse()
         except (struct.error, OverflowError, ValueError) as error:
             raise ModelFileError(
-                f"{path}: the header breaks off or is corrupt near byte {self._at} of {len(self.buffer)} ({error})"
+                f"{path}: the header ends early or is corrupt near byte {self._at} of {len(self.buffer)} ({error})"
             ) from error
 
     def _parse(self) -> None:
         magic, version = self._u32(), self._u32()
         if magic != GGUF_MAGIC:
-            raise ModelFileError(f"{self.path} is no GGUF file: it starts with {magic:#010x}, not {GGUF_MAGIC:#010x}")
+            raise ModelFileError(f"{self.path} is not a GGUF file: it starts with {magic:#x}, not {GGUF_MAGIC:#x}")
         if version not in SUPPORTED_VERSIONS:
             raise ModelFileError(
                 f"{self.path}: GGUF version {version} (or a big-endian file); supported are {SUPPORTED_VERSIONS}"
@@ -109,7 +109,7 @@ class GGUFHeader:
         rows = [self._directory_row() for _ in range(tensor_count)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise ModelFileError(f"{self.path}: general.alignment is {alignment}, which is no power of two")
+            raise ModelFileError(f"{self.path}: general.alignment is {alignment}, which is not a power of two")
         data_start = -(-self._at // alignment) * alignment
         for name, dimensions, kind, offset in rows:
             if name in self.tensors:
@@ -131,7 +131,7 @@ class GGUFHeader:
             raise ModelFileError(f"{where} has the impossible shape {tuple(reversed(dimensions))}")
         if dimensions[0] % block_elements:
             raise ModelFileError(
-                f"{where}: a row of {dimensions[0]} elements is no multiple of {kind_name}'s block of {block_elements}"
+                f"{where}: a row of {dimensions[0]} elements is not a multiple of {kind_name}'s {block_elements}"
             )
         elements = 1
         for dimension in dimensions:

@@ -10,10 +10,10 @@ from inference_core.model_config import RopeScaling
 
 
 def llama3_factors(scaling: RopeScaling, theta: float, head_dim: int) -> NDArray[np.float64]:
-    """What each inverse frequency [head_dim / 2] is divided by under Llama 3.1's rule.
+    """The divisor of each inverse frequency [head_dim / 2] under Llama 3.1's rule.
 
-    Wavelengths below original / high keep their frequency, those above original / low are slowed by `factor`, and in
-    between the slowed and the full frequency are blended.
+    Wavelengths below original / high keep their frequency, those above original / low are divided by `factor`, and in
+    between the two are interpolated.
     """
     wavelength = 2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
@@ -22,10 +22,9 @@ def llama3_factors(scaling: RopeScaling, theta: float, head_dim: int) -> NDArray
 
 
 def llama3_scaling(path: Path, factors: NDArray[np.float32], theta: float, head_dim: int) -> RopeScaling | None:
-    """The parameters whose rule gives `factors`; None if all are 1. Raises ModelFileError if none can.
+    """Recover the parameters from `factors`; None if all are 1. Raises ModelFileError if no parameters match.
 
-    Only two of (low, high, original) are determined by the factors: a common scale cancels out. Llama's own original
-    length of 8192 fixes it.
+    The factors determine (low, high, original) only up to a common scale; Llama's original length of 8192 fixes it.
     """
     if factors.shape != (head_dim // 2,) or not (np.isfinite(factors).all() and (factors > 0).all()):
         raise ModelFileError(f"{path}: rope_freqs.weight must hold {head_dim // 2} positive numbers")

@@ -1,9 +1,9 @@
-"""4-bit weights as compressed-tensors stores them ("pack-quantized"), turned into rows of blocks.
+"""Reads 4-bit weights of compressed-tensors ("pack-quantized") as rows of blocks.
 
 Codes are packed along the inputs: `weight_packed` int32 [N, K / 8], the first of eight in the lowest bits, each the
 signed weight plus 8; `weight_scale` [N, groups] in float16, bfloat16 or float32; `weight_zero_point` int32
 [N / 8, groups], packed along the outputs in the same way, if the format is not symmetric; `weight_g_idx` int32 [K]
-where groups are no runs; `weight_shape` [2]. w = scale * (code - zero).
+if groups are not contiguous; `weight_shape` [2]. w = scale * (code - zero).
 """
 
 from dataclasses import dataclass
@@ -32,33 +32,32 @@ class CompressedInt4Layer:
     files: Files
 
     def tensor(self, path: Path) -> PackedTensor:
-        """Blocks of Q4_0 where the layer is symmetric, of Q4_Z where not. Raises ModelFileError for groups that are no
-        runs of 32 inputs."""
+        """The layer as Q4_0 blocks if symmetric, else Q4_Z. Raises ModelFileError unless groups are runs of 32."""
         return self.cut(path, range(self.shape[0]), range(self.shape[1]))
 
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
-        """Those outputs and inputs alone. Raises ModelFileError if a border parts a group."""
+        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a group."""
         check_boundaries(path, self, rows, columns)
         groups = self._groups(path)[columns.start : columns.stop]
         runs = groups.reshape(-1, ELEMENTS) if len(columns) % ELEMENTS == 0 else None
         if runs is None or (runs != runs[:, :1]).any():
-            raise ModelFileError(f"{path}: the groups of '{self.name}' are no runs of {ELEMENTS} inputs")
+            raise ModelFileError(f"{path}: the groups of '{self.name}' are not runs of {ELEMENTS} inputs")
         kind: Kind = "Q4_Z" if "weight_zero_point" in self.files else "Q4_0"
         return PackedTensor(kind, (len(rows), len(columns)), lambda: self._blocks(rows, columns, runs[:, 0]))
 
     @property
     def row_unit(self) -> int:
-        """Zero points are packed along the outputs."""
+        """See `QuantizedLayer`: zero points are packed along the outputs."""
         return PER_INT if "weight_zero_point" in self.files else 1
 
     @property
     def column_unit(self) -> int:
-        """Inputs that share a scale, in whole blocks; only blocks where groups are not one after another."""
+        """Inputs that share a scale, in whole blocks; one block if groups are not contiguous."""
         count = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].shape[1]
         return ELEMENTS if count == 1 or "weight_g_idx" in self.files else lcm(ELEMENTS, -(-self.shape[1] // count))
 
     def _blocks(self, rows: range, columns: range, groups: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """[outputs, bytes per row], read-only; `groups` is that of each block."""
+        """[outputs, bytes per row], read-only. `groups`: the group of each block."""
         words = slice(columns.start // PER_INT, -(-columns.stop // PER_INT))
         codes = unpack_codes(self._part("weight_packed")[rows.start : rows.stop, words], range(PER_INT)).reshape(
             len(rows), -1
@@ -76,7 +75,7 @@ class CompressedInt4Layer:
         return data
 
     def _scales(self, rows: range) -> NDArray[np.float16]:
-        """[outputs, groups]; bfloat16 fits float16 exactly in the range that scales are in."""
+        """[outputs, groups] as float16, which is exact for bfloat16 scales in their usual range."""
         array = self._part("weight_scale")[rows.start : rows.stop]
         bits = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].dtype == "BF16"
         return (bfloat16_to_float32(array) if bits else array).astype(np.float16)
@@ -96,7 +95,7 @@ class CompressedInt4Layer:
 
 
 def compressed_int4_layers(path: Path, files: Files) -> dict[str, CompressedInt4Layer]:
-    """The layers by the name that their plain weight would have. Raises ModelFileError for parts that do not fit."""
+    """The layers by the name of their unquantised weight. Raises ModelFileError for parts that do not fit."""
     names = [name.removesuffix(".weight_packed") for name in files if name.endswith(".weight_packed")]
     return {f"{name}.weight": _layer(path, files, name) for name in names}
 
@@ -113,10 +112,10 @@ def _layer(path: Path, files: Files, name: str) -> CompressedInt4Layer:
         raise ModelFileError(f"{path}: '{name}' has no int32 codes [outputs, inputs / 8] with scales of their own")
     shape = (packed.shape[0], packed.shape[1] * PER_INT)
     if "weight_shape" in parts:
-        told = [int(size) for size in parts["weight_shape"][f"{name}.weight_shape"].reshape(-1)]
-        if len(told) != 2 or told[0] != shape[0] or not shape[1] - PER_INT < told[1] <= shape[1]:
-            raise ModelFileError(f"{path}: '{name}.weight_shape' says {told}, but its codes are {shape}")
-        shape = (told[0], told[1])
+        stated = [int(size) for size in parts["weight_shape"][f"{name}.weight_shape"].reshape(-1)]
+        if len(stated) != 2 or stated[0] != shape[0] or not shape[1] - PER_INT < stated[1] <= shape[1]:
+            raise ModelFileError(f"{path}: '{name}.weight_shape' says {stated}, but its codes are {shape}")
+        shape = (stated[0], stated[1])
     groups = scale.shape[1] if len(scale.shape) == 2 else 0
     expected: dict[str, tuple[int, ...]] = {"weight_scale": (shape[0], groups)}
     expected |= {"weight_zero_point": (-(-shape[0] // PER_INT), groups), "weight_g_idx": (shape[1],)}

@@ -30,8 +30,8 @@ class _Index(msgspec.Struct):
 
 
 class HFCheckpoint(Checkpoint):
-    """Llama, Mistral, Qwen2 and Qwen3 folders with tensors in F32, F16 or BF16, linear layers also as AWQ, GPTQ,
-    compressed-tensors or FP8 checkpoints have them. Pickled weights are refused.
+    """Llama, Mistral, Qwen2 and Qwen3 folders with tensors in F32, F16 or BF16; linear layers also in AWQ, GPTQ,
+    compressed-tensors or FP8 format. Pickled weights are refused.
     """
 
     def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
@@ -88,13 +88,13 @@ class HFCheckpoint(Checkpoint):
         return {
             name: file
             for name, file in found.items()
-            # Old files store the rotary table; some tied ones store the head a second time.
+            # Old files store the rotary table, and some with a tied head store it twice.
             if not name.endswith(_DERIVED) and not (name == _LM_HEAD and self._config.tie_embeddings)
         }
 
 
 def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
-    """The linear layers that are not plain, by the name of their weight."""
+    """The quantised linear layers, by the name of their weight."""
     form = read_layer_format(path)
     if form is None:
         return {}
@@ -113,7 +113,7 @@ def _listed(folder: Path) -> dict[str, str]:
     try:
         listed = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
     except (OSError, *JSON_ERRORS) as error:
-        raise ModelFileError(f"{index} is no safetensors index ({error})") from error
+        raise ModelFileError(f"{index} is not a safetensors index ({error})") from error
     for shard in listed.values():
         if Path(shard).name != shard:
             raise ModelFileError(f"{index} points outside the folder: '{shard}'")
@@ -131,7 +131,7 @@ def _no_weights(folder: Path) -> str:
 
 
 class _Tensors(Mapping[str, PackedTensor]):
-    """Maps names to tensors, each made when asked for."""
+    """Maps names to tensors, each made on access."""
 
     def __init__(self, path: Path, files: Mapping[str, SafetensorsFile], layers: Mapping[str, QuantizedLayer]) -> None:
         self._path = path

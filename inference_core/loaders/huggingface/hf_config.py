@@ -1,4 +1,4 @@
-"""A Hugging Face config.json to ModelConfig, with transformers' defaults, refusing what is not supported."""
+"""Reads a Hugging Face config.json as ModelConfig, with transformers' defaults; unsupported settings are refused."""
 
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -27,7 +27,7 @@ class _Rope(msgspec.Struct):
 
 
 class _Config(msgspec.Struct):
-    """The keys of config.json that decide the computation."""
+    """The keys of config.json that affect the computation."""
 
     model_type: str
     vocab_size: int
@@ -57,7 +57,7 @@ class _EndTokens(msgspec.Struct):
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """`folder`/config.json, with end tokens from generation_config.json where it has them."""
+    """Read `folder`/config.json, with the end tokens of generation_config.json if it names any."""
     file = folder / "config.json"
     config = _decode(file, _Config)
     _refuse_unsupported(file, config)
@@ -86,7 +86,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def read_layer_format(folder: Path) -> LayerFormat | None:
-    """How the folder's linear layers are quantised, if they are."""
+    """The quantisation format of the folder's linear layers, None if unquantised."""
     file = folder / "config.json"
     return layer_format(file, _decode(file, _Config).quantization_config)
 
@@ -125,7 +125,7 @@ def _rope_scaling(file: Path, rope: _Rope) -> RopeScaling | None:
 
 
 def end_token_ids(folder: Path) -> tuple[int, ...]:
-    """Ids that end a generation: generation_config.json's if it names any, else config.json's; () if neither does."""
+    """Ids that end a generation: generation_config.json's if it names any, else config.json's, else ()."""
     for file in (folder / "generation_config.json", folder / "config.json"):
         ids = _decode(file, _EndTokens).eos_token_id if file.exists() else None
         if ids is not None:
@@ -137,6 +137,6 @@ def _decode(file: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except FileNotFoundError as error:
-        raise ModelFileError(f"{file.parent} has no {file.name}; it is no Hugging Face model folder") from error
+        raise ModelFileError(f"{file.parent} has no {file.name}; it is not a Hugging Face model folder") from error
     except (OSError, *JSON_ERRORS) as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""The `quantization_config` of a Hugging Face folder: in which format its linear layers are, if in any."""
+"""Reads the `quantization_config` of a Hugging Face folder: the format of its linear layers, if quantised."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ _SUPPORTED = (
     "supported are 4-bit AWQ (version gemm), 4-bit GPTQ (checkpoint_format gptq or gptq_v2), fp8 (E4M3), and "
     "compressed-tensors with 4-bit (pack-quantized), INT8 (int-quantized) or FP8 (float-quantized) weights"
 )
-# 8-bit layers say by their own tensors what they are; compressed 4-bit ones too.
+# The details of 8-bit and of compressed 4-bit layers are read from their tensors.
 LayerFormat = Int4Format | Literal["eight bits", "compressed int4"]
 
 
@@ -27,8 +27,8 @@ class _Group(msgspec.Struct):
 
 
 class QuantizationConfig(msgspec.Struct):
-    """What AutoAWQ, AutoGPTQ, GPTQModel, llm-compressor and FP8 checkpoints write into config.json; every other key
-    only describes how it was made, or what its tensors show."""
+    """The keys that AutoAWQ, AutoGPTQ, GPTQModel, llm-compressor and FP8 checkpoints write into config.json; others
+    describe how it was made, or repeat what the tensors show."""
 
     quant_method: str = ""
     bits: int = 0
@@ -41,7 +41,7 @@ class QuantizationConfig(msgspec.Struct):
 
 
 def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None:
-    """None without a quantisation; `file` is named in the ModelFileError for one that is not supported."""
+    """The format, None if unquantised. Raises ModelFileError, naming `file`, for an unsupported one."""
     if given is None:
         return None
     try:
@@ -62,7 +62,7 @@ def _int4(config: QuantizationConfig) -> Int4Format | None:
     if config.quant_method == "awq" and config.version.lower() == "gemm":
         return Int4Format("awq", group_size)
     if config.quant_method == "gptq" and config.checkpoint_format in ("gptq", "gptq_v2"):
-        # The first format stores zero points less one.
+        # Format "gptq" stores zero points minus one.
         return Int4Format("gptq", group_size, zero_offset=int(config.checkpoint_format == "gptq"))
     return None
 

@@ -1,12 +1,12 @@
-"""4-bit weights as AWQ and GPTQ checkpoints store them, turned into rows of blocks without passing through float.
+"""Reads 4-bit weights of AWQ and GPTQ checkpoints as rows of blocks, without converting them to float.
 
-Both hold, for a linear layer of K inputs and N outputs, codes (`qweight`), zero points (`qzeros`) and scales per group
+For a linear layer of K inputs and N outputs, both store codes (`qweight`), zero points (`qzeros`) and scales per group
 of inputs: w[n, k] = scale[g, n] * (code[k, n] - zero[g, n]), g the group of input k. Eight codes share an int32.
 - GPTQ (Frantar et al. 2023, AutoGPTQ's files): `qweight` [K / 8, N], eight successive inputs per int32; `qzeros`
-  [groups, N / 8], eight successive outputs, less one in files of the format "gptq", as they are in "gptq_v2";
-  `g_idx` [K], the group of every input, in any order when columns were quantised by their activations ("act-order").
+  [groups, N / 8], eight successive outputs, minus one in format "gptq", unchanged in "gptq_v2"; `g_idx` [K], the group
+  of every input, in any order if columns were quantised in order of their activations ("act-order").
 - AWQ (Lin et al. 2024, AutoAWQ's "gemm" files): `qweight` [K, N / 8] and `qzeros` [groups, N / 8], eight outputs in
-  the order 0, 2, 4, 6, 1, 3, 5, 7 per int32; groups follow each other.
+  the order 0, 2, 4, 6, 1, 3, 5, 7 per int32; groups are contiguous.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ PER_INT = 8
 
 @dataclass(frozen=True, slots=True)
 class Int4Format:
-    """How a checkpoint packs its linear layers. `group_size`: inputs per scale, None for all of them.
+    """The 4-bit format of a checkpoint's linear layers. `group_size`: inputs per scale, None: all inputs.
 
     `zero_offset` is added to stored zero points, modulo 16.
     """
@@ -39,7 +39,7 @@ class Int4Format:
     zero_offset: int = 0
 
     def shape(self, qweight: tuple[int, ...]) -> tuple[int, int]:
-        """[outputs, inputs] of the layer whose `qweight` [2 dimensions] has this shape."""
+        """[outputs, inputs] of the layer with a `qweight` of this shape."""
         rows, columns = qweight
         return (columns, rows * PER_INT) if self.method == "gptq" else (columns * PER_INT, rows)
 
@@ -53,7 +53,7 @@ class Int4Format:
         return parts | ({"g_idx": (inputs,)} if self.method == "gptq" else {})
 
     def cut(self, parts: Mapping[str, NDArray[Any]], outputs: range, inputs: range) -> dict[str, NDArray[Any]]:
-        """The parts of a layer of those outputs and inputs alone: views of the given ones.
+        """Cut a layer's parts to these outputs and inputs: views of the given arrays.
 
         Outputs are cut at multiples of 8, inputs at multiples of 8 and, without `g_idx`, of the group.
         """
@@ -73,8 +73,8 @@ class Int4Format:
         return taken | ({"g_idx": parts["g_idx"][inputs.start : inputs.stop]} if "g_idx" in parts else {})
 
     def tensor(self, path: Path, name: str, parts: Mapping[str, NDArray[Any]]) -> PackedTensor:
-        """The layer `name` from its arrays: blocks (Q4_Z, or Q4_0 if symmetric), or multiplied out (Q4_F16) where
-        groups are no runs of 32.
+        """Build the layer `name` from its arrays: blocks (Q4_Z, or Q4_0 if symmetric), or dequantised (Q4_F16) if
+        groups are not runs of 32.
 
         `parts` have the shapes of `part_shapes`; scales are float16. Raises ModelFileError for impossible groups.
         """
@@ -83,12 +83,12 @@ class Int4Format:
         runs = groups.reshape(-1, ELEMENTS) if shape[1] % ELEMENTS == 0 else None
         if runs is None or (runs != runs[:, :1]).any():
             return PackedTensor("Q4_F16", shape, lambda: self._multiplied_out(parts, groups))
-        # Symmetric files repeat one zero point, for which there are blocks without any.
+        # Symmetric files repeat the zero point 8, which Q4_0 blocks imply.
         kind: Kind = "Q4_0" if (self._zero_points(parts) == 8).all() else "Q4_Z"
         return PackedTensor(kind, shape, lambda: self._blocks(kind, parts, runs[:, 0]))
 
     def _blocks(self, kind: Kind, parts: Mapping[str, NDArray[Any]], groups: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """[outputs, bytes per row], read-only; `groups` is that of each block."""
+        """[outputs, bytes per row], read-only. `groups`: the group of each block."""
         codes, scales, zeros = self._unpacked(parts)
         if kind == "Q4_0":
             blocks = q4_0_blocks(codes, scales[:, groups])
@@ -99,7 +99,7 @@ class Int4Format:
         return data
 
     def _multiplied_out(self, parts: Mapping[str, NDArray[Any]], groups: NDArray[np.intp]) -> NDArray[np.float16]:
-        """[outputs, inputs], read-only, rounded to float16 as the methods' own kernels do; `groups` of each input."""
+        """[outputs, inputs], read-only, rounded to float16 as in the methods' kernels. `groups`: of each input."""
         codes, scales, zeros = self._unpacked(parts)
         values = scales[:, groups].astype(np.float32) * (codes.astype(np.float32) - zeros[:, groups])
         data = values.astype(np.float16)

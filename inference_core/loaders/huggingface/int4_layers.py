@@ -1,4 +1,4 @@
-"""The 4-bit layers of a safetensors checkpoint: finds the tensors that belong together and checks them."""
+"""The AWQ and GPTQ layers of a safetensors checkpoint: groups their tensors by layer and checks them."""
 
 from dataclasses import dataclass
 from math import lcm
@@ -33,7 +33,7 @@ class Int4Layer:
         return self.form.tensor(path, self.name, self._parts())
 
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
-        """Those outputs and inputs alone. Raises ModelFileError if a border parts a group."""
+        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a group."""
         check_boundaries(path, self, rows, columns)
         return self.form.tensor(path, self.name, self.form.cut(self._parts(), rows, columns))
 
@@ -44,7 +44,7 @@ class Int4Layer:
 
     @property
     def column_unit(self) -> int:
-        """Inputs that share a scale, or an int32 where a permutation has scattered the groups anyway."""
+        """Inputs that share a scale, or only an int32 if act-order has scattered the groups."""
         group = self.form.group_size
         if "g_idx" in self.files and group:
             groups = self.files["g_idx"][f"{self.name}.g_idx"]
@@ -57,7 +57,7 @@ class Int4Layer:
 
 
 def int4_layers(path: Path, form: Int4Format, files: Files) -> dict[str, Int4Layer]:
-    """The layers by the name that their plain weight would have. Raises ModelFileError for parts that do not fit."""
+    """The layers by the name of their unquantised weight. Raises ModelFileError for parts that do not fit."""
     names = [name.removesuffix(".qweight") for name in files if name.endswith(".qweight")]
     return {f"{name}.weight": _layer(path, form, files, name) for name in names}
 

@@ -1,6 +1,6 @@
 """A safetensors file, memory-mapped: a JSON directory and raw tensors (https://github.com/huggingface/safetensors).
 
-The `safetensors` package copies tensors into numpy and has no bfloat16 there; these are views into the file.
+The `safetensors` package copies tensors to NumPy and does not support bfloat16 there; these are views of the file.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from inference_core.errors import ModelFileError
 from inference_core.io.huge_pages import prefer_huge_pages
 from inference_core.io.json_errors import JSON_ERRORS
 
-# bfloat16 and 8-bit floats are carried as their raw bits.
+# bfloat16 and 8-bit floats are represented by their raw bits.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class SafetensorsFile(Mapping[str, NDArray[Any]]):
-    """Names to read-only arrays over the mapped file. Raises ModelFileError if the file cannot be right."""
+    """Maps names to read-only arrays over the mapped file. Raises ModelFileError for an invalid file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,14 +64,14 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
         if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
             raise ModelFileError(
                 f"{self.path}: the header claims {length} bytes, {max(size - 8, 0)} follow; the file is truncated "
-                "or no safetensors file"
+                "or not a safetensors file"
             )
         try:
             raw = msgspec.json.decode(self._buffer[8 : 8 + length], type=dict[str, msgspec.Raw])
             metadata = msgspec.json.decode(raw.pop("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
             entries = {name: msgspec.json.decode(row, type=Entry) for name, row in raw.items()}
         except JSON_ERRORS as error:
-            raise ModelFileError(f"{self.path}: the header is no safetensors directory ({error})") from error
+            raise ModelFileError(f"{self.path}: the header is not a safetensors directory ({error})") from error
         for name, entry in entries.items():
             self._check(name, entry, size - 8 - length)
         self._check_overlap(entries)
@@ -97,7 +97,7 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
             )
 
     def _check_overlap(self, entries: dict[str, Entry]) -> None:
-        """The format gives every byte to one tensor."""
+        """Raises ModelFileError if a byte belongs to two tensors."""
         placed = sorted((entry.data_offsets, name) for name, entry in entries.items() if math.prod(entry.shape))
         for ((_, end), first), ((begin, _), second) in itertools.pairwise(placed):
             if begin < end:

@@ -1,4 +1,4 @@
-"""Blocks of 32 8-bit weights with one float32 scale: what INT8 and FP8 layers of checkpoints become."""
+"""Blocks of 32 8-bit weights with one float32 scale: the in-memory format of INT8 and FP8 layers of checkpoints."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ BLOCK_DTYPES = {"S8": S8, "F8": F8}
 
 
 def _e4m3_values() -> Floats:
-    """float32 [256]: the numbers that the codes of E4M3 (OCP, without infinities) stand for.
+    """float32 [256]: the values of the E4M3 codes (OCP, without infinities).
 
     Micikevicius et al. 2022, "FP8 formats for deep learning": bias 7, subnormals, NaN at 0x7f and 0xff.
     """
@@ -39,7 +39,7 @@ def decode_f8(blocks: Blocks) -> Floats:
 
 
 def scaled_blocks(codes: NDArray[np.generic], scales: Floats) -> Blocks:
-    """Codes [rows, 32 n], int8 or E4M3 as uint8, with a scale per 32 [rows, n], as blocks [rows, n]."""
+    """Pack codes [rows, 32 n], int8 or E4M3 as uint8, with a scale per 32 [rows, n], into blocks [rows, n]."""
     blocks = np.empty(scales.shape, S8 if codes.dtype == np.int8 else F8)
     blocks["d"], blocks["codes"] = scales, codes.reshape(*scales.shape, ELEMENTS)
     return blocks

@@ -1,4 +1,4 @@
-"""The 8-bit layers of a safetensors checkpoint: INT8 or FP8 codes beside the scales of tensors, channels or blocks."""
+"""The 8-bit layers of a safetensors checkpoint: INT8 or FP8 codes with scales per tensor, channel or block."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to
 CODES = {"I8": "S8", "F8_E4M3": "F8"}
 _SCALES = ("weight_scale", "weight_scale_inv")
 _SCALE_DTYPES = ("F32", "F16", "BF16")
-# What a file says of the activations; theirs are measured anew for every row, which is at least as exact.
+# The file's activation scales are not used: activations are quantised per row, which is at least as exact.
 _UNUSED = ("input_scale", "input_zero_point", "weight_zero_point")
 
 
@@ -29,11 +29,11 @@ class ScaledLayer:
     scale: str
 
     def tensor(self, path: Path) -> PackedTensor:
-        """w = scale * code. Raises ModelFileError for inputs that are no whole number of blocks."""
+        """w = scale * code. Raises ModelFileError if the inputs are not a whole number of blocks."""
         return self.cut(path, range(self.shape[0]), range(self.shape[1]))
 
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
-        """Those outputs and inputs alone. Raises ModelFileError if a border parts a block of inputs."""
+        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a block of inputs."""
         if self.shape[1] % ELEMENTS:
             raise ModelFileError(
                 f"{path}: '{self.name}' has {self.shape[1]} inputs; 8-bit layers need a multiple of {ELEMENTS}"
@@ -45,12 +45,12 @@ class ScaledLayer:
 
     @property
     def row_unit(self) -> int:
-        """Every output is a row of its own; a scale of several is each part's."""
+        """1: outputs are not packed, and parts may share a scale of several outputs."""
         return 1
 
     @property
     def column_unit(self) -> int:
-        """Inputs that share a scale with no others, in whole blocks."""
+        """The number of inputs that share a scale, in whole blocks."""
         block = _blocks_of(self.files[self.scale].entries[f"{self.name}.{self.scale}"].shape, self.shape)
         assert block is not None  # checked when the file was opened
         return ELEMENTS if block[1] == self.shape[1] else block[1]
@@ -111,14 +111,14 @@ def _blocks_of(scales: tuple[int, ...], shape: tuple[int, int]) -> tuple[int, in
 
 
 def _side(size: int, count: int) -> int:
-    """How many of `size` weights share one of `count` scales: equal parts, or blocks of a power of two with a rest."""
+    """Weights of `size` per scale of `count`: equal parts, or blocks of a power of two with a shorter last one."""
     if size % count == 0:
         return size // count
     return 1 << (-(-size // count) - 1).bit_length()
 
 
 def _per_block(scales: NDArray[np.float32], shape: tuple[int, int], rows: range, columns: range) -> NDArray[np.float32]:
-    """A scale for every 32 of those inputs of those outputs, [rows, columns / 32]; `shape` is the whole layer's."""
+    """The scale of every 32 inputs of the given part, [rows, columns / 32]; `shape` is the whole layer's."""
     block = _blocks_of(scales.shape, shape)
     assert block is not None
     groups = np.arange(columns.start, columns.stop, ELEMENTS) // block[1]

@@ -1,4 +1,4 @@
-"""Blocks of 32 4-bit weights with a zero point: what AWQ and GPTQ layers become, laid out as GGML lays out its own."""
+"""Blocks of 32 4-bit weights with a zero point, in GGML's style: the in-memory format of AWQ and GPTQ layers."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from inference_core.loaders.gguf_format.ggml_blocks import Q4_0, Blocks, Floats, nibbles
 
 ELEMENTS = 32
-# value = d * (code - zero); codes 0-15 are the low halves of the bytes, 16-31 the high ones.
+# value = d * (code - zero); codes 0-15 are the low halves of the bytes, 16-31 the high halves.
 Q4_Z = np.dtype([("d", "<f2"), ("zero", "u1"), ("codes", "u1", (16,))])
 
 
@@ -17,7 +17,7 @@ def decode_q4_z(blocks: Blocks) -> Floats:
 
 
 def q4_0_blocks(codes: NDArray[np.uint8], scales: NDArray[np.float16]) -> Blocks:
-    """The same as `q4_z_blocks` for zero points of 8, which GGML's Q4_0 need not store."""
+    """As `q4_z_blocks` for zero points of 8, which GGML's Q4_0 implies."""
     blocks = np.empty(scales.shape, Q4_0)
     halves = codes.reshape(*scales.shape, 2, ELEMENTS // 2)
     blocks["d"], blocks["codes"] = scales, halves[:, :, 0] | (halves[:, :, 1] << 4)
@@ -25,7 +25,7 @@ def q4_0_blocks(codes: NDArray[np.uint8], scales: NDArray[np.float16]) -> Blocks
 
 
 def q4_z_blocks(codes: NDArray[np.uint8], scales: NDArray[np.float16], zeros: NDArray[np.uint8]) -> Blocks:
-    """Codes [rows, 32 n] with a scale and a zero point per 32 [rows, n] as blocks [rows, n]."""
+    """Pack codes [rows, 32 n] with a scale and a zero point per 32 [rows, n] into blocks [rows, n]."""
     blocks = np.empty(scales.shape, Q4_Z)
     halves = codes.reshape(*scales.shape, 2, ELEMENTS // 2)
     blocks["d"], blocks["zero"] = scales, zeros

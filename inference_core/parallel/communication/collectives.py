@@ -1,4 +1,4 @@
-"""What ranks say to each other while they compute: sums and gathers within a stage, activations between stages."""
+"""Collective operations of a step: sums and gathers within a stage, activations sent between stages."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from inference_core.errors import RankLostError
 
 @contextmanager
 def _collective(what: str) -> Iterator[None]:
-    """Raises RankLostError where a connection broke or a rank kept the others waiting for too long."""
+    """Raises RankLostError if a connection breaks or a rank exceeds the timeout."""
     try:
         yield
     except RuntimeError as error:
@@ -21,10 +21,10 @@ def _collective(what: str) -> Iterator[None]:
 
 
 class TensorGroup:
-    """The ranks that share the layers of a stage; `index` is this rank's place among them. Alone, it does nothing.
+    """The ranks that share the layers of a stage; `index` is this rank's position. With one rank, all calls are no-ops.
 
-    `calls` counts collective operations by name. All ranks get the same bits out of a sum, so what follows it stays
-    equal on all of them without being compared.
+    `calls` counts collective operations by name. A sum has the same bits on all ranks, so later results stay equal on
+    all ranks without a comparison.
     """
 
     def __init__(self, ranks: list[int], rank: int, group: Any = None) -> None:
@@ -65,10 +65,10 @@ class TensorGroup:
 
 
 class PipelineLinks:
-    """The way from the stage before to the stage after, for the rank at the same place of each stage's group.
+    """Sends activations to the next stage and receives them from the previous one, between ranks of equal index.
 
-    `send` returns at once, so that a stage computes its next micro-batch while the last one travels (SPEC PX-03);
-    `finish` waits until all of it has left.
+    `send` returns at once, so that a stage computes its next micro-batch during the transfer of the last one
+    (SPEC PX-03); `finish` waits until all sends are complete.
     """
 
     def __init__(self, before: int | None, after: int | None) -> None:
@@ -78,14 +78,14 @@ class PipelineLinks:
         self._travelling: list[tuple[Any, torch.Tensor]] = []
 
     def send(self, hidden: torch.Tensor, to: int | None = None) -> None:
-        """`hidden` [T, hidden size] to the stage after, or to the rank `to`; it must not change until `finish`."""
+        """Send `hidden` [T, hidden size] to the next stage, or to rank `to`. Do not change it before `finish`."""
         target = self._after if to is None else to
         tensor = hidden.contiguous()
         with _collective(f"sending to rank {target}"):
             self._travelling.append((dist.isend(tensor, target), tensor))
 
     def receive(self, into: torch.Tensor, source: int | None = None) -> torch.Tensor:
-        """Fill `into` with what the stage before, or the rank `source`, sends next."""
+        """Fill `into` with the next tensor of the previous stage, or of rank `source`."""
         origin = self._before if source is None else source
         with _collective(f"receiving from rank {origin}"):
             dist.recv(into, origin)

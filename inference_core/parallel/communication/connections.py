@@ -1,4 +1,4 @@
-"""How ranks find each other: a store that all of them read, and the process groups that their tensors travel in."""
+"""How ranks find each other: a store that all ranks read, and the process groups that carry their tensors."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from inference_core.parallel.communication.collectives import PipelineLinks, Ten
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh import Mesh
 
-# What carries tensors of a device between ranks. Orders and reports travel by `control`, whatever the device.
+# The torch.distributed backend by device type. Commands and reports use `control` on every device.
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
@@ -28,12 +28,12 @@ def open_store(environment: RankEnvironment, seconds: float) -> Any:
         timeout=timedelta(seconds=seconds),
         wait_for_workers=False,
     )
-    # Ranks that torchrun has started anew must not read what their predecessors wrote.
+    # Ranks that torchrun has restarted must not read what the previous attempt wrote.
     return dist.PrefixStore(f"aio/{environment.attempt}", store)
 
 
 def own_address(environment: RankEnvironment) -> str:
-    """The address of this machine that rank 0's machine is reached from."""
+    """This machine's address on the route to rank 0's machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((environment.master, environment.port or 1))  # sends nothing
         address: str = probe.getsockname()[0]
@@ -41,12 +41,12 @@ def own_address(environment: RankEnvironment) -> str:
 
 
 class Connections:
-    """This rank's process groups. `group` and `links` are what computing needs; `close` cuts all ties."""
+    """This rank's process groups: `group` for its stage, `links` to the neighbouring stages."""
 
     def __init__(
         self, environment: RankEnvironment, mesh: Mesh, store: Any, device: torch.device, seconds: float
     ) -> None:
-        """`seconds`: how long a collective may take before its ranks are taken for dead. Raises MeshError."""
+        """`seconds`: timeout of a collective; after it, its ranks count as lost. Raises MeshError."""
         check_world(environment, mesh)
         backend = BACKENDS.get(device.type)
         if backend is None:
@@ -54,7 +54,7 @@ class Connections:
         if dist.is_initialized():
             raise MeshError("this process is a rank of another mesh already; close that one first")
         if backend == "nccl":
-            # Its watchdog would end the process, the server's if it leads; leaders watch over their steps themselves.
+            # NCCL's watchdog would end the process, and on a leader that is the server; leaders time their own steps.
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         dist.init_process_group(
             backend,
@@ -77,16 +77,16 @@ class Connections:
         self.links = PipelineLinks(before, after)
 
     def close(self) -> None:
-        """Leave all groups, which all ranks do; with gloo, ranks that wait for this one get an error at once."""
+        """Leave all groups, when all ranks do. With gloo, ranks that wait for this one get an error at once."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
     def abandon(self) -> None:
-        """Leave all groups although others do not, and end what this rank's device waits for."""
+        """Leave all groups while other ranks stay, and abort the collectives this rank's device waits for."""
         if self._backend != "nccl":
             self.close()
         elif dist.is_initialized():
-            # Destroying would wait for collectives that a lost rank never finishes.
+            # Destroying the group would wait for collectives that a lost rank never finishes.
             _abort_process_group()
 
 

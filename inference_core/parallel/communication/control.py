@@ -1,7 +1,7 @@
-"""The wire between a leader and the other ranks of its replica: orders one way, reports the other, over TCP.
+"""The TCP control channel between a leader and the other ranks of its replica: commands out, reports back.
 
-Apart from the collectives on purpose: an idle rank may wait for its next order for days, and a broken connection says
-at once who is gone, whatever carries the tensors.
+It is separate from the collectives because an idle rank may wait for its next command for days, and because a broken
+connection names the lost rank at once, with any tensor backend.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ _CHUNK = 1 << 16
 _POLL_SECONDS = 0.25
 _HANDSHAKE_SECONDS = 5.0
 _FAILURE_REPORT_SECONDS = 0.5
-# A machine that fell silent is noticed after 5 + 3 x 5 seconds, also while nothing is to be done.
+# A machine that stops answering is detected after 5 + 3 x 5 seconds, even when idle.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 def _prepared(connection: socket.socket) -> socket.socket:
-    """Small messages leave at once, and dead peers are noticed."""
+    """Set socket options: no delay for small messages, and keep-alive to detect dead peers."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
@@ -45,7 +45,7 @@ def _prepared(connection: socket.socket) -> socket.socket:
 class Followers:
     """The leader's end: a connection to each of `ranks`. Every method may raise RankLostError, naming the rank.
 
-    `address` (host, port and token) is to be given to the ranks by whatever brings them together.
+    The caller passes `address` (host, port and token) to the ranks, for example through the store.
     """
 
     def __init__(self, ranks: Iterable[int], host: str) -> None:
@@ -94,14 +94,14 @@ class Followers:
         ):  # fmt: skip
             self._connections[first.rank] = connection
             self._readers[first.rank] = reader
-            # More may have come with the introduction.
+            # More reports may have arrived with the first one.
             for report in reports[1:]:
                 self._note(first.rank, report)
         else:
             connection.close()
 
     def send(self, command: Command, seconds: float = 60.0) -> None:
-        """Send `command` to all ranks. Raises FrameError, and sends nothing, for one that is too large."""
+        """Send `command` to all ranks. Raises FrameError, before sending anything, if it is too large."""
         frame = self._writer.frame(command)
         self.check()
         for rank, connection in self._connections.items():
@@ -110,24 +110,24 @@ class Followers:
                 connection.sendall(frame)
             except OSError as error:
                 self.check(patience=1.0)
-                raise RankLostError(f"rank {rank} cannot be reached any more: {error}") from error
+                raise RankLostError(f"rank {rank} can no longer be reached: {error}") from error
 
     def wait_divided(self, seconds: float) -> None:
-        """Wait until every rank is about to meet the others: who fails before would keep them waiting."""
+        """Wait until every rank has divided its models, so that no rank joins a process group that never completes."""
         self._wait_for(self._divided, "divide its models", seconds)
 
     def wait_ready(self, seconds: float) -> list[Ready]:
-        """Wait until every rank has loaded its share; what they report."""
+        """Wait until every rank has loaded its shard. Returns their reports."""
         self._wait_for(self._ready, "load", seconds)
         return list(self._ready.values())
 
     def wait_capacities(self, seconds: float) -> list[ArenaCapacity]:
-        """Wait until every rank knows how much memory it has for keys and values."""
+        """Wait until every rank has measured its memory for keys and values. Returns their reports."""
         self._wait_for(self._capacities, "finish the largest step", seconds)
         return list(self._capacities.values())
 
     def wait_adapter(self, seconds: float) -> list[AdapterRead]:
-        """Wait until every rank has read its part of the adapter that it was told of last; what they say of it."""
+        """Wait until every rank has read its part of the last adapter. Returns their reports."""
         self._wait_for(self._adapters, "read an adapter", seconds)
         reports = list(self._adapters.values())
         self._adapters.clear()
@@ -142,20 +142,20 @@ class Followers:
             self.check(patience=left)
 
     def check(self, patience: float = 0.0) -> None:
-        """Take in what ranks have reported; wait up to `patience` seconds for something.
+        """Receive reports of the ranks; wait up to `patience` seconds for one.
 
-        Raises RankLostError naming the rank that failed, in its own words if it had time for them.
+        Raises RankLostError with the failed rank and, if it sent one, its error message.
         """
         self._receive(patience)
         if not self._lost:
             return
-        # Whoever speaks first may only suffer from the rank that is really lost.
+        # The first failure to arrive may only be a consequence of the rank that is really lost.
         while self._receive(_FAILURE_REPORT_SECONDS):
             pass
         raise RankLostError(self._failure_message())
 
     def _receive(self, patience: float) -> bool:
-        """Read what has arrived within `patience` seconds; whether there was anything."""
+        """Read reports that arrive within `patience` seconds. Returns whether there were any."""
         ranks = {c.fileno(): rank for rank, c in self._connections.items() if rank not in self._lost}
         if not ranks:
             return False
@@ -200,7 +200,7 @@ class Followers:
         if causes:
             return f"rank {causes[0].rank} failed: {causes[0].error}"
         if silent:
-            return f"rank(s) {_listed(silent)} died without a word; see their logs"
+            return f"rank(s) {_listed(silent)} died without a report; see their logs"
         return f"rank {reports[0].rank} failed: {reports[0].error}"
 
     def close(self) -> None:
@@ -211,10 +211,10 @@ class Followers:
 
 
 class LeaderLink:
-    """The other end: a follower's connection to its leader."""
+    """The follower's end: its connection to the leader."""
 
     def __init__(self, address: str, rank: int, seconds: float) -> None:
-        """`address` as the leader gave it. Raises RankLostError if nobody answers within `seconds`."""
+        """Connect to `address` (see `Followers`). Raises RankLostError if the leader does not answer in `seconds`."""
         host, port, token = address.split()
         try:
             self._connection = _prepared(socket.create_connection((host, int(port)), timeout=seconds))
@@ -233,7 +233,7 @@ class LeaderLink:
             raise RankLostError(f"the leader is gone: {error}") from error
 
     def next_command(self) -> Command:
-        """Wait for the next order, however long. Raises RankLostError when the leader is gone."""
+        """Wait for the next command, without a timeout. Raises RankLostError when the leader is gone."""
         while not self._commands:
             try:
                 data = self._connection.recv(_CHUNK)
@@ -245,7 +245,7 @@ class LeaderLink:
         return self._commands.pop(0)
 
     def wait_until_gone(self) -> None:
-        """Return when the leader has closed its end; reads nothing, so that another thread may."""
+        """Return when the leader has closed its end. Reads nothing, so another thread may read meanwhile."""
         poller = select.poll()
         poller.register(self._connection, select.POLLRDHUP)
         poller.poll()

@@ -1,4 +1,4 @@
-"""Waiting for a device that computes with others: a lost rank hangs its collectives, so the wait looks around."""
+"""Waits for a device that runs collectives. A lost rank hangs them, so the wait checks the ranks and has a timeout."""
 
 import time
 from collections.abc import Callable
@@ -12,9 +12,9 @@ _PAUSE_SECONDS = 20e-6
 
 
 def wait_for_device(device: torch.device, check_ranks: Callable[[], None], seconds: float) -> None:
-    """Wait until `device` has done what it was given so far; on the CPU it has already.
+    """Wait until `device` has finished all work launched so far. A no-op on the CPU.
 
-    `check_ranks` is called now and then, to raise. Raises RankLostError after `seconds`.
+    `check_ranks` is called about every 0.05 s and may raise. Raises RankLostError after `seconds`.
     """
     if device.type == "cuda":
         event = torch.cuda.Event()
@@ -30,7 +30,7 @@ def wait_until(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Ask `done` until it is; see `wait_for_device`."""
+    """Poll `done` until it returns true; see `wait_for_device`."""
     began = looked = clock()
     while not done():
         now = clock()

@@ -1,4 +1,4 @@
-"""What a leader and the other ranks of its replica tell each other: plain msgspec structs."""
+"""Messages between a leader and the other ranks of its replica: commands and reports, as msgspec structs."""
 
 import msgspec
 
@@ -6,8 +6,8 @@ from inference_core.step_plan import ScheduledSequence
 
 
 class RunStep(msgspec.Struct, frozen=True):
-    """One StepPlan of `model` as every rank computes it. `rows` count its tokens; their logits go to the leader, which
-    alone samples."""
+    """One StepPlan of `model`, computed by every rank. `rows`: indices among its tokens whose logits go to the leader,
+    which alone samples."""
 
     model: str
     sequences: list[ScheduledSequence]
@@ -15,7 +15,7 @@ class RunStep(msgspec.Struct, frozen=True):
 
 
 class SequenceShare(msgspec.Struct, frozen=True, array_like=True):
-    """A `ScheduledSequence` of which the rank knows the first `known` entries of the block table; `blocks` follow.
+    """A `ScheduledSequence` without the first `known` block-table entries, which the rank has; `blocks` are the rest.
     `adapter`: the slot of its adapter, -1 for none."""
 
     sequence_id: str
@@ -42,17 +42,17 @@ class CopyBlocks(msgspec.Struct, frozen=True, tag="copy", array_like=True):
 
 
 class ProfileMemory(msgspec.Struct, frozen=True, tag="rehearse", array_like=True):
-    """All weights are loaded: compute the largest step, together, and report how much room it leaves."""
+    """Compute the largest step on all ranks and report how much memory it leaves. Sent when all weights are loaded."""
 
 
 class AllocateArena(msgspec.Struct, frozen=True, tag="arena", array_like=True):
-    """All ranks have room for this: keep keys and values in an arena of `arena_bytes`."""
+    """Allocate a KV arena of `arena_bytes`, which fits on all ranks."""
 
     arena_bytes: int
 
 
 class OffloadBlocks(msgspec.Struct, frozen=True, tag="offload", array_like=True):
-    """Copy whole KV blocks of `model` to host slots (block, slot), on every rank to its own."""
+    """Copy whole KV blocks of `model` to each rank's own host slots (block, slot)."""
 
     model: str
     offloads: list[tuple[int, int]]
@@ -82,7 +82,7 @@ class ReadAdapter(msgspec.Struct, frozen=True, tag="read_adapter", array_like=Tr
 
 
 class InstallAdapter(msgspec.Struct, frozen=True, tag="install_adapter", array_like=True):
-    """Compute with adapter `number` where sequences name `slot`."""
+    """Use adapter `number` for sequences that name `slot`."""
 
     model: str
     slot: int
@@ -90,21 +90,21 @@ class InstallAdapter(msgspec.Struct, frozen=True, tag="install_adapter", array_l
 
 
 class ClearSlot(msgspec.Struct, frozen=True, tag="clear_slot", array_like=True):
-    """No sequence names `slot` until an adapter is installed there again."""
+    """Free `slot`; no sequence names it until an adapter is installed there again."""
 
     model: str
     slot: int
 
 
 class ForgetAdapter(msgspec.Struct, frozen=True, tag="forget_adapter", array_like=True):
-    """Drop adapter `number`, where it was read."""
+    """Drop adapter `number` on the ranks that have read it."""
 
     model: str
     number: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
-    """End the process in good order."""
+    """Close the connections and end the process."""
 
 
 AdapterCommand = ReadAdapter | InstallAdapter | ClearSlot | ForgetAdapter
@@ -122,27 +122,27 @@ Command = (
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
-    """A rank's first word to its leader; `token` proves that it was told where by the leader itself."""
+    """A rank's first message to its leader; `token` proves that it has the leader's address from the store."""
 
     rank: int
     token: str
 
 
 class Divided(msgspec.Struct, frozen=True, tag="divided"):
-    """The rank has found the files and its device, and will meet the others."""
+    """The rank has found the files and its device, and joins the process groups next."""
 
     rank: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The rank has loaded its share: so many bytes of weights by model."""
+    """The rank has loaded its shard. `weight_bytes`: by model."""
 
     rank: int
     weight_bytes: dict[str, int] = {}
 
 
 class ArenaCapacity(msgspec.Struct, frozen=True, tag="room"):
-    """The rank has `arena_bytes` for keys and values."""
+    """The rank has room for a KV arena of `arena_bytes`."""
 
     rank: int
     arena_bytes: int
@@ -156,7 +156,7 @@ class AdapterRead(msgspec.Struct, frozen=True, tag="adapter_read"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The rank ends, since `error` happened to it; as a `consequence` if it only lost another rank."""
+    """The rank ends because of `error`; `consequence`: it only lost another rank."""
 
     rank: int
     error: str

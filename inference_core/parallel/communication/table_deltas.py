@@ -1,4 +1,4 @@
-"""Block tables on their way to the ranks of a mesh: a step carries only the entries that they have not heard yet."""
+"""Sends block tables to the ranks of a mesh incrementally: a step carries only the entries a rank does not have."""
 
 from typing import Any
 
@@ -6,24 +6,24 @@ from inference_core.errors import RankLostError
 from inference_core.parallel.communication.messages import RunStep, SequenceShare, StepCommand
 from inference_core.step_plan import ScheduledSequence
 
-# Sequences whose tables both ends remember; who was in no step for longest is forgotten first, on both alike.
+# How many sequences' tables both ends keep. Both evict the least recently scheduled sequence first.
 _MOST = 4096
 
 
 class SentTables:
-    """The leader's end for one model: what the others know of each sequence's table, a list that only grows."""
+    """The leader's end for one model: how much of each sequence's table, which only grows, the other ranks have."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[list[int], int]] = {}
 
     def command(self, step: RunStep) -> StepCommand:
-        """`step` for ranks that have been given every order so far."""
+        """Return `step` as a command for ranks that have received every command so far."""
         shares = [self._share(sequence) for sequence in step.sequences]
         _forget_oldest(self._known)
         return StepCommand(step.model, shares, step.rows)
 
     def forget(self) -> None:
-        """Lists were changed in the middle, or an order has not arrived: every table travels again."""
+        """Send every table in full again: tables were changed in the middle, or a command may not have arrived."""
         self._known.clear()
 
     def _share(self, sequence: ScheduledSequence) -> SequenceShare:
@@ -38,7 +38,7 @@ class SentTables:
 
 
 class ReceivedTables:
-    """The other end: keeps the tables, each one list for as long as it only grows."""
+    """A follower's end: keeps the tables, each as one list that is extended in place."""
 
     def __init__(self) -> None:
         self._tables: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What a server calls for a group of several cards: one core over all of them, led by this process."""
+"""Loads one core over several CUDA devices, led by this process."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,17 +22,17 @@ def load_device_mesh(
     knobs_file: Path | None = None,
     hosts: RankHosts = THIS_MACHINE,
 ) -> LocalMesh:
-    """`core` over devices number `cards` of every machine of `hosts`: each but the first gets a process of its own.
+    """Load `core` over devices `cards` (indices) of every machine of `hosts`; each but the first has its own process.
 
-    Call it on the thread that will step `core` of what it returns, whose `close` ends the other processes. A process
-    leads one mesh at a time. `mesh` has as many ranks as there are cards in all; None shares every layer among them.
-    Heads, inner columns and vocabularies that they do not divide are split unevenly. `device` "cpu" computes the same
-    on the host, slowly, each rank with `card_bytes` of its memory. `knobs_file`: where changes of knobs that are to be
-    kept are kept.
+    Call it on the thread that will step the returned mesh's `core`; the mesh's `close` ends the other processes. A
+    process leads one mesh at a time. `mesh` has as many ranks as there are cards in all; None: tensor parallel over
+    all cards. Heads, inner columns and vocabularies that do not divide evenly are split unevenly. `device` "cpu"
+    computes the same on the host, slowly, with `card_bytes` of memory per rank. `knobs_file`: stores knob changes that
+    outlast the process.
 
-    Raises MeshError for cards that are not there or cannot divide a model, ModelFileError for a bad file,
-    MemoryPlanError, with the arithmetic, for what does not fit on this process's card, and RankLostError, with the
-    words of the rank, if another one fails.
+    Raises MeshError for missing cards or a model that cannot be divided, ModelFileError for a bad file,
+    MemoryPlanError, with the arithmetic, if the model does not fit on this process's card, and RankLostError, with the
+    rank's error message, if another rank fails.
     """
     spec = DeviceMeshSpec(
         core=core,

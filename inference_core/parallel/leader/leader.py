@@ -1,4 +1,4 @@
-"""A replica's leader: brings its ranks together, loads its own share, and drives all of them through a Core."""
+"""A replica's leader: gathers its ranks, loads its own shard, and drives all ranks through a Core."""
 
 import logging
 import time
@@ -27,17 +27,17 @@ logger = logging.getLogger(__name__)
 
 
 def leader_key(replica: int) -> str:
-    """Where in the store a replica's leader says how it is reached."""
+    """The store key under which a replica's leader publishes its address."""
     return f"leader/{replica}"
 
 
 def publish(store: Any, spec: AnyMeshSpec) -> None:
-    """Tell every rank what is to be loaded, so that all of them agree by construction; rank 0 does."""
+    """Write the specification to the store, so that all ranks load the same. Rank 0 calls it."""
     store.set(SPEC_KEY, msgspec.json.encode(spec))
 
 
 def no_check() -> None:
-    """Nobody to look after: others start the ranks, and say when one has ended."""
+    """Check no ranks: the launcher that started them reports the ones that end."""
 
 
 class MeshLeader:
@@ -110,18 +110,18 @@ class MeshLeader:
             raise
 
     def _load(self, rank: Rank, store: Any, seconds: float) -> dict[str, int]:
-        """All ranks' weights; their bytes by model, over all ranks."""
+        """Load the weights on all ranks. Returns their bytes by model, summed over the ranks."""
         own = rank.load(store)
         others = self._followers.wait_ready(seconds)
         return {name: size + sum(ready.weight_bytes[name] for ready in others) for name, size in own.items()}
 
     def _allocate_arena(self, rank: Rank, seconds: float) -> int:
-        """As much as the rank with the least memory has, on all of them: block tables are the same everywhere."""
+        """Allocate arenas as large as the rank with the least memory allows, since all ranks share block tables."""
         self._followers.send(ProfileMemory())
         try:
             own = rank.arena_capacity(self._followers.check)
         except RankLostError:
-            self._followers.check(patience=1.0)  # who broke the collective may have said why
+            self._followers.check(patience=1.0)  # the rank that broke the collective may have reported why
             raise
         capacities = [own, *(report.arena_bytes for report in self._followers.wait_capacities(seconds))]
         logger.info("arenas of %s on each rank: the least of %s", format_bytes(min(capacities)),
@@ -131,7 +131,7 @@ class MeshLeader:
         return min(capacities)
 
     def close(self) -> None:
-        """End all ranks of the replica in good order; idempotent."""
+        """Stop all ranks of the replica; idempotent."""
         self.leader.stop()
         self._followers.close()
         self._connections.close()

@@ -27,11 +27,12 @@ logger = logging.getLogger(__name__)
 def load_group(
     spec: DeviceGroupSpec, cache_dir: Path, *, knobs_file: Path | None = None, hosts: RankHosts = THIS_MACHINE
 ) -> Core:
-    """The group's models over its cards, on the calling thread, which is to drive the core too. The cards are on the
-    machines of `hosts`, as many on each.
+    """Load the group's models over its cards, spread evenly over the machines of `hosts`.
 
-    `knobs_file` is where changed knobs that shall outlast the process are kept. `Core.close` ends the ranks of a group
-    of several cards. Raises ModelFileError, MeshError, or MemoryPlanError with the arithmetic.
+    Call it on the thread that will drive the core.
+
+    `knobs_file` stores knob changes that outlast the process. `Core.close` ends the ranks of a group of several cards.
+    Raises ModelFileError, MeshError, or MemoryPlanError with the arithmetic.
     """
     try:
         if spec.cards == 1:
@@ -41,7 +42,7 @@ def load_group(
         raise MemoryPlanError(f"{spec.name}: {error}") from None
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(
-            f"{spec.name}: a card's memory ended while the models were loaded ({error}); plan for fewer or smaller "
+            f"{spec.name}: a card ran out of memory while the models were loaded ({error}); plan for fewer or smaller "
             "models, more cards, or larger ones"
         ) from None
 
@@ -61,7 +62,7 @@ def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None
             knobs_file=knobs_file,
         )
     device = torch.device("cuda", spec.first_card)
-    # Kernels are launched on the thread's own device, which is card 0 unless it says otherwise.
+    # Kernels are launched on the thread's current device, which is card 0 by default.
     torch.cuda.set_device(device)
     _compare_card(spec, device)
     return load_device_core(
@@ -105,7 +106,7 @@ def _require_host_memory(spec: DeviceGroupSpec) -> None:
 
 
 def _compare_card(spec: DeviceGroupSpec, device: torch.device) -> None:
-    """Say so if the card is smaller than planned; what is left for keys and values is worked out from the card."""
+    """Log a warning if the card is smaller than planned; the KV arena is sized from the real card."""
     properties = torch.cuda.get_device_properties(device)
     logger.info("%s: card %d is %s, %s", spec.name, spec.first_card, properties.name,
                 format_bytes(properties.total_memory))  # fmt: skip

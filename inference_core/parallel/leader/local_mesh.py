@@ -16,12 +16,12 @@ from inference_core.parallel.topology.mesh_spec import AnyMeshSpec
 
 
 class LocalMesh:
-    """One replica, in `hosts`, as a context manager. `core` is driven as any other Core, on the thread that made this.
+    """One replica on `hosts`, as a context manager. Drive `core` like any other Core, on the thread that made this.
 
-    `knobs_file`: where changes of knobs that are to be kept are kept. A process leads one mesh at a time.
+    `knobs_file`: stores knob changes that outlast the process. A process leads one mesh at a time.
 
-    Raises MeshError for more than one replica, since each has a leader of its own (see `python -m
-    inference_core.parallel`), and what `LedMesh` raises.
+    Raises MeshError for more than one replica, since each needs its own leader (see `python -m
+    inference_core.parallel`), and the errors of `MeshLeader`.
     """
 
     def __init__(

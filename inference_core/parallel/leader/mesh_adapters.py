@@ -1,4 +1,4 @@
-"""The adapters of a mesh's model, as its leader sees them: every rank holds and installs its own part."""
+"""The leader's view of a mesh model's adapters: every rank holds and installs its own part."""
 
 import itertools
 from pathlib import Path
@@ -12,7 +12,7 @@ from inference_core.parallel.communication.messages import ClearSlot, ForgetAdap
 
 
 class AdapterCommands(Protocol):
-    """What executes orders about adapters on all ranks of a replica (`ReplicaExecutor`)."""
+    """Executes adapter commands on all ranks of a replica (`ReplicaExecutor`)."""
 
     def read_adapter(self, command: ReadAdapter) -> None: ...
 
@@ -24,7 +24,7 @@ class AdapterCommands(Protocol):
 
 
 class MeshAdapterBank(AdapterBank):
-    """Slots on every rank, all of which hold the same adapters. `own`: those of the leader's rank."""
+    """Slots on every rank, all with the same adapters. `own`: the bank of the leader's rank."""
 
     def __init__(self, model: str, config: ModelConfig, own: AdapterBank, commands: AdapterCommands) -> None:
         self.num_slots = own.num_slots
@@ -36,7 +36,7 @@ class MeshAdapterBank(AdapterBank):
         self._next = itertools.count()
 
     def read(self, folder: Path) -> Adapter:
-        """Every rank reads the folder, on its own machine, and keeps its part."""
+        """Have every rank read the folder on its own machine and keep its part."""
         adapter, number = read_adapter(folder, self._config), next(self._next)
         self._commands.read_adapter(ReadAdapter(self._model, number, str(folder), adapter.digest))
         self._numbers[adapter] = number
@@ -52,5 +52,5 @@ class MeshAdapterBank(AdapterBank):
         self._commands.forget_adapter(ForgetAdapter(self._model, self._numbers.pop(adapter)))
 
     def bytes_of(self, adapter: Adapter) -> int:
-        """Of all ranks together; what several hold alike is counted once."""
+        """Bytes over all ranks; parts that several ranks hold count once."""
         return self._own.bytes_of(adapter)

@@ -1,4 +1,4 @@
-"""The leader's ModelRunner: hands each step to all ranks of its replica, computes its own share, samples."""
+"""The leader's ModelRunner: sends each step to all ranks of its replica, computes its own shard, samples."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -34,19 +34,19 @@ from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
 
 T = TypeVar("T")
-# How long the others may take to say why, once a collective has failed.
+# How long to wait for the other ranks' error reports after a collective has failed.
 _FAILURE_REPORT_SECONDS = 2.0
 
 
 class ReplicaExecutor:
-    """Executes orders on all ranks of a replica, this one included; shared by the runners of all models.
+    """Executes commands on all ranks of a replica, this one included; shared by the runners of all models.
 
-    Whatever fails after an order was given leaves ranks waiting for each other, so the first failure ends the mesh:
-    it raises RankLostError, as does every order after it.
+    A failure after a command was sent leaves ranks waiting for each other, so the first failure ends the mesh: it
+    raises RankLostError, and so does every later command.
     """
 
     def __init__(self, rank: Rank, followers: Followers, step_seconds: float) -> None:
-        """`step_seconds`: a device that takes longer for a step is taken for one that waits for a lost rank."""
+        """`step_seconds`: a device that takes longer for a step counts as waiting for a lost rank."""
         self._rank = rank
         self._followers = followers
         self._step_seconds = step_seconds
@@ -58,7 +58,7 @@ class ReplicaExecutor:
         try:
             logits = self._on_all_ranks(tables.command(step), lambda: self._rank.runner.run(step))
         except BaseException:
-            tables.forget()  # the others may not have been told
+            tables.forget()  # the other ranks may not have received the command
             raise
         assert logits is not None  # this rank is the leader
         return logits
@@ -77,7 +77,7 @@ class ReplicaExecutor:
         self._on_all_ranks(command, lambda: self._rank.runner.restore_blocks(command))
 
     def read_adapter(self, command: ReadAdapter) -> None:
-        """Every rank reads its part. Raises ModelFileError, and leaves nothing of it anywhere, if one cannot."""
+        """Have every rank read its part. If one cannot, drop it on all ranks and raise ModelFileError."""
         if self._lost is not None:
             raise RankLostError(self._lost)
         self._rank.runner.read_adapter(command)
@@ -101,7 +101,7 @@ class ReplicaExecutor:
         self._on_all_ranks(command, lambda: self._rank.runner.forget_adapter(command))
 
     def stop(self) -> None:
-        """Let all ranks end; a rank that has gone already is no error."""
+        """Tell all ranks to end; ranks that have ended already are ignored."""
         if self._lost is None:
             self._lost = "the mesh was stopped"
             try:
@@ -127,7 +127,7 @@ class ReplicaExecutor:
             raise RankLostError(why) from error
 
     def _failure_cause(self, error: Exception) -> str:
-        """A broken collective says only that a connection ended; the rank that broke it may have said more."""
+        """Return the failed rank's own report if any; a broken collective says only that a connection ended."""
         try:
             self._followers.check(patience=_FAILURE_REPORT_SECONDS)
         except RankLostError as lost:
@@ -141,9 +141,8 @@ class ReplicaExecutor:
 
 
 class MeshRunner(LogitsRunner):
-    """One model of a mesh for `Core`. `config` is the whole model's; `layout` is that of the rank with the largest
-    blocks, so that block ids mean the same on all of them. `slots`: those of adapters on this rank, None without
-    any."""
+    """One model of a mesh for `Core`. `config`: the whole model's. `layout`: of the rank with the largest blocks, so
+    that block ids mean the same on all ranks. `slots`: this rank's adapter slots, None without adapters."""
 
     def __init__(
         self,
@@ -165,12 +164,12 @@ class MeshRunner(LogitsRunner):
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         wanted = sampled_rows(sequences) if rows is None else rows
-        # The others neither sample nor need to know how: prompts and answers so far stay here.
+        # Only the leader samples: prompts, outputs and sampling parameters stay here.
         bare = [
             ScheduledSequence(s.sequence_id, s.token_ids, s.start, s.block_table, None, adapter=s.adapter)
             for s in sequences
         ]
-        # Whatever the ranks compute on, the host draws.
+        # The host samples, whatever device the ranks compute on.
         return self._leader.run(RunStep(self.info.name, bare, wanted)).cpu()
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""A rank that follows: joins its leader, loads its share, executes orders until told to stop."""
+"""A follower rank: joins its leader, loads its shard, and executes commands until `Stop`."""
 
 import contextlib
 import os
@@ -39,14 +39,14 @@ _GRACE_SECONDS = 3.0
 
 
 def read_spec(store: Any) -> AnyMeshSpec:
-    """What rank 0 has published; waits for it."""
+    """Wait for the specification that rank 0 publishes, and return it."""
     return decode_mesh_spec(store.get(SPEC_KEY))
 
 
 def follow(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_dir: Path) -> None:
-    """Serve as one rank until the leader says stop.
+    """Serve as one rank until the leader sends `Stop`.
 
-    Raises RankLostError when the leader is gone; of anything else that goes wrong here it is told before it is raised.
+    Raises RankLostError when the leader is gone. Any other error is reported to the leader and then raised.
     """
     replica = spec.mesh.position(environment.rank).replica
     link = LeaderLink(store.get(leader_key(replica)).decode(), environment.rank, spec.join_seconds)
@@ -63,7 +63,7 @@ def follow(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_di
 
 
 def _end_with_leader(link: LeaderLink) -> None:
-    """However long a collective would go on waiting: without its leader this process is of no use to anybody."""
+    """End this process soon after its leader, even if a collective is still waiting."""
     link.wait_until_gone()
     time.sleep(_GRACE_SECONDS)
     os._exit(1)
@@ -106,7 +106,7 @@ def _serve(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_di
 
 
 def _refusal(rank: Rank, command: ReadAdapter) -> str | None:
-    """Why this rank cannot serve an adapter; None if it has read it."""
+    """Read an adapter. Returns the reason if this rank cannot serve it, else None."""
     try:
         rank.runner.read_adapter(command)
     except ModelFileError as error:

@@ -1,4 +1,4 @@
-"""Starts the ranks of one machine as processes, and ends them together; where ranks run, if not all of them here."""
+"""Starts the ranks of one machine as processes and ends them together; names the machines of a mesh."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ _GRACE_SECONDS = 10.0
 
 
 class LocalRanks:
-    """Processes of this machine's ranks. They end by themselves when their leader does; `close` sees to it."""
+    """Processes of this machine's ranks. They end when their leader ends; `close` makes sure of it."""
 
     def __init__(self, environments: Sequence[RankEnvironment], arguments: Sequence[str] = ()) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -46,7 +46,7 @@ class LocalRanks:
             raise RankLostError(f"{causes} ended; see its log")
 
     def wait(self) -> int:
-        """Wait for all to end; when one ends badly, end the others. The exit status for the launcher."""
+        """Wait until all end; if one fails, end the others. Returns the exit status for the launcher."""
         while True:
             codes = [process.poll() for process in self._processes.values()]
             failed = next((code for code in codes if code), None)
@@ -86,8 +86,9 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankHosts:
-    """Where the ranks of a mesh run: as many on each of `nodes` machines, in their order. The first of them is the
-    leader's, and `master` its address. `start` starts the others from their environments and a program's arguments."""
+    """The machines of a mesh: its ranks are spread evenly over `nodes` machines, in order. The first machine is the
+    leader's; `master` is its address. `start` starts the other ranks, given their environments and a program's
+    arguments."""
 
     master: str = LOOPBACK
     nodes: int = 1

@@ -1,4 +1,4 @@
-"""One process of a mesh, leader or not: its shares, its connections, and from the two the runner of orders."""
+"""One process of a mesh, leader or follower: its shards, its connections, and the runner built from both."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,11 +40,11 @@ class Rank:
         self.connections = Connections(self._environment, spec.mesh, store, self.loader.device, spec.step_seconds)
 
     def load(self, store: Any) -> dict[str, int]:
-        """Read this rank's weights; their bytes by model."""
+        """Read this rank's weights. Returns their bytes by model."""
         return self.loader.load(store, self.connections.group)
 
     def arena_capacity(self, check_ranks: Callable[[], None]) -> int:
-        """Bytes for keys and values beside the largest step. `check_ranks`: see `wait_for_device`."""
+        """Bytes left for keys and values during the largest step. `check_ranks`: see `wait_for_device`."""
 
         def profile_step(models: dict[str, RankModel], step: RunStep) -> None:
             self._runner(models).run(step)
@@ -53,7 +53,7 @@ class Rank:
         return self.loader.arena_capacity(profile_step)
 
     def allocate_arena(self, arena_bytes: int) -> None:
-        """From here on `runner` executes orders."""
+        """Allocate the arena and build `runner`, which then executes commands."""
         self.runner = self._runner(self.loader.stages(arena_bytes))
 
     def _runner(self, models: dict[str, RankModel]) -> RankRunner:

@@ -1,4 +1,4 @@
-"""A rank's part of every adapter: cut as the layers are that it belongs to, read from the folder by the rank itself."""
+"""A rank's part of every adapter, split like the layers it changes. The rank reads it from the folder itself."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from inference_core.parallel.topology.splits import RankShare
 
 
 class RankAdapters:
-    """The adapters of one model, by the numbers that the leader gives them; `bank`: the slots of this rank's stage."""
+    """The adapters of one model, by the leader's numbers; `bank`: the slots of this rank's stage."""
 
     def __init__(self, whole: ModelConfig, share: RankShare, bank: AdapterBank) -> None:
-        """`whole` is the undivided model, of which this rank holds `share`."""
+        """`whole`: the undivided model's settings; `share`: the part of it that this rank holds."""
         self.bank = bank
         self._whole = whole
         self._share = share
@@ -26,17 +26,17 @@ class RankAdapters:
     def read(self, number: int, folder: Path, digest: bytes) -> None:
         """Keep this rank's part of the adapter in `folder` as `number`.
 
-        Raises ModelFileError for a bad folder, and for one whose content is not the leader's, named by `digest`.
+        Raises ModelFileError for a bad folder, and for one whose content differs from the leader's `digest`.
         """
         adapter = read_adapter(folder, self._whole)
         if adapter.digest != digest:
-            raise ModelFileError(f"{folder} holds another adapter on this machine than on the leader's; copy that one")
+            raise ModelFileError(f"{folder} on this machine differs from the leader's; copy the leader's folder here")
         part = shard_adapter(adapter, self._share, self._whole)
         self.bank.hold(part)
         self._parts[number] = part
 
     def install(self, slot: int, number: int) -> None:
-        """Compute with adapter `number` where sequences name `slot`."""
+        """Use adapter `number` for sequences that name `slot`."""
         self.bank.install(slot, self._parts[number])
 
     def forget(self, number: int) -> None:
@@ -47,10 +47,10 @@ class RankAdapters:
 
 
 def shard_adapter(adapter: Adapter, share: RankShare, config: ModelConfig) -> Adapter:
-    """The part of `adapter`, of a model of `config`, that belongs to `share`: an adapter of `share.config(config)`.
+    """Return the part of `adapter` (of a `config` model) that belongs to `share`: an adapter of `share.config(config)`.
 
-    Where a layer is split by its outputs, B is; where by its inputs, A is: every rank then adds its part of the
-    low-rank product to its part of the layer's, and the sum over the ranks that is taken anyway is that of both.
+    B is split if the layer is split by outputs, A if it is split by inputs. Each rank adds its part of the low-rank
+    product to its part of the layer's output, so the layer's own all-reduce sums both.
     """
     layers = adapter.layers[share.layers.start : share.layers.stop]
     parts = [{name: _part(name, low, share, config.head_dim) for name, low in layer.items()} for layer in layers]

@@ -1,4 +1,4 @@
-"""What every rank does with a step: its share of the pipeline, micro-batch by micro-batch."""
+"""Runs a step on one rank: its part of the pipeline, micro-batch by micro-batch."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from inference_core.step_plan import ScheduledSequence
 
 
 class RankModel:
-    """One model's stage on this rank, and how wide each shard's part of its vocabulary is. `whole`: undivided."""
+    """One model's stage on this rank. `vocabulary_widths`: vocabulary rows of each shard. `whole`: undivided."""
 
     def __init__(self, stage: Stage, share: RankShare, vocabulary_widths: list[int], whole: ModelConfig) -> None:
         self.stage = stage
@@ -37,11 +37,11 @@ class RankModel:
 
 
 class RankRunner:
-    """Executes orders on one rank; all ranks of a replica execute the same ones in the same order.
+    """Executes commands on one rank; all ranks of a replica execute the same commands in the same order.
 
-    A step is cut into micro-batches of at least `min_micro_batch_tokens`, at most `max_micro_batches`. Activations
-    go from stage to stage; the last stage applies its head once to all rows, gathers the vocabulary on its first rank,
-    which sends the logits to the leader.
+    A step is cut into at most `max_micro_batches` of at least `min_micro_batch_tokens`. Activations go from stage to
+    stage. The last stage applies its head once to all rows and gathers the vocabulary on its first rank, which sends
+    the logits to the leader.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class RankRunner:
 
     def _adapters(self, model: str) -> RankAdapters:
         adapters = self.models[model].adapters
-        assert adapters is not None  # a leader without slots gives no orders about adapters
+        assert adapters is not None  # a leader without slots sends no adapter commands
         return adapters
 
     def run(self, step: RunStep) -> torch.Tensor | None:
-        """Compute the step; on the leader the logits float32 [rows, vocabulary], None on all other ranks."""
+        """Compute the step. Returns the logits float32 [rows, vocabulary] on the leader, None on other ranks."""
         model = self.models[step.model]
         pieces = self._micro_batches(step.sequences)
         with torch.inference_mode():
@@ -120,7 +120,7 @@ class RankRunner:
         return pieces
 
     def _received(self, model: RankModel, tokens: int) -> torch.Tensor | None:
-        """What the stage before has computed of `tokens` tokens; None in the first stage."""
+        """Receive the previous stage's activations of `tokens` tokens; None in the first stage."""
         stage = model.stage
         if model.share.first:
             return None
@@ -149,12 +149,12 @@ class RankRunner:
 
 
 def _rows(hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    """Those rows, asked for without waiting for the device."""
+    """Select `rows` of `hidden`, without waiting for the device."""
     index = torch.tensor(rows, dtype=torch.int64, pin_memory=hidden.is_cuda)
     return hidden.index_select(0, index.to(hidden.device, non_blocking=True))
 
 
 def _within(rows: list[int], begin: int, count: int) -> list[int]:
-    """Of ascending `rows`, those in [begin, begin + count), counted from `begin`."""
+    """The ascending `rows` within [begin, begin + count), relative to `begin`."""
     low, high = bisect_left(rows, begin), bisect_left(rows, begin + count)
     return [row - begin for row in rows[low:high]]

@@ -1,4 +1,4 @@
-"""One hash of every model file per machine, and the same on all machines: ranks read their shares only."""
+"""Checks that every machine has the same model files, with one hash per machine: ranks read only their own shards."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -12,9 +12,9 @@ from inference_core.parallel.topology.environment import RankEnvironment
 def check_checkpoint_hashes(
     environment: RankEnvironment, store: Any, files: Iterable[tuple[str, Checkpoint]], seconds: float
 ) -> dict[str, str]:
-    """The content hash of every model by its name; each machine's first rank reads the files for it, if need be.
+    """Return the content hash of every model by name. Each machine's first rank hashes the files, unless cached.
 
-    `files`: names with checkpoints, the same on all ranks. `seconds`: how long others may take to read.
+    `files`: names with checkpoints, the same on all ranks. `seconds`: timeout for the other ranks' hashes.
     Raises MeshError if this machine's file differs from that of the first machine.
     """
     machine = environment.rank // environment.local_world_size
@@ -27,6 +27,6 @@ def check_checkpoint_hashes(
         agreed[name] = store.get(own).decode()
         if agreed[name] != store.get(first).decode():
             raise MeshError(
-                f"{name}: the file {checkpoint.path} on machine {machine} is not the one on machine 0; copy that one"
+                f"{name}: the file {checkpoint.path} on machine {machine} differs from machine 0's; copy that one"
             )
     return agreed

@@ -1,4 +1,4 @@
-"""A rank's shares on the CPU: divides the models, checks memory, reads its part of each file."""
+"""A rank's shards on the CPU: divides the models, checks memory, reads its part of each file."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ from inference_core.parallel.topology.splits import RankShare
 
 
 def divide_models(spec: MeshSpec, cache_dir: Path) -> list[DividedModel[ModelSpec]]:
-    """Open every model and divide it. Raises ModelFileError, MeshError and, for blocks that no slab takes,
+    """Open every model and divide it. Raises ModelFileError, MeshError and, for blocks larger than a slab,
     MemoryPlanError."""
     divided = []
     for model in spec.core.models:
@@ -94,12 +94,12 @@ class CpuShardLoader(RankShardLoader):
     def _stage(self, model: DividedModel[ModelSpec], arena: torch.Tensor) -> RankModel:
         weights, group = self._loaded[model.spec.name]
         layout = layout_of(model.spec, weights.config)
-        # No position lies beyond what the arena holds, whatever length a file claims.
+        # No sequence is longer than the arena, whatever maximum length a file claims.
         positions = min(model.max_context, arena.numel() // model.layout.bytes_per_token)
         attention_type: type[AttentionBackend] = CpuAttention if cpu.AVAILABLE else ReferenceAttention
         attention = attention_type(weights.config, layout, arena, rotary_table(weights.config, positions))
         addresses = BlockAddresses(layout.block_size, model.layout.block_bytes, self.slab_bytes)
-        # Adapters lose no more than the weights that they are added to.
+        # Adapters are stored at least as exactly as the weights that they are added to.
         storage: Storage = "float32" if model.spec.compute == "float32" else "bfloat16"
         slots = model.spec.max_adapters
         adapters = TorchAdapterBank(weights.config, slots, storage) if slots else None
@@ -122,7 +122,7 @@ class CpuShardLoader(RankShardLoader):
 def check_shard_memory(
     spec: MeshSpec, models: list[DividedModel[ModelSpec]], inside: int, local_ranks: int, available: int
 ) -> None:
-    """Refuse what cannot fit, naming every term; `inside` is the rank's number within its replica."""
+    """Raise MemoryPlanError, with every term, if the ranks do not fit. `inside`: the rank's index in its replica."""
     needs = []
     for model in models:
         share = model.shares[inside]
@@ -139,7 +139,7 @@ def check_shard_memory(
 
 
 def load_weights(shard: ShardCheckpoint, share: RankShare, model: ModelSpec, cache_dir: Path) -> StageWeights:
-    """What one rank holds, packed as for a whole model and kept under `cache_dir` for the next start."""
+    """Load one rank's weights, packed as for a whole model and cached under `cache_dir` for the next start."""
     linears = load_linears(shard, held_projections(shard, share), model.compute, cache_dir)
     return StageWeights(
         config=shard.config,

@@ -1,4 +1,4 @@
-"""A rank's shares on a device of its own: weights repacked for the kernels, then what a step takes, then the arena."""
+"""A rank's shards on its own device: repacks weights for the kernels, measures the largest step, sizes the arena."""
 
 import logging
 import os
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 class DeviceShardLoader(RankShardLoader):
     """See `RankShardLoader`. Raises ModelFileError, MeshError and MemoryPlanError for what cannot be divided or placed.
 
-    `profile` measures what the largest step takes; None is by the device's own means.
+    `profile` measures the memory of the largest step; None: the device's own profiler.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DeviceShardLoader(RankShardLoader):
             capacity,
             graphs=graphs,
             buckets=buckets,
-            # As many as a step has at most, so that a leader never waits within a step, which a lost rank may hang.
+            # One per micro-batch, so that a leader never waits within a step, where a lost rank would hang it.
             staging_buffers=spec.max_micro_batches if spec.mesh.pipeline > 1 else 1,
         )
         return RankModel(stage, share, model.vocabulary_widths(spec.mesh.tensor), model.config)
@@ -155,7 +155,7 @@ def load_shard(
     cache_dir: Path,
     group: TensorGroup,
 ) -> DeviceDecoder:
-    """A rank's part of the network on `device`, repacked for its kernels; the arena comes later (`over`)."""
+    """Load a rank's part of the network on `device`, repacked for its kernels. `over` attaches the arena later."""
     dtype = DTYPES[model.spec.activations]
     linears = stored_linears(shard, model.spec.compute, dtype, device, cache_dir, held_projections(shard, share))
     head = linears["head"] if share.last else None
@@ -176,13 +176,13 @@ def load_shard(
 
 
 def rank_device(spec: DeviceMeshSpec, environment: RankEnvironment) -> torch.device:
-    """The device of a rank, made this thread's current one. Raises MeshError if the machine has none for it."""
+    """Return the rank's device and make it this thread's current one. Raises MeshError if the machine lacks it."""
     if spec.device == "cpu":
         return torch.device("cpu")
     local, ranks = environment.local_rank, environment.local_world_size
     devices = list(range(ranks)) if spec.devices is None else spec.devices
     if len(devices) != ranks or len(set(devices)) != ranks:
-        raise MeshError(f"devices {devices} for {ranks} ranks on a machine; name as many different ones")
+        raise MeshError(f"devices {devices} for {ranks} ranks on a machine; name {ranks} different devices")
     there = torch.cuda.device_count()
     if devices[local] >= there:
         raise MeshError(
@@ -195,8 +195,8 @@ def rank_device(spec: DeviceMeshSpec, environment: RankEnvironment) -> torch.dev
 
 
 def largest_step(model: DividedModel[DeviceModelSpec], tokens: int, sequences: int, drafts: int) -> RunStep:
-    """As many tokens and sequences as a step may have, and rows of logits for `drafts` more of the tokens. All write to
-    the same blocks, which hold nothing yet, and go through an empty slot for adapters where there is one."""
+    """A step of the given size with rows of logits for `drafts` more tokens. All sequences write to the same unused
+    blocks, and use an empty adapter slot if there are slots."""
     slot = 0 if model.spec.max_adapters else -1
     shares, left = [], tokens
     for number in range(min(sequences, tokens)):

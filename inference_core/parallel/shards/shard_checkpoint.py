@@ -1,4 +1,4 @@
-"""One rank's part of a model file, seen as the checkpoint of a smaller model: only that part is ever read."""
+"""One rank's part of a model file as the checkpoint of a smaller model. Reads only that part of the file."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +20,9 @@ _Cut = Callable[[str], PackedTensor]
 
 
 def split_units(checkpoint: Checkpoint) -> SplitUnits:
-    """How finely the file lets row-parallel layers be cut: never inside a group of weights that share a scale.
+    """The smallest units in which row-parallel layers can be split: never inside a group of weights with one scale.
 
-    The inner columns are the outputs of gate and up as well, which some files pack several to an integer.
+    Inner columns are also the outputs of gate and up, and some files pack several of these into one integer.
     """
 
     layers = [f"model.layers.{i}" for i in range(checkpoint.config.num_layers)]
@@ -35,14 +35,14 @@ def split_units(checkpoint: Checkpoint) -> SplitUnits:
 
 
 class ShardCheckpoint(Checkpoint):
-    """The share of one rank. Layers are counted from 0 and settings are those of `RankShare.config`.
+    """The shard of one rank. Layers count from 0; the settings are those of `RankShare.config`.
 
-    `tensors` has the embedding in the first stage only, and final norm and head in the last one; a tied head is the
-    embedding's rows, so that a last stage has them, too.
+    `tensors` has the embedding only in the first stage, and final norm and head only in the last. A tied head is the
+    embedding's rows, so the last stage has these too.
     """
 
     def __init__(self, whole: Checkpoint, share: RankShare, file_fingerprint: str | None = None) -> None:
-        """`file_fingerprint`: of the whole file where it is known, so that nobody reads the file for it."""
+        """`file_fingerprint`: content hash of the whole file if known, so that the file is not read for it."""
         super().__init__(whole.path, None)
         self._file_fingerprint = file_fingerprint
         self._whole = whole
@@ -59,14 +59,14 @@ class ShardCheckpoint(Checkpoint):
 
     @cached_property
     def fingerprint(self) -> str:
-        """The file's, and which part of it this is."""
+        """The file's content hash, and which part of it this is."""
         share = msgspec.json.encode(self._share, enc_hook=_borders)
         part = hashlib.blake2b(share, digest_size=8).hexdigest()
         return f"{self._file_fingerprint or self._whole.fingerprint}-part-{part}"
 
 
 class _Tensors(Mapping[str, PackedTensor]):
-    """Maps local names to cuts of the file's tensors, each made when asked for."""
+    """Maps local names to parts of the file's tensors, each made on access."""
 
     def __init__(self, whole: Checkpoint, share: RankShare) -> None:
         self._whole = whole
@@ -135,7 +135,7 @@ def _borders(indices: range) -> tuple[int, int]:
 
 
 def rows_of_heads(heads: range, head_dim: int) -> range:
-    """Outputs of a projection that belong to those heads."""
+    """The output rows of a projection that belong to `heads`."""
     return range(heads.start * head_dim, heads.stop * head_dim)
 
 

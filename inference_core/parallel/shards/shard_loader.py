@@ -1,4 +1,4 @@
-"""The seam of loading: how one rank of a mesh comes to its stages of all models, whatever it computes on."""
+"""The interface that loads one rank's stages of all models, on any kind of device."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -31,7 +31,7 @@ ProfileStep = Callable[[dict[str, RankModel], RunStep], None]
 
 @dataclass(slots=True, frozen=True)
 class DividedModel(Generic[Spec]):
-    """A model of the mesh before anything of it is read. `layout`: of the rank whose blocks are the largest."""
+    """A model of the mesh before its weights are read. `layout`: of the rank whose blocks are the largest."""
 
     spec: Spec
     checkpoint: Checkpoint
@@ -44,7 +44,7 @@ class DividedModel(Generic[Spec]):
 
     @property
     def max_context(self) -> int:
-        """Tokens of prompt and answer together: what is asked for, and what the model was trained for at most."""
+        """Tokens of prompt and answer together: the requested number, at most the model's trained length."""
         return min(self.spec.max_context or self.config.max_position, self.config.max_position)
 
     def vocabulary_widths(self, tensor_ranks: int) -> list[int]:
@@ -69,7 +69,7 @@ def divide_model(
     layout_of: Callable[[Spec, ModelConfig], KVLayout],
     slab_bytes: int,
 ) -> DividedModel[Spec]:
-    """Raises MeshError for what cannot be divided and MemoryPlanError for blocks that no slab takes."""
+    """Divide a model. Raises MeshError if it cannot be divided, MemoryPlanError for blocks larger than a slab."""
     shares = divide(checkpoint.config, terms.mesh, split_units(checkpoint), uneven=terms.uneven_splits)
     layouts = [layout_of(spec, share.config(checkpoint.config)) for share in shares]
     largest = max(layouts, key=lambda layout: layout.block_bytes)
@@ -82,19 +82,19 @@ def divide_model(
 
 
 def held_projections(shard: ShardCheckpoint, share: RankShare) -> list[Projection]:
-    """The linear layers of a rank: the head belongs to the last stage."""
+    """The linear layers that a rank holds; the head belongs to the last stage."""
     return [projection for projection in projections(shard) if projection.name != "head" or share.last]
 
 
 class RankShardLoader(ABC):
-    """One rank's parts of a mesh's models.
+    """Loads one rank's shards of a mesh's models.
 
     Contract: the constructor divides the models without reading weights. Then call `load`, `arena_capacity` and
     `stages`, each on all ranks of a replica before the next on any.
     """
 
     device: torch.device
-    # How many drafted tokens a step may have: memory is set aside for their logits.
+    # How many drafted tokens a step may have; memory is reserved for their logits.
     most_drafts: int
 
     @property
@@ -103,26 +103,26 @@ class RankShardLoader(ABC):
 
     @abstractmethod
     def load(self, store: Any, group: TensorGroup) -> dict[str, int]:
-        """Read this rank's weights, and nothing else; returns their bytes by model.
+        """Read only this rank's weights. Returns their bytes by model.
 
-        Raises MemoryPlanError, with the arithmetic, if they cannot fit, and MeshError if the files of this machine are
-        not those of the others.
+        Raises MemoryPlanError, with the arithmetic, if they do not fit, and MeshError if this machine's files differ
+        from those of the other machines.
         """
 
     @abstractmethod
     def arena_capacity(self, profile_step: ProfileStep) -> int:
-        """Bytes that this rank has for keys and values, beside what the largest step takes.
+        """Bytes left on this rank for keys and values during the largest step.
 
-        Raises MemoryPlanError, with the arithmetic, if there are none.
+        Raises MemoryPlanError, with the arithmetic, if none are left.
         """
 
     @abstractmethod
     def stages(self, arena_bytes: int) -> dict[str, RankModel]:
-        """Every model's stage over an arena of that size."""
+        """Build every model's stage over an arena of `arena_bytes`."""
 
     @abstractmethod
     def knobs(self, file: Path | None) -> LiveKnobs:
-        """What the models start with, and where changes that are to be kept are kept."""
+        """The models' initial knobs; `file` stores changes that outlast the process."""
 
     @property
     @abstractmethod
@@ -130,4 +130,4 @@ class RankShardLoader(ABC):
 
     @abstractmethod
     def use_threads(self, threads: int) -> None:
-        """Give this rank's kernels their threads (0: its part of the machine's CPUs), where they have any."""
+        """Set the threads of this rank's CPU kernels (0: its share of the machine's CPUs); ignored on devices."""

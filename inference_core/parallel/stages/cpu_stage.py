@@ -1,4 +1,4 @@
-"""A stage on the CPU: native kernels operator by operator, or plain torch where they were not built."""
+"""A stage on the CPU: native kernels operator by operator, or plain torch if they were not built."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.stages.stage import Stage
 from inference_core.step_plan import ScheduledSequence
 
-# Adds what a layer's adapters give of x [T, inputs] to [T, outputs].
+# Adds the output of a layer's adapters for x [T, inputs] to [T, outputs].
 _Add = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 @dataclass(slots=True, frozen=True)
 class StageWeights:
-    """What a rank holds of the network; the parts that its stage lacks are None."""
+    """A rank's weights; parts that belong to other stages are None."""
 
     config: ModelConfig
     vocabulary: range
@@ -59,7 +59,7 @@ class CpuStage(Stage):
     def _embed(self, sequences: list[ScheduledSequence]) -> torch.Tensor:
         """Each rank looks up the tokens of its own vocabulary rows and adds zeros for the others."""
         weights = self.weights
-        assert weights.embedding is not None  # the mesh asks first stages only
+        assert weights.embedding is not None  # called on first stages only
         token_ids = [token for sequence in sequences for token in sequence.token_ids]
         mine = [weights.vocabulary.start <= token < weights.vocabulary.stop for token in token_ids]
         if all(mine) and self._group.size == 1:
@@ -95,7 +95,7 @@ class CpuStage(Stage):
         return hidden
 
     def _add(self, linear: Linear, add_adapters: _Add, x: torch.Tensor, hidden: torch.Tensor) -> None:
-        """hidden += the row-parallel `linear` of `x` and what adapters add to it, summed over the ranks."""
+        """hidden += the row-parallel `linear` of `x` plus its adapters' output, summed over the ranks."""
         if self._group.size == 1:
             linear.apply(x, hidden, accumulate=True)
             add_adapters(x, hidden)
@@ -107,7 +107,7 @@ class CpuStage(Stage):
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         weights = self.weights
-        assert weights.final_norm is not None  # the mesh asks last stages only
+        assert weights.final_norm is not None  # called on last stages only
         assert weights.head is not None
         final = torch.empty_like(hidden)
         rms_norm(hidden, weights.final_norm, self.config.rms_eps, final)

@@ -1,4 +1,4 @@
-"""A stage on a device: the decoder of `device.device_decoder` over this rank's share, with its sums over the ranks."""
+"""A stage on a device: `device.device_decoder` over this rank's shard, with all-reduces over the ranks."""
 
 import torch
 
@@ -16,7 +16,7 @@ from inference_core.triton_kernels import decoder_ops  # noqa: F401  it register
 
 
 class DeviceStage(Stage):
-    """`decoder` is this rank's share over its own arena, in blocks of `layout` (its own KV heads and layers).
+    """`decoder` holds this rank's shard over its own arena, in blocks of `layout` (its own KV heads and layers).
 
     `tables` maps blocks to memory as on all ranks. The inputs of a step are copied to the device at once, from one of
     `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step in which each
@@ -52,7 +52,7 @@ class DeviceStage(Stage):
         memory = torch.zeros(bytes_of(capacity), dtype=torch.uint8, device=self.device)
         self._inputs = DeviceInputs(capacity, memory, device_tables)
         largest = max(buckets.sizes, default=0)
-        # Graphs read what the stage before has sent at an address that never changes.
+        # Graphs read the previous stage's activations at a fixed address.
         self._received = torch.zeros(largest, self.config.hidden_size, dtype=self.dtype, device=self.device)
 
     def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
@@ -66,7 +66,7 @@ class DeviceStage(Stage):
             self._received[:count].copy_(hidden)
         captured = shape.as_captured(self._tables.row_blocks * self._tables.block_size)
         result = self._graphs.run(captured, lambda: self._captured_step(captured, first=hidden is None))
-        # The next step of this size writes to the same memory, maybe while this one's is still being sent.
+        # The next step of this size reuses the memory, possibly while this result is still being sent.
         return result[:count].clone()
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -76,7 +76,7 @@ class DeviceStage(Stage):
         offsets = self._tables.byte_offsets([block for pair in copies for block in pair])
         pairs = torch.from_numpy(offsets.reshape(-1, 2)).to(self.device)
         torch.ops.aio.copy_blocks(self._arena, pairs, self._layout.block_bytes)
-        # The sequences' lists of blocks were changed in the middle.
+        # The sequences' block tables were changed in the middle.
         self._tables.forget()
 
     def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
@@ -88,12 +88,12 @@ class DeviceStage(Stage):
         self._finish()
 
     def _finish(self) -> None:
-        """The leader measures how long its copies take."""
+        """Wait for the device, since the leader measures how long its copies take."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
     def _send(self, sequences: list[ScheduledSequence], bucket: int | None) -> StepShape:
-        """Bring a step's inputs to the device."""
+        """Copy a step's inputs to the device."""
         buffer = self._staging[self._staging_index]
         self._staging_index = (self._staging_index + 1) % len(self._staging)
         buffer.wait()
@@ -109,12 +109,12 @@ class DeviceStage(Stage):
         return self.decoder.compute(embedded, batch)
 
     def _captured_step(self, captured: StepShape, *, first: bool) -> torch.Tensor:
-        """The same for every step of this shape; doing it again changes nothing, as capturing it needs."""
+        """The work of every step of this shape. Idempotent, as graph capture requires."""
         return self._forward(captured, None if first else self._received[: captured.tokens].clone())
 
 
 class _StagingBuffer:
-    """Pinned memory that a step's inputs travel from, and when they have left it."""
+    """Pinned memory that a step's inputs are copied from, and an event for the end of the copy."""
 
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
         self._event = torch.cuda.Event() if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""The seam between a mesh and what computes on a rank: one pipeline stage's share of a model."""
+"""The interface of what computes on a rank of a mesh: one pipeline stage's shard of a model."""
 
 from abc import ABC, abstractmethod
 
@@ -13,10 +13,10 @@ class Stage(ABC):
     """One rank's layers, heads, inner columns and vocabulary rows, with its own KV arena.
 
     Contract: the methods are called in the same order with the same sequences on all ranks of the tensor-parallel
-    group, and sum over it where needed: once for the embedding, twice in every layer (SPEC PX-01). `config` is the
-    share's (`RankShare.config`); activations have its hidden size, `dtype` and `device`. Results are in the order of
-    the device's work, which the host need not have waited for. `adapters`: the slots that sequences may name, each with
-    this rank's part of an adapter; None if there are none.
+    group, and sum over it: once for the embedding, twice in every layer (SPEC PX-01). `config` is the shard's
+    (`RankShare.config`); activations have its hidden size, `dtype` and `device`. Results are ordered on the device's
+    stream; the host may not have waited for them. `adapters`: the slots that sequences may name, each with this rank's
+    part of an adapter; None if there are none.
     """
 
     config: ModelConfig
@@ -29,7 +29,8 @@ class Stage(ABC):
         """Activations [T, hidden] of all tokens, one sequence after another, after this stage's layers; writes the
         tokens' keys and values.
 
-        `hidden` [T, hidden] comes from the stage before, and may be used again; None in the first stage, which embeds.
+        `hidden` [T, hidden]: the previous stage's activations, which may be overwritten; None in the first stage,
+        which embeds.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Who this process is among the ranks: the environment variables that torchrun sets, and our own launcher as well."""
+"""This process's rank, from the environment variables that torchrun and our own launcher set."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 class RankEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """`rank` of `world_size`, `local_rank` of `local_world_size` on this machine; rank 0's machine is `master`.
 
-    `agent_store`: torchrun keeps the store at `master` itself, so that rank 0 must not. `attempt` counts its restarts.
+    `agent_store`: torchrun runs the store at `master`, so rank 0 must not. `attempt` counts torchrun's restarts.
     """
 
     rank: int
@@ -27,7 +27,7 @@ class RankEnvironment(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> "RankEnvironment":
-        """Raises MeshError naming the variables that are missing or no numbers."""
+        """Raises MeshError naming the variables that are missing or not numbers."""
         missing = [name for name in _NAMES if name not in variables]
         if missing:
             raise MeshError(f"the environment lacks {', '.join(missing)}; start ranks with torchrun or our launcher")
@@ -49,6 +49,6 @@ class RankEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def variables(self) -> dict[str, str]:
-        """What `read` understands, for a process to be started."""
+        """The environment variables that `read` needs, for a process to be started."""
         values = (self.rank, self.world_size, self.local_rank, self.local_world_size, self.master, self.port)
         return dict(zip(_NAMES, map(str, values), strict=True))

@@ -1,4 +1,4 @@
-"""The mesh of ranks: who shares layers (tensor), who follows whom (pipeline), who is a copy (replica). No torch."""
+"""The mesh of ranks in three dimensions: tensor parallel, pipeline stages, replicas. No torch."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from inference_core.errors import MeshError
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where a rank stands: its copy of the model, the pipeline stage therein, and its place in the stage's group."""
+    """A rank's coordinates: its replica, its pipeline stage, and its index in the stage's tensor-parallel group."""
 
     replica: int
     stage: int
@@ -16,8 +16,8 @@ class Position(msgspec.Struct, frozen=True):
 class Mesh(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`tensor` ranks share every layer, `pipeline` stages hold consecutive layers, `replicas` are whole copies.
 
-    Ranks are counted tensor first, then pipeline, then replicas, so that those who talk most are neighbours: on
-    machines whose number of devices is a multiple of `tensor`, no tensor-parallel group spans two (SPEC PX-04).
+    Ranks count tensor first, then pipeline, then replicas, so ranks that communicate most have neighbouring numbers:
+    if a machine's number of devices is a multiple of `tensor`, no tensor-parallel group spans machines (SPEC PX-04).
     """
 
     tensor: int = 1
@@ -66,9 +66,9 @@ class Mesh(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return list(range(leader + 1, leader + self.replica_size))
 
     def check_node(self, ranks_per_node: int) -> None:
-        """Raises MeshError if a tensor-parallel group would span two machines: layers meet twice over its links."""
+        """Raises MeshError if a tensor-parallel group would span machines: every layer has two all-reduces over it."""
         if self.size > ranks_per_node and ranks_per_node % self.tensor:
             raise MeshError(
-                f"{ranks_per_node} ranks per machine are no multiple of {self.tensor} tensor-parallel ranks, so a "
+                f"{ranks_per_node} ranks per machine are not a multiple of {self.tensor} tensor-parallel ranks, so a "
                 "group would span machines; make tensor a divisor, and let pipeline stages span machines"
             )

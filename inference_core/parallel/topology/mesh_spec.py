@@ -13,12 +13,12 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 
 class MeshOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What meshes of every kind of device agree on.
+    """Options of a mesh on any kind of device.
 
-    `uneven_splits` allows heads, layers, inner columns and vocabularies that the ranks do not divide.
+    `uneven_splits` allows heads, layers, inner columns and vocabularies that do not divide evenly.
     `max_micro_batches` and `min_micro_batch_tokens` bound how a step is cut for pipeline stages.
-    `join_seconds`, `load_seconds`, `step_seconds`: how long ranks may take to come, to load their shares, and for one
-    collective operation; whoever takes longer is taken for dead.
+    `join_seconds`, `load_seconds`, `step_seconds`: timeouts for ranks to join, to load their shards, and for one
+    collective operation; after it, a rank counts as lost.
     """
 
     mesh: Mesh
@@ -31,21 +31,20 @@ class MeshOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MeshSpec(MeshOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mesh of CPU ranks. `core.arena_bytes` is each rank's arena: block tables are the same on all of them, blocks
-    hold its own heads."""
+    """A mesh of CPU ranks. `core.arena_bytes` is each rank's arena: all ranks have the same block tables, and blocks
+    hold the rank's own heads."""
 
     core: CoreSpec
 
 
 class DeviceMeshSpec(MeshOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mesh of ranks that compute with the kernels of `inference_core.device`, each on a device of its own.
+    """A mesh of ranks that compute with the kernels of `inference_core.device`, each on its own device.
 
-    `device`: "cuda", or "cpu" for the same through the kernels' references, slowly. `devices`: which CUDA devices of a
-    machine its ranks take, one each in their order; None is 0, 1, 2 and so on. `host_bytes`: with
-    "cpu", how much of the host's memory a rank may take, as if it were a card's; None is its part of what is free.
-    The
-    arenas of all ranks are as large as the rank with the least memory allows (`core.memory_utilization`).
-    `capture_steps`: repeat decode steps as CUDA graphs, sums over the ranks included.
+    `device`: "cuda", or "cpu" for the same through the kernels' references, slowly. `devices`: the CUDA devices of a
+    machine, one per rank in order; None: 0, 1, 2 and so on. `host_bytes`: with "cpu", how much host memory a rank may
+    take, in place of a card's; None: its share of the free memory. The arenas of all ranks are as large as the rank
+    with the least memory allows (`core.memory_utilization`). `capture_steps`: replay decode steps as CUDA graphs,
+    all-reduces included.
     """
 
     core: DeviceCoreSpec
@@ -63,7 +62,7 @@ class _Kind(msgspec.Struct):
 
 
 def decode_mesh_spec(data: bytes) -> AnyMeshSpec:
-    """From JSON: with a `device` a `DeviceMeshSpec`, else a `MeshSpec`. Raises msgspec.DecodeError."""
+    """Decode JSON: a `DeviceMeshSpec` if it has a `device`, else a `MeshSpec`. Raises msgspec.DecodeError."""
     if msgspec.json.decode(data, type=_Kind).device is None:
         return msgspec.json.decode(data, type=MeshSpec)
     return msgspec.json.decode(data, type=DeviceMeshSpec)

@@ -1,4 +1,4 @@
-"""Cutting a step into micro-batches, so that the stages of a pipeline compute at the same time. No torch."""
+"""Splits a step into micro-batches, so that the stages of a pipeline compute at the same time. No torch."""
 
 import msgspec
 
@@ -6,24 +6,24 @@ from inference_core.step_plan import ScheduledSequence
 
 
 def micro_batch_count(tokens: int, stages: int, *, limit: int, min_tokens: int) -> int:
-    """How many micro-batches a step of `tokens` is cut into.
+    """How many micro-batches a step of `tokens` is split into; 1 for a single stage.
 
-    One stage needs none. A micro-batch of few tokens takes a stage as long as one of many, since it reads the same
-    weights, so that each is to have at least `min_tokens`.
+    A micro-batch of few tokens takes as long as one of many, since it reads the same weights, so each has at least
+    `min_tokens`.
     """
     return 1 if stages == 1 else max(1, min(limit, tokens // min_tokens))
 
 
 def bubble(stages: int, micro_batches: int) -> float:
-    """Share of the stages' time in which they have nothing to do: (P - 1) / (M + P - 1) (Huang et al. 2019, PX-03)."""
+    """The idle share of the stages' time: (P - 1) / (M + P - 1) (Huang et al. 2019, SPEC PX-03)."""
     return (stages - 1) / (micro_batches + stages - 1)
 
 
 def micro_batches(sequences: list[ScheduledSequence], count: int) -> list[list[ScheduledSequence]]:
-    """The step's tokens in at most `count` consecutive pieces of nearly equal size, none empty.
+    """Split the step's tokens into at most `count` consecutive micro-batches of nearly equal size, none empty.
 
-    A chunk may be cut: each stage computes the pieces in order, so the first one's keys and values are there when the
-    second attends to them.
+    A sequence's chunk may be split: each stage computes the micro-batches in order, so the first part's keys and
+    values are written before the second attends to them.
     """
     tokens = sum(len(s.token_ids) for s in sequences)
     count = min(count, tokens)
@@ -50,7 +50,7 @@ def micro_batches(sequences: list[ScheduledSequence], count: int) -> list[list[S
 
 
 class PipelineReport(msgspec.Struct, kw_only=True):
-    """What the pipeline has done so far, for operators: steps, micro-batches of all steps, and the idle share."""
+    """Pipeline statistics: steps, micro-batches of all steps, and the idle share."""
 
     stages: int
     steps: int = 0

@@ -16,21 +16,21 @@ from inference_core.parallel.topology.mesh import Mesh
 
 
 class SplitUnits(msgspec.Struct, frozen=True, kw_only=True):
-    """Smallest pieces that the file lets the inputs of the row-parallel layers be cut into (SPEC PX-05)."""
+    """The smallest units in which the file's row-parallel inputs can be split (SPEC PX-05)."""
 
     attention_output: int = 1
     down: int = 1
 
 
 class HeadShare(msgspec.Struct, frozen=True):
-    """Query heads of a rank, and the KV heads that they read, in order; one is named twice where groups are cut."""
+    """A rank's query heads, and the KV heads that they read, in order; a KV head repeats where a group is split."""
 
     query: range
     kv_heads: tuple[int, ...]
 
 
 class RankShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank holds. Only the first stage has the embedding, only the last one final norm and head."""
+    """What one rank holds. Only the first stage has the embedding, only the last one has final norm and head."""
 
     stage: int
     shard: int
@@ -42,7 +42,7 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
     last: bool
 
     def config(self, whole: ModelConfig) -> ModelConfig:
-        """The settings of the decoder that this rank computes: those of a smaller model of the same width."""
+        """The settings of this rank's decoder: those of a smaller model of the same width."""
         return msgspec.structs.replace(
             whole,
             num_layers=len(self.layers),
@@ -56,13 +56,14 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
 def divide(
     config: ModelConfig, mesh: Mesh, units: SplitUnits | None = None, *, uneven: bool = False
 ) -> list[RankShare]:
-    """The shares of one replica's ranks, in rank order.
+    """Return the shares of one replica's ranks, in rank order.
 
-    Raises MeshError, with the reason, for sizes that do not divide; with `uneven` shares may differ by one unit.
+    Raises MeshError, with the reason, for sizes that do not divide evenly; with `uneven`, shares may differ by one
+    unit.
     """
     units = units or SplitUnits()
     stages = split(config.num_layers, mesh.pipeline, "layers", uneven=uneven)
-    # A head's columns of the attention output are cut off whole, and so are scale groups that span several heads.
+    # The attention output is split between heads, and between scale groups if these span several heads.
     unit_heads = lcm(units.attention_output, config.head_dim) // config.head_dim
     heads = split_heads(config.num_heads, config.num_kv_heads, mesh.tensor, unit=unit_heads, uneven=uneven)
     # Kernels take inputs in pairs at least.
@@ -85,7 +86,7 @@ def divide(
 
 
 def split(total: int, parts: int, what: str, *, unit: int = 1, uneven: bool = False) -> list[range]:
-    """`total` of something cut into consecutive spans of whole units, the first ones larger if they cannot be equal.
+    """Split `total` into consecutive spans of whole units, the first ones larger if they cannot be equal.
 
     Raises MeshError if spans would be empty, or unequal without `uneven`.
     """
@@ -111,11 +112,11 @@ def split(total: int, parts: int, what: str, *, unit: int = 1, uneven: bool = Fa
 def split_heads(
     num_heads: int, num_kv_heads: int, parts: int, *, unit: int = 1, uneven: bool = False
 ) -> list[HeadShare]:
-    """Query heads of each rank with the KV heads they need (SPEC PX-02).
+    """Split query heads over the ranks, with the KV heads that each rank needs (SPEC PX-02).
 
-    KV heads are split where the ranks divide them, and replicated where they divide the ranks. With `uneven` a rank's
-    queries may begin or end inside a group; its KV heads are then repeated, so that all of them serve equally many
-    queries, as attention backends require: per query head at worst.
+    KV heads are split if their number is a multiple of the ranks, and replicated if the ranks are a multiple of it.
+    With `uneven` a rank's queries may start or end inside a group; its KV heads are then repeated, at worst once per
+    query head, so that all of them serve equally many queries, as attention backends require.
     """
     spans = split(num_heads, parts, "query heads", unit=unit, uneven=uneven)
     if num_kv_heads % parts and parts % num_kv_heads and not uneven:
@@ -127,7 +128,7 @@ def split_heads(
 
 
 def _kv_heads(query: range, group: int) -> tuple[int, ...]:
-    """KV heads for query heads `query`, `group` of which share one in the whole model."""
+    """The KV heads of query heads `query`; in the whole model, `group` query heads share one."""
     pieces = [
         (head, min(query.stop, (head + 1) * group) - max(query.start, head * group))
         for head in range(query.start // group, -(-query.stop // group))

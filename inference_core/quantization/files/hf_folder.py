@@ -1,4 +1,4 @@
-"""The files of a Hugging Face folder besides the weights: settings, tokeniser, chat template."""
+"""Writes the files of a Hugging Face folder other than the weights: settings, tokeniser, chat template."""
 
 import shutil
 from pathlib import Path
@@ -19,13 +19,13 @@ _ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-# Everything of a folder that says how to talk to the model; weights and what describes them are made anew.
+# Copied files: everything but the weights and their descriptions, which are written new.
 _COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "LICENSE*")
 _NOT_COPIED = ("config.json", "quantize_config.json", "quant_config.json", "quantization.json")
 
 
 def write_settings(source: Checkpoint, folder: Path, dtype: torch.dtype, quantization_config: dict[str, Any]) -> None:
-    """config.json with `quantization_config`, generation settings, tokeniser and chat template of `source`.
+    """Write config.json with `quantization_config`, and copy generation settings, tokeniser and chat template.
 
     Raises ModelFileError for a source whose settings or tokeniser cannot be read.
     """
@@ -44,7 +44,7 @@ def write_settings(source: Checkpoint, folder: Path, dtype: torch.dtype, quantiz
 
 
 def described_config(config: ModelConfig) -> dict[str, Any]:
-    """`config` in the words of config.json."""
+    """`config` with the keys of config.json."""
     described: dict[str, Any] = {
         "architectures": [_ARCHITECTURES[config.architecture]],
         "model_type": config.architecture,
@@ -78,7 +78,7 @@ def described_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """One JSON document, indented."""
+    """Write an indented JSON document."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 

@@ -14,7 +14,7 @@ _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def awq_parts(codes: torch.Tensor, grid: Int4Grid) -> dict[str, torch.Tensor]:
-    """Codes uint8 [N, K] and their grid in AutoAWQ's "gemm" layout; N must be a multiple of 8."""
+    """Pack codes uint8 [N, K] and their grid in AutoAWQ's "gemm" layout; N must be a multiple of 8."""
     return {
         "qweight": _packed(codes.T, _AWQ_ORDER),
         "qzeros": _packed(grid.zeros.T, _AWQ_ORDER),
@@ -23,7 +23,7 @@ def awq_parts(codes: torch.Tensor, grid: Int4Grid) -> dict[str, torch.Tensor]:
 
 
 def gptq_parts(codes: torch.Tensor, grid: Int4Grid) -> dict[str, torch.Tensor]:
-    """Codes uint8 [N, K] and their grid in the layout "gptq", which stores zero points less one: they must be 1 to 15.
+    """Pack codes uint8 [N, K] and their grid in the layout "gptq", which stores zero points (1 to 15) minus one.
     N and K must be multiples of 8.
     """
     inputs = codes.shape[1]
@@ -36,7 +36,7 @@ def gptq_parts(codes: torch.Tensor, grid: Int4Grid) -> dict[str, torch.Tensor]:
 
 
 def _packed(numbers: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Numbers 0 to 15 [rows, 8 n] -> int32 [rows, n]; bits 4 i of a word hold number order[i] of its eight."""
+    """Numbers 0 to 15 [rows, 8 n] -> int32 [rows, n]; the bits from 4 i on hold number order[i] of a word's eight."""
     matrix: NDArray[np.uint32] = numbers.numpy().astype(np.uint32)
     eights = matrix.reshape(len(matrix), -1, PER_INT)
     words = np.zeros(eights.shape[:2], np.uint32)

@@ -1,4 +1,4 @@
-"""What a quantised folder says about how it was made, so that it can be made again."""
+"""The record in a quantised folder of how it was made, so that it can be reproduced."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ RECORD = "quantization.json"
 
 
 class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The text by name and SHA-256, and how much of it was read."""
+    """The calibration text's name and SHA-256, and how much of it was read."""
 
     origin: str
     sha256: str
@@ -20,7 +20,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`source` is the content hash of the model that was quantised (`loaders.fingerprint`)."""
+    """`source`: content hash of the unquantised model (`loaders.fingerprint`)."""
 
     method: str
     settings: dict[str, Any]
@@ -30,11 +30,11 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_record(model: Path) -> QuantizationRecord | None:
-    """The record of a folder that `aio quantize` made; None for any other model. Raises ModelFileError."""
+    """The record of a folder made by `aio quantize`; None for any other model. Raises ModelFileError."""
     file = model / RECORD
     if not file.is_file():
         return None
     try:
         return msgspec.json.decode(file.read_bytes(), type=QuantizationRecord)
     except (OSError, msgspec.MsgspecError) as error:
-        raise ModelFileError(f"{file} is no record of a quantisation: {error}") from error
+        raise ModelFileError(f"{file} is not a record of a quantisation: {error}") from error

@@ -13,8 +13,8 @@ SHARD_BYTES = 512 * 2**20
 
 
 class ShardWriter:
-    """Holds tensors up to `shard_bytes`, then writes them to `folder`. As a context manager: the files get their names
-    and the index is written when the block ends well; when not, what was written is removed.
+    """Buffers tensors up to `shard_bytes`, then writes them to `folder`. A context manager: at the end it names the
+    files and writes the index; after an exception it removes all files.
     """
 
     def __init__(self, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
@@ -26,7 +26,7 @@ class ShardWriter:
         self.total_bytes = 0
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Take one more tensor, and write all that are held once they fill a file."""
+        """Add a tensor, and write the buffered ones if they fill a file."""
         self._held[name] = tensor.contiguous()
         self._held_bytes += tensor.nbytes
         self.total_bytes += tensor.nbytes

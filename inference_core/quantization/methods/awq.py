@@ -1,9 +1,9 @@
-"""AWQ (Lin et al. 2024, SPEC QZ-01): 4-bit weights, the channels that matter scaled up before they are rounded.
+"""AWQ (Lin et al. 2024, SPEC QZ-01): 4-bit weights; important channels are scaled up before rounding.
 
-A channel whose activations are large makes its weights' errors count. Multiplied by s > 1 before rounding, and its
-activations divided by s where they are made, such a channel loses less, at the cost of its group. s = mean|x|^alpha,
-and alpha and how much of each group's span to keep are searched for the least error of the layer's outputs, which
-the second moments of its inputs give exactly for the calibration text.
+Errors of weights matter most in channels with large activations. Multiplying such a channel's weights by s > 1 before
+rounding, and dividing its activations by s at their source, reduces its error at the cost of its group.
+s = mean|x|^alpha. alpha, and the part of each group's range to keep, are searched for the least error of the layer's
+outputs, which the second moments of its inputs give exactly for the calibration text.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from inference_core.quantization.methods.int4_method import Int4Method, group_si
 from inference_core.quantization.methods.method import Statistics, StoredLinear
 
 _STEPS = 10
-# Half of a span may be cut off at most, in steps of a twentieth.
+# At most half of a range is cut off, in steps of a twentieth.
 _SHRINKS = tuple(1 - step / 20 for step in range(11))
-# Queries and keys meet in a product, whose error their own outputs' does not show.
+# Queries and keys are multiplied with each other, and their own output error does not show the product's.
 _NEVER_SHRUNK = ATTENTION_INPUT.linears[:2]
 
 
@@ -35,10 +35,10 @@ def search_scales(
     *,
     symmetric: bool,
 ) -> torch.Tensor:
-    """Scales [K] of the input channels of `weights`, each [N, K], that share their inputs.
+    """Search scales [K] for the input channels of `weights`, each [N, K], that share their inputs.
 
-    Among magnitude^alpha for alpha = 0, 0.1, … 0.9, those with which rounding errs least: never more than rounding
-    to nearest, which alpha = 0 is. `moments` is mean(x xᵀ) [K, K], `magnitude` mean|x| [K].
+    Of magnitude^alpha for alpha = 0, 0.1, … 0.9, returns the scales with the least rounding error. alpha = 0 is
+    rounding to nearest, so the error is never larger. `moments`: mean(x xᵀ) [K, K]; `magnitude`: mean|x| [K].
     """
     best, least = torch.ones_like(magnitude), float("inf")
     for step in range(_STEPS):
@@ -55,7 +55,7 @@ def search_scales(
 
 
 def search_shrink(weight: torch.Tensor, moments: torch.Tensor, group_size: int, *, symmetric: bool) -> torch.Tensor:
-    """The share [N, G] of each group's span of `weight` [N, K] with which the group's own error is least."""
+    """Search the part [N, G] of each group's range of `weight` [N, K] to keep for the least error of the group."""
     groups = weight.shape[1] // group_size
     own = torch.stack([moments[g : g + group_size, g : g + group_size] for g in range(0, len(moments), group_size)])
     best = torch.ones(len(weight), groups)

@@ -11,8 +11,8 @@ from inference_core.quantization.methods.method import linear_inputs
 def compressed_tensors_config(
     form: Literal["int-quantized", "float-quantized"], kind: Literal["int", "float"]
 ) -> dict[str, Any]:
-    """All linear layers but the head: weights with a scale per output, activations with one per token, made as they
-    come (github.com/vllm-project/compressed-tensors).
+    """The config for all linear layers but the head: weights with a scale per output, activations with a dynamic scale
+    per token (github.com/vllm-project/compressed-tensors).
     """
     scheme = {"num_bits": 8, "type": kind, "symmetric": True, "group_size": None, "block_structure": None}
     return {
@@ -33,7 +33,7 @@ def compressed_tensors_config(
 
 
 def check_eight_bit_shapes(config: ModelConfig) -> None:
-    """Raises QuantizationError for inputs that are no whole number of blocks, as our kernels read them."""
+    """Raises QuantizationError if a layer's inputs are not a whole number of the kernels' blocks."""
     odd = sorted(inputs for inputs in linear_inputs(config) if inputs % ELEMENTS)
     if odd:
         raise QuantizationError(f"layers with {', '.join(map(str, odd))} inputs; multiples of {ELEMENTS} are needed")

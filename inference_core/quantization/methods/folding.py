@@ -1,4 +1,4 @@
-"""Moving a scale per channel from activations into weights without changing what a layer computes."""
+"""Folds a scale per channel from activations into weights without changing a layer's outputs."""
 
 import torch
 
@@ -7,9 +7,9 @@ from inference_core.quantization.layer import ATTENTION_OUTPUT, LayerTensors, Si
 
 
 def tied_to_values(site: Site, figures: torch.Tensor, config: ModelConfig) -> torch.Tensor:
-    """Figures [K] of a site's channels, where channels that can only be scaled together get the greatest of theirs.
+    """Statistics [K] of a site's channels, where channels that must share a scale get their maximum.
 
-    Query heads that share a KV head gather the same values, so their channels share a scale.
+    Query heads that share a KV head read the same values, so their channels share a scale.
     """
     if site is not ATTENTION_OUTPUT:
         return figures
@@ -18,10 +18,10 @@ def tied_to_values(site: Site, figures: torch.Tensor, config: ModelConfig) -> to
 
 
 def fold(tensors: LayerTensors, site: Site, scales: torch.Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
-    """Divide a site's activations by `scales` [K] > 0 where they are made, and multiply the weights that read them.
+    """Divide a site's activations by `scales` [K] > 0 at their source, and multiply the weights that read them.
 
-    In exact arithmetic nothing changes. A norm is rounded to `dtype`, in which it is stored, and the weights take up
-    just what it was really divided by. `scales` are equal where `tied_to_values` says so.
+    In exact arithmetic the outputs do not change. A norm is rounded to `dtype`, in which it is stored, and the weights
+    are multiplied by the resulting divisor. Channels tied by `tied_to_values` must have equal scales.
     """
     weight = f"{site.source}.weight"
     if tensors[weight].dim() == 1:
@@ -33,7 +33,7 @@ def fold(tensors: LayerTensors, site: Site, scales: torch.Tensor, config: ModelC
 
 
 def _fold_into_norm(tensors: LayerTensors, name: str, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What the norm's channels were really divided by, [K]."""
+    """Divide the norm's weights. Returns the divisor [K] after rounding."""
     norm = tensors[name]
     divided = (norm / scales).to(dtype).float()
     usable = (divided != 0) & torch.isfinite(divided)

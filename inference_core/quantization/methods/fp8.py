@@ -1,7 +1,7 @@
 """FP8 weights in E4M3 (Micikevicius et al. 2022, SPEC QZ-04), with a scale per output or per block of 128 × 128.
 
-E4M3 has 4 bits of exponent and 3 of mantissa, up to 448: a number keeps a relative precision of 1/16 over many powers
-of two, so outliers take nothing from small weights and no calibration is needed.
+E4M3 has 4 bits of exponent and 3 of mantissa, up to 448: the relative precision is 1/16 over many powers of two, so
+outliers do not reduce the precision of small weights, and no calibration is needed.
 """
 
 from typing import Any, Literal
@@ -27,13 +27,13 @@ Scales = Literal["channel", "block"]
 
 
 def fp8_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 codes [N, K] and scales float32 [N, 1]; w ~ scale * code, the greatest of a row at 448."""
+    """Round to E4M3 codes [N, K] and scales float32 [N, 1]; w ~ scale * code, the largest of a row at 448."""
     scales = _nonzero(weight.abs().amax(dim=1, keepdim=True) / TOP)
     return _e4m3(weight / scales), scales
 
 
 def fp8_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 codes [N, K] and scales float32 [⌈N / 128⌉, ⌈K / 128⌉]."""
+    """Round to E4M3 codes [N, K] and scales float32 [⌈N / 128⌉, ⌈K / 128⌉]."""
     rows, columns = weight.shape
     padded = functional.pad(weight, (0, -columns % BLOCK, 0, -rows % BLOCK))
     grid = padded.view(padded.shape[0] // BLOCK, BLOCK, padded.shape[1] // BLOCK, BLOCK)
@@ -42,12 +42,12 @@ def fp8_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def spread(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Scales of blocks, one for each weight [rows, columns]."""
+    """Repeat block scales for each weight [rows, columns]."""
     return scales.repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :columns]
 
 
 def _e4m3(numbers: torch.Tensor) -> torch.Tensor:
-    # Numbers above the greatest would become NaN, not the greatest.
+    # Numbers above the largest code would become NaN.
     return numbers.clamp(-TOP, TOP).to(torch.float8_e4m3fn)
 
 
@@ -56,8 +56,8 @@ def _nonzero(scales: torch.Tensor) -> torch.Tensor:
 
 
 class FP8(QuantizationMethod):
-    """E4M3 weights; activations are rounded as they come. `scales` "channel" is stored as compressed-tensors
-    "float-quantized", "block" as "fp8" checkpoints have it.
+    """E4M3 weights; activations are rounded dynamically. `scales` "channel" is stored as compressed-tensors
+    "float-quantized", "block" in the format of "fp8" checkpoints.
     """
 
     name = "fp8"
@@ -72,7 +72,7 @@ class FP8(QuantizationMethod):
         odd = sorted(size for size in linear_inputs(config) | linear_outputs(config) if size % BLOCK)
         if self.scales == "block" and odd:
             raise QuantizationError(
-                f"layers of {', '.join(map(str, odd))} inputs or outputs are no whole number of blocks of {BLOCK}; "
+                f"layers of {', '.join(map(str, odd))} inputs or outputs are not a whole number of blocks of {BLOCK}; "
                 "use scales per channel"
             )
 

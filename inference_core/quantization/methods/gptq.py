@@ -1,9 +1,9 @@
-"""GPTQ (Frantar et al. 2023, SPEC QZ-02): 4-bit weights, each input's rounding error made up for by those after it.
+"""GPTQ (Frantar et al. 2023, SPEC QZ-02): 4-bit weights; later inputs compensate each input's rounding error.
 
-With the second moments H of a layer's inputs, rounding weight k by d costs least if every later weight j moves by
--d H⁻¹[k, j] / H⁻¹[k, k], H⁻¹ that of the inputs not yet rounded. The Cholesky factor of H⁻¹ holds all of these rows at
-once. Inputs may be taken from the most to the least active ("act-order"); groups are cut in the inputs' own order and
-their grids set beforehand ("static groups"), so that files stay in plain runs and can be served packed.
+With the second moments H of a layer's inputs, rounding weight k by d costs least if every later weight j changes by
+-d H⁻¹[k, j] / H⁻¹[k, k], with H⁻¹ of the inputs not yet rounded. The Cholesky factor of H⁻¹ has all of these rows.
+Inputs may be processed from the most to the least active ("act-order"); groups follow the inputs' own order and their
+grids are fixed beforehand ("static groups"), so that groups are contiguous in the file and can be served packed.
 """
 
 from typing import Any
@@ -18,19 +18,19 @@ from inference_core.quantization.methods.int4_grid import TOP_CODE, Int4Grid, in
 from inference_core.quantization.methods.int4_method import Int4Method, group_size_for
 from inference_core.quantization.methods.method import Statistics, StoredLinear
 
-# Inputs whose errors are passed on one by one; later ones get those of a whole block in one product.
+# Errors are propagated one by one within a block of inputs, and per block, in one product, to later inputs.
 _BLOCK = 128
-# Files of the format store zero points less one.
+# Files of the format store zero points minus one.
 _LOWEST_ZERO = 1
 
 
 def gptq_codes(
     weight: torch.Tensor, moments: torch.Tensor, grid: Int4Grid, *, act_order: bool = False, damping: float = 0.01
 ) -> torch.Tensor:
-    """Codes uint8 [N, K] of `weight` [N, K] on `grid`, errors passed on by `moments`, mean(x xᵀ) [K, K].
+    """Round `weight` [N, K] to codes uint8 [N, K] on `grid`; `moments`, mean(x xᵀ) [K, K], propagate the errors.
 
-    `damping`, times the mean of the diagonal, is added to it, and makes it invertible. With moments that are a
-    multiple of the identity this is rounding to nearest. Raises QuantizationError for moments that cannot be inverted.
+    `damping` times the mean of the diagonal is added to the diagonal to make it invertible. For moments that are a
+    multiple of the identity the result is rounding to nearest. Raises QuantizationError for singular moments.
     """
     inputs = weight.shape[1]
     order = torch.argsort(moments.diagonal(), descending=True, stable=True) if act_order else torch.arange(inputs)
@@ -53,13 +53,13 @@ def gptq_codes(
 
 
 def _inverse_factor(moments: torch.Tensor, damping: float) -> torch.Tensor:
-    """Upper triangular U [K, K] with Uᵀ U = (moments + damping)⁻¹. In float64: few tokens leave moments nearly
-    singular.
+    """Upper triangular U [K, K] with Uᵀ U = (moments + damping)⁻¹. Computed in float64, since moments of few tokens are
+    nearly singular.
     """
     damped = moments.double()
     diagonal = damped.diagonal()
     mean = float(diagonal.mean())
-    # Inputs that are always zero cost nothing however they are rounded.
+    # Inputs that are always zero cost nothing, whatever their rounding.
     diagonal[diagonal == 0] = mean or 1.0
     diagonal += damping * (mean or 1.0)
     try:
@@ -67,7 +67,7 @@ def _inverse_factor(moments: torch.Tensor, damping: float) -> torch.Tensor:
         return torch.linalg.cholesky(inverse, upper=True).float()
     except torch.linalg.LinAlgError as error:
         raise QuantizationError(
-            f"the activations' second moments cannot be inverted ({error}); give more text or more damping"
+            f"the activations' second moments cannot be inverted ({error}); use more text or more damping"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The numbers that 4-bit weights can be: a scale and a zero point per group of inputs, and rounding to them."""
+"""The grid of 4-bit weights: a scale and a zero point per group of inputs, and rounding to it."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import torch
 
 TOP_CODE = 15
 MIDDLE = 8
-# The smallest positive float16: a group of zeros has some scale too.
+# The smallest positive float16, used as the scale of a group of zeros.
 _SMALLEST_SCALE = 2.0**-24
 
 
@@ -27,12 +27,12 @@ class Int4Grid:
         return steps.clamp_(0, TOP_CODE).to(torch.uint8).reshape(weight.shape)
 
     def values(self, codes: torch.Tensor) -> torch.Tensor:
-        """What codes [N, K] stand for, float32 [N, K]."""
+        """The values of codes [N, K], float32 [N, K]."""
         steps = self._grouped(codes.float()) - self.zeros[..., None]
         return (steps * self.scales[..., None]).reshape(codes.shape)
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
-        """Weights [N, K] rounded to the nearest number of the grid: the baseline of every other method."""
+        """Weights [N, K] rounded to the nearest value of the grid: the baseline of every other method."""
         return self.values(self.codes(weight))
 
     def _grouped(self, matrix: torch.Tensor) -> torch.Tensor:
@@ -47,10 +47,10 @@ def int4_grid(
     lowest_zero: int = 0,
     shrink: torch.Tensor | float = 1.0,
 ) -> Int4Grid:
-    """The grid that spans each group of `weight` [N, K] from its least to its greatest number, zero included.
+    """The grid that covers each group of `weight` [N, K] from its minimum to its maximum, including zero.
 
-    `symmetric`: as far to both sides, with a zero point of 8. `lowest_zero`: zero points below it are not used.
-    `shrink`: the share of the span that is kept, one or [N, G]; what lies beyond is cut off to its end.
+    `symmetric`: symmetric range, with a zero point of 8. `lowest_zero`: the smallest zero point used. `shrink`: the
+    part of the range to keep, one or [N, G]; larger weights are clipped.
     """
     groups = weight.reshape(len(weight), -1, group_size)
     low = groups.amin(dim=-1).clamp(max=0.0) * shrink
@@ -58,7 +58,7 @@ def int4_grid(
     if symmetric:
         high = torch.maximum(high, -low)
         low = -high
-    # Rounded before it is used, so that the codes fit the scale that files hold.
+    # Rounded before use, so that the codes match the scale stored in files.
     scales = ((high - low) / TOP_CODE).clamp(min=_SMALLEST_SCALE).half().float()
     if symmetric:
         zeros = torch.full_like(scales, float(MIDDLE))

@@ -1,4 +1,4 @@
-"""What methods that store 4-bit weights in groups have in common: the size of groups, and where zero lies in them."""
+"""What the 4-bit methods share: the group size, symmetry, and which models they can store."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ GROUP_SIZES = (128, 64, 32)
 
 
 class Int4Method(QuantizationMethod):
-    """4-bit weights in groups of `group_size` inputs; None: the greatest usual one that fits the model."""
+    """4-bit weights in groups of `group_size` inputs; None: the largest of `GROUP_SIZES` that fits the model."""
 
     default_dtype = torch.float16
 
@@ -30,7 +30,7 @@ class Int4Method(QuantizationMethod):
 
 
 def group_size_for(config: ModelConfig, wanted: int | None) -> int:
-    """`wanted`, or the greatest of `GROUP_SIZES` that divides the inputs of every layer. Raises QuantizationError."""
+    """`wanted`, or the largest of `GROUP_SIZES` that divides the inputs of every layer. Raises QuantizationError."""
     if wanted is not None:
         return wanted
     found = next((size for size in GROUP_SIZES if all(inputs % size == 0 for inputs in linear_inputs(config))), None)
@@ -43,7 +43,7 @@ def group_size_for(config: ModelConfig, wanted: int | None) -> int:
 
 
 def check_int4_shapes(config: ModelConfig, group_size: int) -> None:
-    """Raises QuantizationError for layers that are no whole number of groups, or of words of eight codes."""
+    """Raises QuantizationError for layers that are not a whole number of groups, or of words of eight codes."""
     bad = [inputs for inputs in linear_inputs(config) if inputs % group_size]
     if group_size not in GROUP_SIZES or bad:
         fitting = [size for size in GROUP_SIZES if all(inputs % size == 0 for inputs in linear_inputs(config))]

@@ -1,4 +1,4 @@
-"""What every way of quantising a model has in common: layer by layer, from weights and what calibration saw."""
+"""The interface of quantisation methods, which quantise one layer at a time from weights and activation statistics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,23 +12,21 @@ from inference_core.quantization.activation_statistics import ActivationStatisti
 from inference_core.quantization.layer import LayerTensors, Site
 
 Statistics = Mapping[Site, ActivationStatistics]
-# What of the activations a method looks at; the more, the more calibration costs.
+# The activation statistics that a method needs, by increasing cost of calibration.
 Needs = Literal["nothing", "peaks", "moments"]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLinear:
-    """A quantised linear layer: its tensors as the file holds them, by suffix, and what they stand for,
-    float32 [out, in].
-    """
+    """A quantised linear layer: its tensors in the file, by suffix, and their values, float32 [out, in]."""
 
     parts: dict[str, torch.Tensor]
     values: torch.Tensor
 
 
 class QuantizationMethod(ABC):
-    """Contract: `quantize` leaves a layer's outputs unchanged but for the rounding of its linear weights, and is
-    deterministic. Settings are the constructor's.
+    """Contract: `quantize` changes a layer's outputs only by the rounding of its linear weights, and is deterministic.
+    Settings are arguments of the constructor.
     """
 
     name: ClassVar[str]
@@ -37,21 +35,20 @@ class QuantizationMethod(ABC):
 
     @abstractmethod
     def check(self, config: ModelConfig) -> None:
-        """Raises QuantizationError for a model whose shapes the format cannot hold."""
+        """Raises QuantizationError for a model whose shapes the format cannot store."""
 
     @abstractmethod
     def quantize(
         self, tensors: LayerTensors, statistics: Statistics, config: ModelConfig, dtype: torch.dtype
     ) -> dict[str, StoredLinear]:
-        """Every linear layer of one decoder layer, by its name.
+        """Quantise every linear layer of one decoder layer; returned by name.
 
-        `tensors`, float32, is the caller's no longer: scales are folded into its norms and biases, which are stored in
-        `dtype`.
+        Modifies `tensors` (float32): scales are folded into its norms and biases, which are stored in `dtype`.
         """
 
     @abstractmethod
     def quantization_config(self) -> dict[str, Any]:
-        """What config.json says of it, in the words of the format's own tools."""
+        """The `quantization_config` of config.json, as the format's own tools write it."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -59,11 +56,11 @@ class QuantizationMethod(ABC):
 
 
 def linear_inputs(config: ModelConfig) -> set[int]:
-    """How many inputs the linear layers of a decoder layer have."""
+    """The numbers of inputs of a decoder layer's linear layers."""
     return {config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size}
 
 
 def linear_outputs(config: ModelConfig) -> set[int]:
-    """How many outputs they have."""
+    """The numbers of outputs of a decoder layer's linear layers."""
     kv = config.num_kv_heads * config.head_dim
     return {config.hidden_size, config.num_heads * config.head_dim, kv, config.intermediate_size}

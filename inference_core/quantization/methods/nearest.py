@@ -1,4 +1,4 @@
-"""Rounding to nearest: 4-bit weights without calibration, the baseline that AWQ and GPTQ are measured against."""
+"""Rounding to nearest: 4-bit weights without calibration, the baseline of AWQ and GPTQ."""
 
 from typing import Any
 

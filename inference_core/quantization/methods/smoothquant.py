@@ -1,8 +1,8 @@
-"""SmoothQuant (Xiao et al. 2023, SPEC QZ-03): INT8 weights and activations, outliers shared between the two.
+"""SmoothQuant (Xiao et al. 2023, SPEC QZ-03): INT8 weights and activations, with outliers shared between the two.
 
-A few channels of activations are so large that one scale per token leaves little of the others. Each channel is divided
-by s = max|x|^alpha / max|w|^(1 - alpha), and the weights that read it multiplied: then both are about as hard to round.
-Weights get a scale per output, activations one per token when they are computed.
+A few activation channels are so large that one scale per token leaves little precision for the others. Each channel is
+divided by s = max|x|^alpha / max|w|^(1 - alpha), and the weights that read it are multiplied by s, so that both are
+about as hard to round. Weights have a scale per output, activations a dynamic one per token.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ _SMALLEST = 1e-5
 
 
 def smoothing_scales(weights: Sequence[torch.Tensor], peak: torch.Tensor, alpha: float) -> torch.Tensor:
-    """s [K] for `weights`, each [N, K], that share their inputs, whose max|x| is `peak` [K].
+    """s [K] for `weights`, each [N, K], that share inputs with max|x| = `peak` [K].
 
-    `alpha` 1 moves all of the difficulty into the weights, 0 all into the activations.
+    `alpha` 1 moves all of the range into the weights, 0 into the activations.
     """
     heaviest = torch.stack([weight.abs().amax(dim=0) for weight in weights]).amax(dim=0)
     scales = peak.clamp(min=_SMALLEST) ** alpha / heaviest.clamp(min=_SMALLEST) ** (1 - alpha)
@@ -31,23 +31,23 @@ def smoothing_scales(weights: Sequence[torch.Tensor], peak: torch.Tensor, alpha:
 
 
 def int8_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Symmetric INT8 of [rows, columns]: codes int8 and scales float32 [rows, 1]; w ~ scale * code."""
+    """Round [rows, columns] to symmetric INT8: codes int8 and scales float32 [rows, 1]; w ~ scale * code."""
     scales = matrix.abs().amax(dim=1, keepdim=True) / _TOP
     scales = torch.where(scales > 0, scales, 1.0)
     return torch.round(matrix / scales).clamp_(-_TOP, _TOP).to(torch.int8), scales
 
 
 def w8a8_outputs(weight: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """x Wᵀ [tokens, N] as INT8 arithmetic gives it: a scale per output and per token."""
+    """x Wᵀ [tokens, N] in INT8 arithmetic, with a scale per output and per token."""
     codes, scales = int8_rows(weight)
     steps, sizes = int8_rows(inputs)
-    # Sums of products of integers of 8 bits, exact in float64.
+    # Sums of products of 8-bit integers are exact in float64.
     return (steps.double() @ codes.double().T).float() * sizes * scales.T
 
 
 class SmoothQuant(QuantizationMethod):
-    """INT8 weights with a scale per output, stored as compressed-tensors "int-quantized"; activations are rounded as
-    they come.
+    """INT8 weights with a scale per output, stored as compressed-tensors "int-quantized"; activations are rounded
+    dynamically.
     """
 
     name = "int8"

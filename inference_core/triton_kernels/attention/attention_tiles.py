@@ -1,14 +1,14 @@
-"""How the attention kernel cuts its work: rows and tokens of a tile, warps, pipeline stages, and splits of a context.
+"""Tile sizes of the attention kernel: rows and tokens of a tile, warps, pipeline stages, and splits of a context.
 
 The table follows from registers and shared memory, not from a measurement: a program keeps rows x head_dim float32
 sums in registers, and `stages` tiles of keys and of values in shared memory (99 KiB on sm_89, 163 KiB on sm_80,
-227 KiB on sm_90 and sm_100). Every launcher takes another choice in its place.
+227 KiB on sm_90 and sm_100). Every launcher accepts an override.
 """
 
 from dataclasses import dataclass
 
-_SHARED_BYTES = 96 * 1024  # what every supported device has, but for a little that the compiler takes
-_MIN_TOKENS_PER_SPLIT = 256  # below it, merging costs more than the second reader saves
+_SHARED_BYTES = 96 * 1024  # available on every supported device, less a reserve for the compiler
+_MIN_TOKENS_PER_SPLIT = 256  # below this, merging costs more than a second program saves
 _PROGRAMS_PER_PROCESSOR = 2
 _MAX_SPLITS = 32
 
@@ -27,26 +27,26 @@ class AttentionTile:
 
 
 def padded(head_dim: int) -> int:
-    """The power of two that holds `head_dim`."""
+    """`head_dim` rounded up to a power of two."""
     return 1 << (head_dim - 1).bit_length()
 
 
 def choose_tile(*, max_query_len: int, group: int, head_dim: int, cache_itemsize: int, itemsize: int) -> AttentionTile:
-    """For queries of at most `max_query_len` tokens, `group` query heads to a KV head.
+    """Choose a tile for queries of at most `max_query_len` tokens with `group` query heads per KV head.
 
     `cache_itemsize` and `itemsize`: bytes of a cached number and of an activation.
     """
     width = padded(head_dim)
     wanted, least = padded(max(16, min(max_query_len * group, 128))), padded(group)
-    if itemsize == 4:  # three products in TF32 stand for one in float32: their operands take the registers
+    if itemsize == 4:  # a float32 product takes three TF32 products, whose operands need registers
         rows, most = max(least, min(wanted, 32)), 32
     else:
-        # FP8 takes registers twice: as it is cached, and as it is multiplied.
+        # FP8 takes registers twice: as cached and as multiplied.
         fp8 = cache_itemsize == 1
         rows = max(least, min(wanted, 64) if width > 128 or fp8 else wanted)
         most = min(64, 64 * 128 // width) if fp8 or rows > 16 else 128
-    # Of three stages one is for the block table, which keys and values wait for; a program that decodes waits for them
-    # most of the time, and leaves room for others beside it.
+    # One of three stages is for the block table, which keys and values depend on. A decoding program mostly waits for
+    # memory, so it leaves registers for other programs on the same processor.
     return AttentionTile(
         rows=rows,
         tokens=_tokens(most, width * cache_itemsize),
@@ -56,20 +56,20 @@ def choose_tile(*, max_query_len: int, group: int, head_dim: int, cache_itemsize
 
 
 def _tokens(most: int, row_bytes: int) -> int:
-    """The power of two, 16 to `most`, of which shared memory holds two stages of keys and of values."""
+    """The largest power of two, 16 to `most`, for which two stages of keys and values fit in shared memory."""
     return max(16, min(most, 1 << (_SHARED_BYTES // (2 * 2 * row_bytes)).bit_length() - 1))
 
 
 def choose_splits(*, blocks: int, kv_heads: int, processors: int) -> int:
-    """How many programs share one context, so that every processor has work: a power of two, 1 to 32.
+    """How many programs split one context, so that every processor has work: a power of two, 1 to 32.
 
-    `blocks`: query blocks of the launch; each of them and every KV head is a program of its own. Contexts shorter than
-    their share of splits are cut into fewer (see `min_tiles`), on the device, where lengths are known.
+    `blocks`: query blocks of the launch; each pair of a query block and a KV head is a program. Short contexts are cut
+    into fewer splits (see `min_tiles`) on the device, where lengths are known.
     """
     wanted = _PROGRAMS_PER_PROCESSOR * processors // max(1, blocks * kv_heads)
     return 1 << max(0, min(wanted, _MAX_SPLITS).bit_length() - 1)
 
 
 def min_tiles(tile: AttentionTile) -> int:
-    """Tiles that one split takes at least."""
+    """The minimum number of tiles per split."""
     return max(1, _MIN_TOKENS_PER_SPLIT // tile.tokens)

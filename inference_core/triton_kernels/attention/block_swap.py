@@ -1,6 +1,6 @@
-"""Moves whole KV blocks between the device's arena and host memory, for sequences that wait (SPEC KV-09).
+"""Copies whole KV blocks between the device's arena and host memory, for preempted sequences (SPEC KV-09).
 
-No kernel: a block is large enough for the copy engines, which run beside the model's kernels.
+There is no kernel: blocks are large enough for the copy engines, which run in parallel with the model's kernels.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import torch
 def swap_blocks(source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]], block_bytes: int) -> None:
     """Copy `block_bytes` from each pair's first byte offset in `source` to its second in `target`, uint8 [bytes] each.
 
-    Adjacent blocks that stay adjacent go in one copy. Asynchronous on the current stream where one side is pinned host
-    memory: whoever reads `target` on the host, or frees `source`, waits for the stream first.
+    Blocks that are adjacent on both sides are copied together. Asynchronous on the current stream if one side is pinned
+    host memory: wait for the stream before reading `target` on the host or freeing `source`.
     """
     for begin, end, count in _runs(pairs, block_bytes):
         size = count * block_bytes
@@ -20,7 +20,7 @@ def swap_blocks(source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tupl
 
 
 def _runs(pairs: Sequence[tuple[int, int]], block_bytes: int) -> list[tuple[int, int, int]]:
-    """(offset in source, offset in target, blocks) of each stretch that is contiguous on both sides."""
+    """(offset in source, offset in target, blocks) of each run that is contiguous on both sides."""
     runs: list[tuple[int, int, int]] = []
     for source, target in sorted(pairs):
         if runs:

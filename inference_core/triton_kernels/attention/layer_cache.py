@@ -1,9 +1,9 @@
-"""One layer of the paged cache as the CUDA kernels hold it: head-major, keys before values.
+"""One layer of the paged cache in the layout of the CUDA kernels: head-major, keys before values.
 
-Blocks lie in one flat byte arena at the byte offsets that a batch names, and a block's size is that of `KVLayout`.
-Within a block every layer holds its keys [kv_heads, block_size, head_dim], then its values in the same shape, in the
-cache's dtype. (The CPU's kernels read another interior, see `kv_layout`.) FP8 is E4M3 with one static scale for a
-layer's keys and one for its values (SPEC KV-07).
+Blocks are in one flat byte arena at the byte offsets of a batch, and have the size of `KVLayout`. In a block every
+layer has its keys [kv_heads, block_size, head_dim], then its values in the same shape, in the cache's dtype. (The CPU
+kernels use another layout, see `kv_cache.layout`.) FP8 is E4M3 with one static scale for a layer's keys and one for its
+values (SPEC KV-07).
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ CACHE_DTYPES: dict[KVDtype, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "fp8": torch.float8_e4m3fn,
 }
-# Numbers of a block's matrix and of its offset, so that every row can be read 16 bytes at a time in any dtype.
+# Alignment, in numbers, of blocks and of their matrices, so that rows can be read 16 bytes at a time in any dtype.
 ALIGNMENT = 16
 LARGEST_E4M3 = 448.0
 
 
 @dataclass(slots=True, frozen=True)
 class LayerCache:
-    """`arena` uint8 [bytes]. A cached FP8 number times its scale is the key or value; other dtypes need scales of 1.
+    """`arena` uint8 [bytes]. An FP8 number times its scale is the key or value; other dtypes need scales of 1.
 
-    Block offsets must be multiples of 16 numbers; those of `KVLayout` in slabs of whole KiB are. Raises
+    Block offsets must be multiples of 16 numbers, as those of `KVLayout` in slabs of whole KiB are. Raises
     MemoryPlanError for a layout that the kernels cannot read.
     """
 
@@ -60,7 +60,7 @@ class LayerCache:
 
     @property
     def numbers(self) -> torch.Tensor:
-        """The whole arena in the cache's dtype [bytes // itemsize]; a tail that makes no number is left out."""
+        """The whole arena in the cache's dtype [bytes // itemsize], without an incomplete last number."""
         return self.arena[: self.arena.numel() // self.itemsize * self.itemsize].view(self.dtype)
 
     @property
@@ -70,18 +70,18 @@ class LayerCache:
 
     @property
     def layer_start(self) -> int:
-        """Where this layer's keys begin in a block, in numbers."""
+        """Offset of this layer's keys in a block, in numbers."""
         return self.layer * self.layout.layer_bytes // self.itemsize
 
     @property
     def values_start(self) -> int:
-        """Where values begin behind the layer's keys, in numbers."""
+        """Offset of the values from the layer's keys, in numbers."""
         return self.layout.num_kv_heads * self.head_numbers
 
     def rows(self, block_offsets: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Where the key of every KV head of a token begins, in numbers: int64 [n, kv_heads].
+        """Offset of the key of every KV head of each token in the arena, in numbers: int64 [n, kv_heads].
 
-        `block_offsets` int64 [n]: bytes of the token's block; `tokens` int64 [n]: its place in that block.
+        `block_offsets` int64 [n]: byte offsets of the tokens' blocks; `tokens` int64 [n]: their indices in the blocks.
         """
         heads = torch.arange(self.layout.num_kv_heads, device=block_offsets.device) * self.head_numbers
         first = block_offsets // self.itemsize + self.layer_start + tokens * self.layout.head_dim

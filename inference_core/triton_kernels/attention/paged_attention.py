@@ -1,9 +1,9 @@
 """Attention over the paged cache for ragged batches: prefill, chunks, decode and verification in one kernel family.
 
 A program takes one KV head and a block of queries, packed with all query heads that share the KV head, so that each
-key and value is read once per group (Ainslie et al. 2023; SPEC AT-04), and goes over the context in tiles with an
-online softmax (Milakov and Gimelshein 2018; Dao 2023) in float32. Where few sequences leave processors idle, several
-programs share a context and a second kernel merges what they found (split-KV).
+key and value is read once per group (Ainslie et al. 2023; SPEC AT-04). It iterates over the context in tiles with an
+online softmax (Milakov and Gimelshein 2018; Dao 2023) in float32. If few sequences would leave processors idle, several
+programs split a context and a second kernel merges their results (split-KV).
 """
 
 import functools
@@ -23,7 +23,7 @@ from inference_core.triton_kernels.attention.attention_tiles import (
 from inference_core.triton_kernels.attention.layer_cache import ALIGNMENT, LayerCache
 
 _LOG2_E = math.log2(math.e)
-# Processors where nothing says how many: a launch that is only compiled, or interpreted.
+# Number of processors assumed if there is no device: for compilation ahead of time and the interpreter.
 _DEFAULT_PROCESSORS = 132
 
 
@@ -51,13 +51,13 @@ def _attend_tiles(
     MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Take the tiles [first_tile, end_tile) into the running sums. Unmasked tiles are seen by every row in full."""
+    """Add the tiles [first_tile, end_tile) to the running sums. Every row sees all of an unmasked tile."""
     dims = tl.arange(0, HEAD_PAD)
     for tile in range(first_tile, end_tile):
         token = tile * TILE + tl.arange(0, TILE)
-        # Beyond the end, the last token is read again: unwritten slots may hold NaN, which no weight of 0 takes away.
+        # Beyond the end, read the last token again: unwritten slots may hold NaN, and 0 x NaN is NaN.
         cached = tl.minimum(token, seen - 1)
-        # In this form the compiler sees that rows begin at whole 16 numbers, and reads 16 bytes at a time.
+        # In this form the compiler knows that rows are aligned to 16 numbers, and reads 16 bytes at a time.
         block = tl.load(table + cached // BLOCK_SIZE) // (ITEM_SIZE * ALIGN) * ALIGN
         row = block + (cached % BLOCK_SIZE) * HEAD_DIM
         at = row[:, None] + dims[None, :]
@@ -90,8 +90,8 @@ def _attend_tiles(
 
 @triton.jit
 def _find_sequence(index, query_start, num_sequences, QUERIES: tl.constexpr):
-    """The last sequence whose blocks begin at or before block `index`; sequence s begins at query_start[s] // QUERIES
-    + s, which leaves every sequence as many blocks as it needs, and at most one more."""
+    """The last sequence whose first block is at or before block `index`. Sequence s starts at block
+    query_start[s] // QUERIES + s, so it has as many blocks as it needs, or one more."""
     low = 0
     high = num_sequences
     while high - low > 1:
@@ -138,9 +138,9 @@ def paged_attention_kernel(
 ):
     """Programs: query blocks x KV heads x splits.
 
-    `scale`: of the scores, in powers of two. ONE_BLOCK: every sequence has at most QUERIES queries. With SPLITS > 1,
-    `partial` float32 [T, HEADS, SPLITS, HEAD_DIM] and `partial_log` float32 [T, HEADS, SPLITS] take the place of `out`:
-    each split's softmax-weighted mean, and the base-2 logarithm of its sum of weights.
+    `scale`: of the scores, for base-2 exponentials. ONE_BLOCK: every sequence has at most QUERIES queries. With
+    SPLITS > 1, `partial` float32 [T, HEADS, SPLITS, HEAD_DIM] and `partial_log` float32 [T, HEADS, SPLITS] replace
+    `out`: each split's softmax-weighted mean, and the base-2 logarithm of its sum of weights.
     """
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -149,7 +149,7 @@ def paged_attention_kernel(
         begin = tl.load(query_start + sequence)
         first_query = 0
     else:
-        # The last queries of a prompt see most: they start first, and shorter programs fill the end.
+        # The last queries of a prompt have the longest contexts: start them first, and let short programs fill the end.
         index = tl.num_programs(0) - 1 - tl.program_id(0)
         sequence = _find_sequence(index, query_start, num_sequences, QUERIES)
         begin = tl.load(query_start + sequence)
@@ -189,7 +189,7 @@ def paged_attention_kernel(
     total = tl.zeros([ROWS], tl.float32)
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     if not ONE_BLOCK and WINDOW == 0:
-        # Tiles that even the first row sees in full need no mask.
+        # Tiles that are fully visible to the first row need no mask.
         full_end = tl.minimum((earlier + first_query + 1) // TILE, end_tile)
         mixed, total, highest = _attend_tiles(
             query, mixed, total, highest, first_tile, full_end, position, seen, table, keys, values, scale,
@@ -226,7 +226,7 @@ def merge_splits_kernel(
     HEAD_PAD: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Programs: tokens x heads. Each split's mean counts by its sum of weights; a split without any is empty."""
+    """Programs: tokens x heads. Averages the splits' means by their sums of weights; empty splits are skipped."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     if token >= tl.load(query_start + num_sequences):
@@ -257,11 +257,11 @@ def paged_attention(
     tile: AttentionTile | None = None,
     splits: int | None = None,
 ) -> None:
-    """out[t, h] = softmax(q K^T / sqrt(head_dim)) V over the tokens that t sees, for the tokens of every sequence.
+    """out[t, h] = softmax(q K^T / sqrt(head_dim)) V over the tokens visible to t, for the tokens of every sequence.
 
     `qkv` [T, (heads + 2 kv_heads) * head_dim], of which the queries are read, and `out` [T, heads * head_dim], both
     float32, float16 or bfloat16 with contiguous rows; T may be more than the sequences' tokens, and the rest of `out`
-    is left alone. The other tensors are as in `AttentionBatch`, on the same device. `window` 0: none. `max_query_len`
+    is not written. The other tensors are as in `AttentionBatch`, on the same device. `window` 0: none. `max_query_len`
     bounds the query lengths, T if None. `splits`: programs per context, a power of two.
     """
     layout = cache.layout

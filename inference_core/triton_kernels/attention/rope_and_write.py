@@ -1,7 +1,7 @@
-"""Between the projections and attention: normalise and rotate queries and keys, and write keys and values to the cache.
+"""Normalises and rotates queries and keys after the projections, and writes keys and values to the cache.
 
 One pass over the projections' output (SPEC AT-05): a program takes one token's KV head with the query heads that share
-it. Rotation is of half-split pairs (Su et al. 2021), the norm that of Qwen3: RMSNorm over each head.
+it. Rotates half-split pairs (Su et al. 2021); the norm is Qwen3's RMSNorm over each head.
 """
 
 import torch
@@ -19,7 +19,7 @@ def _rotate(first, second, cos, sin):
 
 @triton.jit
 def _encode(x, scale, largest, FP8: tl.constexpr, DTYPE: tl.constexpr):
-    """What the cache holds of x. FP8 saturates: E4M3 has no infinity, and what is beyond would be NaN."""
+    """Convert x to the cache's dtype. FP8 saturates: E4M3 has no infinity, so larger numbers would become NaN."""
     if FP8:
         x = tl.minimum(tl.maximum(x / scale, -largest), largest)
     return x.to(DTYPE)
@@ -93,7 +93,7 @@ def rope_and_write_kernel(
         second = second * inverse * tl.load(k_norm + HALF + dims, mask=inside, other=0.0).to(tl.float32)
     first, second = _rotate(first, second, cos, sin)
     number = cache.dtype.element_ty
-    block = slot // (ITEM_SIZE * ALIGN) * ALIGN  # so the compiler knows that it is a multiple
+    block = slot // (ITEM_SIZE * ALIGN) * ALIGN  # tells the compiler that it is a multiple
     begin = block + layer_start + kv_head * (BLOCK_SIZE * HEAD_DIM) + (position % BLOCK_SIZE) * HEAD_DIM
     cached = cache + begin + dims
     tl.store(cached, _encode(first, key_scale, largest, FP8, number), mask=inside)
@@ -117,12 +117,11 @@ def rope_and_write(
     k_norm: torch.Tensor | None,
     eps: float,
 ) -> None:
-    """Queries of `qkv` in place; its keys and values go to the cache (the keys of `qkv` keep what they are).
+    """Rotate the queries of `qkv` in place; write its keys, rotated, and values to the cache (the keys in `qkv` stay).
 
     `qkv` [T, (heads + 2 kv_heads) * head_dim] float32, float16 or bfloat16 with contiguous rows. `cos_sin` float32
-    [positions, head_dim]: cosines, then sines. `positions` and `slots` are as in `AttentionBatch`; a negative slot
-    marks a row to be left alone. `q_norm`
-    and `k_norm` [head_dim]: weights of the norm, None for none.
+    [positions, head_dim]: cosines, then sines. `positions` and `slots` are as in `AttentionBatch`; rows with a negative
+    slot are ignored. `q_norm` and `k_norm` [head_dim]: weights of the norm, None for none.
     """
     layout = cache.layout
     kv_heads, head_dim = layout.num_kv_heads, layout.head_dim

@@ -1,4 +1,4 @@
-"""Weights of 8 bits, INT8 or FP8 E4M3, with a scale per output channel or per block of 128 x 128, as checkpoints do.
+"""8-bit weights, INT8 or FP8 E4M3, with a scale per output channel or per block of 128 x 128, as in checkpoints.
 
 Channel scales: Dettmers et al., "LLM.int8()", 2022, and Xiao et al., "SmoothQuant", 2023. Block scales: DeepSeek-AI,
 "DeepSeek-V3 Technical Report", 2024, section 3.3.
@@ -35,20 +35,20 @@ class EightBitWeight:
 
 
 def largest(dtype: torch.dtype) -> float:
-    """The largest number of `dtype` that is used. Raises ValueError where there is none."""
+    """The largest code of `dtype` that is used. Raises ValueError for other dtypes."""
     if dtype not in _LARGEST:
         raise ValueError(f"cannot quantise to {dtype}; possible are {' and '.join(map(str, _LARGEST))}")
     return _LARGEST[dtype]
 
 
 def quantize_channels(weight: torch.Tensor, dtype: torch.dtype) -> EightBitWeight:
-    """The nearest codes to a floating weight [N, K], one scale per output."""
+    """Round a floating weight [N, K] to the nearest codes, with one scale per output."""
     values = weight.float()
     return EightBitWeight(*rounded(values, values.abs().amax(dim=1, keepdim=True), dtype))
 
 
 def quantize_blocks(weight: torch.Tensor) -> EightBitWeight:
-    """The nearest E4M3 codes to a floating weight [N, K], one scale per block of 128 x 128."""
+    """Round a floating weight [N, K] to the nearest E4M3 codes, with one scale per block of 128 x 128."""
     outputs, inputs = weight.shape
     padded = torch.nn.functional.pad(weight.float(), (0, -inputs % SCALE_BLOCK, 0, -outputs % SCALE_BLOCK))
     blocks = padded.unflatten(0, (-1, SCALE_BLOCK)).unflatten(2, (-1, SCALE_BLOCK))
@@ -59,13 +59,13 @@ def quantize_blocks(weight: torch.Tensor) -> EightBitWeight:
 
 
 def spread_blocks(scales: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
-    """[ceil(N / 128), ceil(K / 128)] -> [N, K], each entry over its block."""
+    """[ceil(N / 128), ceil(K / 128)] -> [N, K]: repeat each entry over its block."""
     wide = scales.repeat_interleave(SCALE_BLOCK, dim=0).repeat_interleave(SCALE_BLOCK, dim=1)
     return wide[:outputs, :inputs]
 
 
 def rounded(values: torch.Tensor, peak: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 values, of magnitudes up to `peak` (broadcast), as codes of `dtype` and scales (peak's columns).
+    """Round float32 values, of magnitudes up to `peak` (broadcast), to codes of `dtype` and scales (peak's columns).
 
     Ties go to even codes.
     """

@@ -1,9 +1,9 @@
-"""Linear layers over 4-bit weights: a split-K kernel for few rows, a tiled one above, dequantised and dense beyond.
+"""Linear layers with 4-bit weights: split-K for few rows, tiled for more, dequantised and dense for many.
 
-Weights are the left operand of the matrix instructions (out^T = W x^T): their codes go from memory to the registers
-that the instruction reads, and are never written back as wider numbers. Up to 16 rows, the time is that of reading the
-weights (SPEC AT-09), so codes enter the products as the exact small integers code - 8, and scales are applied to the
-sums of a group; above, scales are applied to the weights, which are then used by many rows (SPEC AT-06).
+Weights are the left operand of the matrix instructions (out^T = W x^T): codes are loaded straight into the registers
+that the instruction reads, and are never written back as wider numbers. Up to 16 rows, reading the weights bounds the
+time (SPEC AT-09), so the products use the exact small integers code - 8 and scales are applied to the sums of a group.
+For more rows, scales are applied to the weights, since many rows reuse them (SPEC AT-06).
 """
 
 import torch
@@ -17,9 +17,9 @@ from inference_core.triton_kernels.linear.split_sums import add_splits
 _BLOCK = tl.constexpr(BLOCK)
 _WORDS = tl.constexpr(WORDS)
 _NIBBLES = tl.constexpr(BLOCK // WORDS)
-# Rows from which writing the weights out once costs less than unpacking them for every tile of rows.
+# From this many rows on, dequantising the weights once costs less than unpacking them for every tile of rows.
 DENSE_ROWS = 512
-# Outputs that are dequantised at a time, so that the dense copy stays small (64 Mi numbers for K = 8192).
+# Outputs dequantised at a time, to keep the dense copy small (64 Mi numbers for K = 8192).
 _DENSE_OUTPUTS = 8192
 
 
@@ -79,7 +79,7 @@ def int4_gemv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """BLOCK_N outputs of all rows over one run of blocks: to `out`, or if SPLIT to `partial` [splits, M, N]."""
+    """BLOCK_N outputs of all rows over one run of blocks, written to `out`, or if SPLIT to `partial` [splits, M, N]."""
     split = tl.program_id(1)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, BLOCK_M)
@@ -134,7 +134,7 @@ def int4_gemm_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """One tile of BLOCK_N outputs by BLOCK_M rows; programs of the same rows follow each other."""
+    """One tile of BLOCK_N outputs by BLOCK_M rows; programs of the same rows are adjacent."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     j = tl.arange(0, _WORDS)
@@ -175,7 +175,7 @@ def int4_dequantize_kernel(
     HAS_OFFSETS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Rows [first_output, first_output + count) of the matrix to dense [count, inputs], one block of inputs."""
+    """Dequantise rows [first_output, first_output + count) to dense [count, inputs]; a program takes one block."""
     local = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     block = tl.program_id(1)
     n = first_output + local
@@ -208,8 +208,8 @@ def int4_linear(
     """Write (or add) x W^T + bias to out.
 
     x [M, K] and out [M, N] float16 or bfloat16, unit stride along their rows; codes, scales and offsets as in
-    `Int4Weight`; bias [N]. Up to 16 rows sums are split over `tile.splits` programs; from 512 on the weights are
-    dequantised and multiplied densely. `tile` overrides the choice for the shape.
+    `Int4Weight`; bias [N]. Up to 16 rows, sums are split over `tile.splits` programs; from 512 rows on, the weights are
+    dequantised and multiplied densely. `tile` overrides the default for the shape.
     """
     rows, inputs = x.shape
     if rows == 0:
@@ -254,7 +254,7 @@ def int4_dequantize(
     dense: torch.Tensor,
     first_output: int = 0,
 ) -> None:
-    """Write the weights of the outputs from `first_output` on to dense [count, K], of any floating dtype."""
+    """Dequantise the outputs from `first_output` on to dense [count, K], of any floating dtype."""
     count, inputs = dense.shape
     int4_dequantize_kernel[(triton.cdiv(count, 64), triton.cdiv(inputs, BLOCK))](
         *(codes, scales, offsets, dense, first_output, count, codes.shape[1], inputs),
@@ -275,7 +275,7 @@ def _dense_linear(
     *,
     accumulate: bool = False,
 ) -> None:
-    """Dequantise some outputs at a time and leave the product to the dense library."""
+    """Dequantise some outputs at a time and multiply them with torch."""
     outputs = codes.shape[1]
     for first in range(0, outputs, _DENSE_OUTPUTS):
         end = min(first + _DENSE_OUTPUTS, outputs)

@@ -1,8 +1,8 @@
-"""The one layout of 4-bit weights that the CUDA kernels read, and how AWQ, GPTQ and GGUF tensors are repacked to it.
+"""The 4-bit weight layout of the CUDA kernels; repacks AWQ, GPTQ and GGUF tensors to it.
 
 Inputs are cut into blocks of 256. Word j of block b and output n holds eight codes: bits 4 i to 4 i + 3 are the code of
-input 256 b + 32 i + j. So a word's i-th nibbles over j are 32 successive inputs, which is one step of a matrix
-instruction and never more than one group, and a tile of outputs is one run of memory.
+input 256 b + 32 i + j. The i-th nibbles over all j are therefore 32 successive inputs: one step of a matrix instruction
+and within one group. A tile of outputs is contiguous in memory.
 
 w[n, k] = scale[k / group, n] * (code[n, k] - 8) + offset[k / group, n], scales and offsets as float16. Symmetric
 tensors (GGUF's Q4_0) have no offsets; one of AWQ or GPTQ is scale * (8 - zero point). float16 rounds offsets, and the
@@ -24,7 +24,7 @@ BLOCK = 256  # inputs per block
 WORDS = 32  # per block and output
 NIBBLES = 8
 KINDS = ("Q4_0", "Q4_1", "Q4_K", "Q4_Z")
-_MIDDLE = 8  # the code that means zero where there is no offset
+_MIDDLE = 8  # the code of zero without an offset
 _GROUPS_PER_BLOCK = BLOCK // GROUP
 
 Halves = NDArray[np.float16]
@@ -32,9 +32,9 @@ Halves = NDArray[np.float16]
 
 @dataclass(frozen=True, slots=True)
 class Int4Arrays:
-    """What a weight cache keeps: `codes` int32 [blocks, N, 32]; `scales` and `offsets` float16 [groups, N] or None.
+    """Arrays of the weight cache: `codes` int32 [blocks, N, 32]; `scales` and `offsets` float16 [groups, N] or None.
 
-    `groups` covers whole blocks: inputs beyond K have codes of 8 and whatever scale.
+    `groups` covers whole blocks: inputs beyond K have codes of 8 and any scale.
     """
 
     codes: NDArray[np.int32]
@@ -78,10 +78,10 @@ def group_size(codes: torch.Tensor, scales: torch.Tensor) -> int:
 
 
 def pack_int4(tensor: PackedTensor) -> Int4Arrays:
-    """Repack a Q4_0, Q4_1, Q4_K or Q4_Z tensor [N, K], its codes unchanged.
+    """Repack a Q4_0, Q4_1, Q4_K or Q4_Z tensor [N, K]; codes are unchanged.
 
-    Groups are as large, up to a block, as the tensor's equal neighbours allow: AWQ and GPTQ tensors of groups of 128
-    get those back. Raises ModelFileError for other kinds and for scales that float16 cannot hold.
+    Neighbouring groups with equal scales are merged, up to a block, so AWQ and GPTQ tensors get their groups of 128
+    back. Raises ModelFileError for other kinds and for scales that float16 cannot hold.
     """
     if tensor.kind not in KINDS:
         raise ModelFileError(f"a tensor of kind {tensor.kind} has no 4-bit groups; kinds that have are {KINDS}")
@@ -99,7 +99,7 @@ def pack_int4(tensor: PackedTensor) -> Int4Arrays:
 
 
 def _padded_halves(values: NDArray[np.float32], groups: int) -> Halves:
-    """float16 [N, groups + more], the last group repeated, so that padding never hinders merging."""
+    """float16 [N, groups + more]; padding repeats the last group, so that it never prevents merging."""
     with np.errstate(over="ignore"):
         halves = values.astype(np.float16)
     if not np.isfinite(halves).all():
@@ -108,7 +108,7 @@ def _padded_halves(values: NDArray[np.float32], groups: int) -> Halves:
 
 
 def _mergeable(scales: Halves, offsets: Halves) -> int:
-    """How many groups of 32 share their scale and offset everywhere: 1, 2, 4 or 8."""
+    """How many adjacent groups of 32 always have equal scales and offsets: 1, 2, 4 or 8."""
     count = 1
     while count < _GROUPS_PER_BLOCK:
         runs = [a.reshape(len(a), -1, 2 * count) for a in (scales, offsets)]

@@ -1,6 +1,6 @@
 """The quantised linear layers as torch custom ops `aio::*`: plain torch on the CPU, Triton on CUDA (SPEC AT-07).
 
-They write or add to `out`, so that a runner's buffers stay where a CUDA graph knows them. Importing this module
+They write or add to `out`, so that a runner's buffers keep the addresses that a CUDA graph uses. Importing this module
 registers them, without triton.
 """
 
@@ -22,7 +22,7 @@ def int4_linear(
 def eight_bit_linear(
     x: torch.Tensor, weight: EightBitWeight, bias: torch.Tensor | None, out: torch.Tensor, *, accumulate: bool = False
 ) -> None:
-    """Quantise x [M, K] as it comes, and write (or add) its product with W^T plus bias [N] to out [M, N]."""
+    """Quantise x [M, K] dynamically, and write (or add) its product with W^T plus bias [N] to out [M, N]."""
     torch.ops.aio.eight_bit_linear(out, x, weight.codes, weight.scales, bias, accumulate)
 
 

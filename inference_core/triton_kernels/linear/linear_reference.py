@@ -1,4 +1,4 @@
-"""Plain torch for the quantised linear layers: the oracle of the CUDA kernels, and what runs where there is no CUDA."""
+"""Quantised linear layers in plain torch: the oracle of the CUDA kernels, and the fallback without CUDA."""
 
 import torch
 
@@ -9,14 +9,14 @@ from inference_core.triton_kernels.linear.int4_weight import BLOCK, NIBBLES, gro
 def dequantized_int4(
     codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None, inputs: int
 ) -> torch.Tensor:
-    """float32 [N, inputs] of the arrays of an `Int4Weight`."""
+    """Dequantise the arrays of an `Int4Weight` to float32 [N, inputs]."""
     blocks, outputs, words = codes.shape
     packed = codes.contiguous().view(torch.uint8).view(blocks, outputs, words, 4).transpose(0, 1)
     weight = torch.empty(outputs, blocks, NIBBLES, words, device=codes.device)
     for i in range(NIBBLES):
         byte = packed[..., i // 2]
         weight[:, :, i] = byte >> 4 if i % 2 else byte & 0xF
-    # In place: where there is no CUDA, whole models are served through this.
+    # In place, since whole models run through this without CUDA.
     groups = weight.view(outputs, -1, group_size(codes, scales))
     groups.sub_(8).mul_(scales.float().T[:, :, None])
     if offsets is not None:
@@ -70,7 +70,7 @@ def eight_bit_linear(
 def dequantized_operands(
     x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [M, K] as its codes stand for it, and the weight [N, K], both float32."""
+    """x [M, K] after quantisation and the weight [N, K], both dequantised to float32."""
     outputs, inputs = codes.shape
     if scales.dim() == 1:
         x_codes, x_scales = quantize_rows(x, codes.dtype)

@@ -1,8 +1,8 @@
-"""How the linear kernels cut their work: tile sizes, warps, pipeline stages, and splits of the sums.
+"""Tile sizes of the linear kernels: warps, pipeline stages, and splits of the sums.
 
-The tables follow from registers, shared memory (96 KiB on the smallest device)
-and arithmetic, not from a measurement: few rows need many programs in flight so that memory is always being read, many
-rows need large tiles so that matrix instructions are. Every launcher takes another choice in its place.
+The tables follow from registers, shared memory (96 KiB on the smallest device) and arithmetic, not from a measurement:
+few rows need many concurrent programs to keep memory busy, many rows need large tiles to keep matrix instructions busy.
+Every launcher accepts an override.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from inference_core.triton_kernels.linear.int4_weight import BLOCK
 
 SMALL_ROWS = 16
-# Programs that keep the memory of the largest devices busy: about two for each of 132 to 148 processors.
+# Programs that saturate the memory of the largest devices: about two for each of 132 to 148 processors.
 _PROGRAMS = 256
 _MAX_SPLITS = 8
 
@@ -39,7 +39,7 @@ class ScaledTile:
 
 
 def choose_int4_tile(rows: int, outputs: int, inputs: int) -> Int4Tile:
-    """For x [rows, inputs] and `outputs` columns."""
+    """Choose a tile for x [rows, inputs] and `outputs` columns."""
     if rows <= SMALL_ROWS:
         return Int4Tile(64, 16, warps=8, stages=3, splits=choose_splits(outputs, 64, -(-inputs // BLOCK)))
     if rows <= 32:
@@ -48,7 +48,7 @@ def choose_int4_tile(rows: int, outputs: int, inputs: int) -> Int4Tile:
 
 
 def choose_scaled_tile(rows: int, outputs: int, inputs: int, *, blockwise: bool) -> ScaledTile:
-    """For 8-bit operands; `blockwise` scales need registers for a second tile of sums."""
+    """Choose a tile for 8-bit operands; `blockwise` scales need registers for a second tile of sums."""
     if rows <= SMALL_ROWS:
         return ScaledTile(16, 64, 128, warps=4, stages=4, splits=choose_splits(outputs, 64, -(-inputs // 128)))
     if rows <= 64:
@@ -57,7 +57,7 @@ def choose_scaled_tile(rows: int, outputs: int, inputs: int, *, blockwise: bool)
 
 
 def choose_splits(outputs: int, tile: int, steps: int) -> int:
-    """Programs that share the sums of one tile of outputs, so that all together there are enough; a power of two."""
+    """How many programs split the sums of one tile of outputs to reach `_PROGRAMS` in total; a power of two."""
     tiles, splits = -(-outputs // tile), 1
     while splits < _MAX_SPLITS and tiles * splits < _PROGRAMS and 2 * splits <= steps:
         splits *= 2

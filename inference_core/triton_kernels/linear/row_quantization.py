@@ -17,7 +17,7 @@ _ROWS = 8
 
 @triton.jit
 def _rounded(values, DTYPE: tl.constexpr):
-    """Numbers within the range of DTYPE as the nearest of its."""
+    """Round numbers within the range of DTYPE to the nearest code."""
     if tl.int8 == DTYPE:
         return ((values + _ROUNDING) - _ROUNDING).to(tl.int8)
     else:
@@ -26,7 +26,7 @@ def _rounded(values, DTYPE: tl.constexpr):
 
 @triton.jit
 def quantize_rows_kernel(x, codes, scales, inputs, x_stride, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
-    """One row, read twice: for its largest number, and to be rounded."""
+    """One row, read twice: to find its largest number, and to round it."""
     row = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)
     peaks = tl.zeros((BLOCK,), tl.float32)
@@ -38,7 +38,7 @@ def quantize_rows_kernel(x, codes, scales, inputs, x_stride, LARGEST: tl.constex
     tl.store(scales + row, peak / LARGEST)
     for first in range(0, inputs, BLOCK):
         values = tl.load(x + row * x_stride + first + k, mask=first + k < inputs, other=0.0).to(tl.float32)
-        # The product may be a rounding above LARGEST, which E4M3 has no number for.
+        # Rounding may lift the product above LARGEST, which E4M3 cannot represent.
         scaled = tl.minimum(tl.maximum(values * inverse, -LARGEST), LARGEST)
         tl.store(codes + row * inputs + first + k, _rounded(scaled, codes.dtype.element_ty), mask=first + k < inputs)
 
@@ -70,7 +70,7 @@ def quantize_groups_kernel(
 
 
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [M, K], unit stride along its rows, as codes [M, K] of int8 or float8_e4m3fn and scales float32 [M]."""
+    """Quantise x [M, K] (unit stride along rows) to codes [M, K], int8 or float8_e4m3fn, and scales float32 [M]."""
     rows, inputs = x.shape
     codes = torch.empty(rows, inputs, dtype=dtype, device=x.device)
     scales = torch.empty(rows, dtype=torch.float32, device=x.device)
@@ -82,7 +82,7 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
 
 
 def quantize_groups(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [M, K] as codes [M, K] and scales float32 [M, ceil(K / 128)]."""
+    """Quantise x [M, K] to codes [M, K] and scales float32 [M, ceil(K / 128)]."""
     rows, inputs = x.shape
     groups = triton.cdiv(inputs, SCALE_BLOCK)
     codes = torch.empty(rows, inputs, dtype=dtype, device=x.device)

@@ -1,8 +1,8 @@
-"""Linear layers of 8-bit weights on 8-bit activations: INT8 and FP8 E4M3, scales per channel or per block.
+"""Linear layers with 8-bit weights and activations: INT8 and FP8 E4M3, scales per channel or per block.
 
-The products are those of the codes, on matrix instructions of 8 bits; scales of rows and channels are applied once, to
-the sums. With block scales every 128 inputs have their own, so that their sum is scaled before it is added; this also
-keeps float32 precision on devices whose FP8 instructions add up with less.
+The codes are multiplied by 8-bit matrix instructions; row and channel scales are applied once, to the sums. With block
+scales, the sum of every 128 inputs is scaled before it is added, which also keeps float32 precision on devices whose
+FP8 instructions accumulate with less.
 """
 
 import torch
@@ -37,7 +37,7 @@ def scaled_gemm_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One tile of BLOCK_M rows by BLOCK_N outputs over a run of inputs: to `out`, or if SPLIT to `partial`."""
+    """One tile of BLOCK_M rows by BLOCK_N outputs over a run of inputs, written to `out`, or if SPLIT to `partial`."""
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(2)

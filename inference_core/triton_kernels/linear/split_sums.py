@@ -1,4 +1,4 @@
-"""The second half of split-K: adds what several programs summed over their share of the inputs, in a fixed order."""
+"""The second half of split-K: adds the programs' partial sums in a fixed order."""
 
 import torch
 import triton

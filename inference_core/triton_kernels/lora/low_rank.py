@@ -1,9 +1,9 @@
-"""Low-rank adapters for the rows of a batch that go through different ones: y += scale * B (A x), segment by segment.
+"""Low-rank adapters for batches whose rows use different adapters: y += scale * B (A x), segment by segment.
 
 Rows of the same adapter are gathered into tiles (SGMV in Punica, Chen et al. 2023; S-LoRA, Sheng et al. 2023), so that
-one launch serves any mixture and a tile reads its factors once. Two kernels: `shrink` makes the few numbers A x of each
-row, `expand` adds B times them to the outputs. Nothing here depends on what is on the device but its contents, so that
-both can be repeated as a graph while adapters come and go.
+one launch serves any mixture and a tile reads its factors once. Two kernels: `shrink` computes A x of each row,
+`expand` adds B times it to the outputs. The launches depend only on shapes and addresses, so both can be replayed in a
+graph while adapters change.
 """
 
 import torch
@@ -120,7 +120,7 @@ def expand_kernel(
     for first in range(0, rank, BLOCK_R):
         r = first + tl.arange(0, BLOCK_R)
         live = r < rank
-        # What lies beyond an adapter's ranks may be anything, not a number included.
+        # Memory beyond an adapter's ranks may hold anything, including NaN.
         found = real[:, None] & live[None, :]
         source = sums + (begin + i[:, None]).to(tl.int64) * (PARTS * MAX_RANK) + part * MAX_RANK + r[None, :]
         a = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
@@ -137,8 +137,8 @@ def add_low_rank(
 ) -> None:
     """Add scale * B (A x) of each row's adapter to out [T, N], for x [T, K] in the factors' dtype.
 
-    A x is summed in float32 and enters the product with B rounded to the factors' dtype. x and out have unit stride
-    along their rows. `splits`: programs that share the inputs of a tile, in place of the choice for the shape.
+    A x is summed in float32 and rounded to the factors' dtype before the product with B. x and out have unit stride
+    along their rows. `splits`: programs that split the inputs of a tile; None: the default for the shape.
     """
     programs, inputs, outputs = len(batch.tiles), x.shape[1], out.shape[1]
     if programs == 0:

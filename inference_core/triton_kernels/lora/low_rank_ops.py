@@ -1,7 +1,7 @@
 """Low-rank adapters as a torch custom op: plain torch on the CPU, Triton on CUDA (SPEC AT-07, LO-01).
 
-It adds to `out`, so that a runner's buffers stay where a CUDA graph knows them. Importing this module registers it,
-without triton.
+It adds to `out`, so that a runner's buffers keep the addresses that a CUDA graph uses. Importing this module registers
+it, without triton.
 """
 
 import torch
@@ -20,7 +20,7 @@ def add_low_rank(out: torch.Tensor, x: torch.Tensor, slots: LowRankSlots, batch:
 
 
 def reference_add_low_rank(out: torch.Tensor, x: torch.Tensor, slots: LowRankSlots, batch: LowRankRows) -> None:
-    """The same in float32, tile by tile: the kernels' oracle, and what runs where there is no CUDA."""
+    """The same in float32, tile by tile: the kernels' oracle, and the fallback without CUDA."""
     ranks, scales = slots.ranks.tolist(), slots.scales.tolist()
     for begin, count, slot in batch.tiles.tolist():
         if slot == NO_SLOT:

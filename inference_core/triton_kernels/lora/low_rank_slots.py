@@ -1,4 +1,4 @@
-"""Low-rank adapters as kernels read them: the factors of one layer in all slots, and which rows go through which."""
+"""Kernel inputs of low-rank adapters: the factors of one layer in all slots, and which rows use which slot."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class LowRankSlots:
-    """What the adapters in S slots add to one fused projection of K inputs and N outputs, at addresses that stay.
+    """The factors of the adapters in S slots for one fused projection of K inputs and N outputs, at fixed addresses.
 
-    The projection has P parts (q, k and v): part p is the outputs `borders[p]` to `borders[p + 1]`, and has factors of
-    its own. `down` = A [S, P, R, K] and `up` = B^T [S, R, N], in the activations' dtype; of their R ranks the first
-    `ranks` int32 [S, at least P] count, and what lies beyond may be anything. `scales` float32 is shaped as `ranks`.
+    The projection has P parts (q, k and v): part p has the outputs `borders[p]` to `borders[p + 1]` and its own
+    factors. `down` = A [S, P, R, K] and `up` = B^T [S, R, N], in the activations' dtype; only the first `ranks` int32
+    [S, at least P] of their R ranks are used, the rest may hold anything. `scales` float32 has the shape of `ranks`.
     """
 
     down: torch.Tensor
@@ -23,9 +23,9 @@ class LowRankSlots:
 
 @dataclass(frozen=True, slots=True)
 class LowRankRows:
-    """Which rows of a step go through which slot. Rows of the same slot lie together in `rows` int32 [at least their
-    count]; `tiles` int32 [programs, 3] cuts them: (first place in `rows`, at most `tile_rows` of them, slot), where
-    slot `NO_SLOT` is a tile without any. Rows in no tile have no adapter."""
+    """Which rows of a step use which slot. `rows` int32 [at least their count] groups rows by slot; `tiles` int32
+    [programs, 3] cuts it: (first index into `rows`, number of rows, at most `tile_rows`, slot). Slot `NO_SLOT` marks an
+    empty tile. Rows in no tile have no adapter."""
 
     rows: torch.Tensor
     tiles: torch.Tensor

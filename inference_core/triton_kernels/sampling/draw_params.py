@@ -1,4 +1,4 @@
-"""How rows of logits are drawn from, as columns that travel to a device. No torch."""
+"""Sampling parameters per row of logits, as columns to copy to a device. No torch."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,12 @@ PARAM_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
     ("seed", np.int64),
     ("position", np.int64),
 )
-"""What a draw depends on besides its logits, in the order of the arguments of `aio::draw_tokens`."""
+"""The parameters of a draw besides its logits, in the order of the arguments of `aio::draw_tokens`."""
 _INT32 = (1 << 31) - 1
 
 
 def param_columns(specs: Sequence[SampleSpec]) -> dict[str, Sequence[float]]:
-    """A column [R] of each of `PARAM_FIELDS`: `temperature` 0 is greedy, `top_k` 0 is all."""
+    """One column [R] per field of `PARAM_FIELDS`. `temperature` 0: greedy; `top_k` 0: all tokens."""
     params = [spec.params for spec in specs]
     return {
         "temperature": [p.temperature for p in params],
@@ -33,5 +33,5 @@ def param_columns(specs: Sequence[SampleSpec]) -> dict[str, Sequence[float]]:
 
 
 def _as_int64(seed: int) -> int:
-    """The lowest 64 bits of a seed, as a signed number."""
+    """The lowest 64 bits of a seed as a signed integer."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,11 +1,11 @@
-"""Bias, penalties and masks on the device, in place: rows that have none are left alone."""
+"""Applies bias, penalties and masks to logits in place on the device; rows without any are not touched."""
 
 import torch
 import triton
 import triton.language as tl
 
-_BIASED = 128  # tokens of one pass
-_CHUNK = 2048  # tokens of one program
+_BIASED = 128  # tokens per pass
+_CHUNK = 2048  # tokens per program
 
 
 @triton.jit
@@ -56,8 +56,8 @@ def edit_logits(
     presence: torch.Tensor,
     frequency: torch.Tensor,
 ) -> None:
-    """Edit logits float32 [R, V], unit stride along its rows. Row r has row `rows[r]` int32 of the `EditTables`' arrays
-    (-1: it is left alone) and the penalties `repetition`, `presence`, `frequency` float32 [R]."""
+    """Edit logits float32 [R, V], unit stride along its rows. Row r uses row `rows[r]` int32 of the `EditTables`'
+    arrays (-1: not edited) and the penalties `repetition`, `presence`, `frequency` float32 [R]."""
     if not len(logits):
         return
     vocabulary, stride = logits.shape[1], logits.stride(0)
@@ -71,6 +71,6 @@ def edit_logits(
         *(logits, rows, uses, repetition, presence, frequency, vocabulary, stride),
         BLOCK=_CHUNK,
         num_warps=4,
-        # Every operation rounds by itself, as in `reference_sampler`.
+        # Every operation rounds separately, as in `reference_sampler`.
         enable_fp_fusion=False,
     )

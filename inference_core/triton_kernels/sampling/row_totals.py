@@ -1,4 +1,4 @@
-"""The greatest logit of each row and the sum of its tokens' weights: what log-probabilities are made from."""
+"""The largest logit and the sum of the tokens' weights of each row, from which log-probabilities are computed."""
 
 import torch
 import triton
@@ -10,8 +10,8 @@ _WARPS = 4
 
 
 def row_totals(best: torch.Tensor, totals: torch.Tensor, logits: torch.Tensor) -> None:
-    """For logits float32 [R, V], their rows contiguous: to best float32 [R] the greatest, to totals int64 [R] the exact
-    sum of `reference_sampler`'s weights at a temperature of 1. Rows that cannot be drawn from give anything.
+    """From logits float32 [R, V] with contiguous rows, write the largest logit to best float32 [R] and the exact sum of
+    `reference_sampler`'s weights at temperature 1 to totals int64 [R]. Undefined for rows that cannot be sampled.
     """
     rows, vocabulary = logits.shape
     if not rows:

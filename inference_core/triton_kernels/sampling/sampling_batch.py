@@ -1,7 +1,7 @@
-"""What a step's draws depend on besides the logits, as flat arrays that a device can read.
+"""The inputs of a step's draws besides the logits, as flat arrays for the device.
 
-A row of logits is edited at few places by biases and masks, which are named, and at more by penalties, for which a
-table counts what is in prompt and output; the rest is a handful of numbers per row.
+Biases and masks edit few logits of a row and are stored as lists of token ids; penalties edit many, so a table counts
+the tokens of prompt and output. The remaining parameters are a few numbers per row.
 """
 
 import math
@@ -20,11 +20,11 @@ from inference_core.triton_kernels.sampling.draw_params import PARAM_FIELDS, par
 
 @dataclass(frozen=True, slots=True)
 class EditTables:
-    """What edits the logits of up to N sequences, a row each.
+    """The logit edits of up to N sequences, one row each.
 
-    `token_ids` int32 and `bias` float32 [N, K]: of each row the first `num_biased` int32 [N] count, with distinct ids;
-    a bias of -inf masks its token. `uses` int32 [N, V]: twice how often a token is in the output, plus one if it is in
-    the prompt.
+    `token_ids` int32 and `bias` float32 [N, K]: the first `num_biased` int32 [N] entries of each row are used, with
+    distinct ids; a bias of -inf masks its token. `uses` int32 [N, V]: twice a token's count in the output, plus one if
+    it is in the prompt.
     """
 
     token_ids: torch.Tensor
@@ -34,7 +34,7 @@ class EditTables:
 
     @classmethod
     def empty(cls, rows: int, most_biased: int, vocabulary: int, device: torch.device) -> "EditTables":
-        """N and K are `rows` and `most_biased`; nothing is edited."""
+        """Tables without edits; N is `rows`, K is `most_biased`."""
         return cls(
             torch.zeros(rows, most_biased, dtype=torch.int32, device=device),
             torch.zeros(rows, most_biased, dtype=torch.float32, device=device),
@@ -43,21 +43,21 @@ class EditTables:
         )
 
     def set_bias(self, row: int, bias: dict[int, float]) -> None:
-        """A row's biases from now on."""
-        # From pageable memory, which is staged before these calls return: they wait for no step under way.
+        """Set the biases of a row."""
+        # Copies from pageable memory are staged before these calls return, so they do not wait for a running step.
         count = len(bias)
         self.token_ids[row, :count].copy_(torch.tensor(list(bias), dtype=torch.int32), non_blocking=True)
         self.bias[row, :count].copy_(torch.tensor(list(bias.values()), dtype=torch.float32), non_blocking=True)
         self.num_biased[row].fill_(count)
 
     def set_uses(self, row: int, uses: NDArray[np.int32]) -> None:
-        """A row's counts [V]."""
+        """Set the counts [V] of a row."""
         self.uses[row].copy_(torch.from_numpy(uses), non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
 class DrawParams:
-    """Per row of logits [R]: how its edited logits become a law, and which point of it is drawn.
+    """Per row of logits [R]: the parameters of the distribution over its edited logits, and of the random number.
 
     `temperature` (0 is greedy), `top_p` and `min_p` float64, `top_k` int32 (0 for all), `seed` and `position` int64.
     """
@@ -71,18 +71,18 @@ class DrawParams:
 
 
 def draw_params(specs: Sequence[SampleSpec]) -> DrawParams:
-    """On the CPU; a runner copies them to its buffers."""
+    """Build the parameters on the CPU; a runner copies them to its buffers."""
     columns = param_columns(specs)
     return DrawParams(*(torch.from_numpy(np.array(columns[name], dtype)) for name, dtype in PARAM_FIELDS))
 
 
 def is_penalised(params: SamplingParams) -> bool:
-    """Whether what was drawn before changes the law."""
+    """Whether earlier tokens change the distribution."""
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
 def row_bias(spec: SampleSpec, vocabulary: int) -> dict[int, float]:
-    """What is added to which logits before they are penalised; -inf where the token may not be drawn.
+    """The bias by token id, added before penalties; -inf for tokens that must not be drawn.
 
     Raises InvalidRequestError for a biased or stop token id outside the vocabulary.
     """

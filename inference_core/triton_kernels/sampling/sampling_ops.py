@@ -1,4 +1,4 @@
-"""Sampling as torch custom ops `aio::*`: `reference_sampler` on the CPU, Triton on CUDA (SPEC AT-07); the same tokens.
+"""Sampling as torch custom ops `aio::*`: `reference_sampler` on the CPU, Triton on CUDA (SPEC AT-07), equal tokens.
 
 Importing this module registers them, without triton.
 """

@@ -1,4 +1,4 @@
-"""Edits and draws in plain torch and NumPy, row by row: the oracle of the device's sampling, and its stand-in."""
+"""Logit edits and draws in plain torch and NumPy, row by row: the oracle of the device's sampling, and its fallback."""
 
 import torch
 
@@ -18,7 +18,7 @@ def edit_logits(
     presence: torch.Tensor,
     frequency: torch.Tensor,
 ) -> None:
-    """Edit logits float32 [R, V] in place, row r by row `rows[r]` of an `EditTables`; -1 stands for none."""
+    """Edit logits float32 [R, V] in place: row r by row `rows[r]` of an `EditTables`, -1 for none."""
     for r, row in enumerate(rows.tolist()):
         if row < 0:
             continue
@@ -40,7 +40,7 @@ def draw_tokens(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> None:
-    """Token ids to drawn int64 [R], from logits float32 [R, V] by the fields of a `DrawParams`; -1 for bad rows."""
+    """Draw token ids to drawn int64 [R] from logits float32 [R, V] by the fields of a `DrawParams`; -1 for bad rows."""
     laws = zip(*(column.tolist() for column in (temperature, top_k, top_p, min_p, seed, position)), strict=True)
     for row, (values, (heat, k, p, least, own_seed, place)) in enumerate(zip(logits.numpy(), laws, strict=True)):
         params = SamplingParams(temperature=heat, top_k=k, top_p=p, min_p=least)

@@ -1,13 +1,13 @@
-"""Draws tokens on the device from exactly the law, and at exactly the points, of `reference_sampler`.
+"""Draws tokens on the device, with exactly the distributions and random numbers of `reference_sampler`.
 
-The reference's law is integer: a token weighs round(2**44 exp((logit - best) / temperature)) in a stated order of
-IEEE 754 operations. They are repeated here one by one, sums of integers are exact in any order, and so the tokens are
-those of the CPU, bit by bit, whatever the batch.
+The reference's weights are integers: round(2**44 exp((logit - best) / temperature)) in a fixed order of IEEE 754
+operations. The kernel repeats them in that order, and integer sums are exact in any order, so the tokens equal the
+CPU's, bit by bit, in any batch.
 
-Filters keep a prefix of a total order (greater first, then smaller token id). Such a prefix is named by its last
-element: a threshold, found bit by bit from the top by counting what reaches it, and a last token id among those that
-equal it. Counting goes over the tokens within 2**-20 of the best, gathered once; where these are too many or do not
-hold the prefix, over the whole row.
+Filters keep a prefix of a total order (larger weight first, then smaller token id). The prefix is given by its last
+element: a threshold, found bit by bit from the top by counting the tokens that reach it, and the last token id among
+those equal to it. Counting uses the tokens within 2**-20 of the best, gathered once, or the whole row if these are too
+many or do not contain the prefix.
 """
 
 import functools
@@ -31,11 +31,11 @@ from inference_core.triton_kernels.sampling.token_weights import (
     weights_of_chunks_kernel,
 )
 
-_GATHERED = 16384  # at most so many tokens of a row are gathered
+_GATHERED = 16384  # the most tokens of a row that are gathered
 _WARPS = 4
 _WEIGHT_BITS = tl.constexpr(45)
 _KEY_BITS = tl.constexpr(32)
-_NO_ID = tl.constexpr((1 << 31) - 1)  # behind every token
+_NO_ID = tl.constexpr((1 << 31) - 1)  # larger than every token id
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def _candidates(
     powers,
     BLOCK: tl.constexpr,
 ):
-    """BLOCK candidates from the `first` on, ids ascending: ids, order keys, weights, and which of them are any."""
+    """BLOCK candidates from `first` on, by ascending id: ids, order keys, weights, and which entries are valid."""
     place = tl.cast(first, tl.int64) + tl.arange(0, BLOCK)
     real = place < end
     if compact:
@@ -67,7 +67,7 @@ def _candidates(
 
 @triton.jit
 def _reaches(ids, values, threshold, last):
-    """Which elements belong to the prefix that ends at (threshold, last)."""
+    """Which elements are in the prefix that ends at (threshold, last)."""
     return (values > threshold) | ((values == threshold) & (ids <= last))
 
 
@@ -96,7 +96,7 @@ def draw_tokens_kernel(
     CHUNKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One row's token to `drawn`, or -1 where it holds NaN or +inf or nothing but -inf."""
+    """Draw one row's token to `drawn`; -1 if the row has NaN or +inf, or only -inf."""
     r = tl.program_id(0).to(tl.int64)
     row, near_ids, near_weights = logits + r * stride, near_ids + r * CAPACITY, near_weights + r * CAPACITY
     c = tl.arange(0, CHUNKS)
@@ -109,7 +109,7 @@ def draw_tokens_kernel(
 
     if usable & (temperature > 0):
         zero = tl.full((), 0, tl.int64)
-        nobody, everybody = zero - 1, zero + vocabulary
+        no_ids, all_ids = zero - 1, zero + vocabulary
         top_k, top_p = tl.load(top_ks + r).to(tl.int64), tl.load(top_ps + r)
         least = least_weight(tl.load(min_ps + r))
         filter_k, filter_p = (top_k > 0) & (top_k < vocabulary), top_p < 1.0
@@ -118,13 +118,13 @@ def draw_tokens_kernel(
         near_mass = tl.sum(tl.load(near_masses + r * chunks + c, mask=c < chunks, other=0), axis=0)
         near = tl.sum(tl.load(near_counts + r * chunks + c, mask=c < chunks, other=0), axis=0).to(tl.int64)
         wanted = tl.ceil(top_p * total.to(tl.float64)).to(tl.int64)
-        # Whether all that survives the filters is near the best.
+        # Whether all tokens that pass the filters are near the best.
         held = tl.where(filter_k, top_k <= near, tl.where(filter_p, near_mass >= wanted, least >= NEAR))
         compact = held & (near <= CAPACITY)
-        begin, end = zero, tl.where(compact, near, everybody)
+        begin, end = zero, tl.where(compact, near, all_ids)
 
         # Top-k: the largest key that at least k tokens reach.
-        key_floor, key_last = nobody, everybody
+        key_floor, key_last = no_ids, all_ids
         if filter_k:
             key_floor, above = zero, zero
             for bit in range(_KEY_BITS):
@@ -138,8 +138,8 @@ def draw_tokens_kernel(
                 enough = reached >= top_k
                 key_floor = tl.where(enough, tried, key_floor)
                 above = tl.where(enough, above, reached)
-            # `above` tokens are beyond the threshold; of those that equal it, the first ones fill up to k.
-            ties, total, key_last = zero, zero, nobody
+            # `above` tokens are beyond the threshold; the first of those equal to it fill up to k.
+            ties, total, key_last = zero, zero, no_ids
             for first in range(begin, end, BLOCK):
                 ids, keys, weights, real = _candidates(
                     row, near_ids, near_weights, compact, first, end, best, temperature, powers, BLOCK
@@ -150,8 +150,8 @@ def draw_tokens_kernel(
                 ties += tl.sum(tie, axis=0)
                 total += tl.sum(tl.where(real & ((keys > key_floor) | taken), weights, 0), axis=0)
 
-        # Top-p: the largest weight for which all that reach it have the mass asked for.
-        floor, last = nobody, everybody
+        # Top-p: the largest weight for which all tokens that reach it have the required mass.
+        floor, last = no_ids, all_ids
         if filter_p:
             mass = tl.ceil(top_p * total.to(tl.float64)).to(tl.int64)
             mass = tl.minimum(tl.maximum(mass, 1), total)
@@ -169,7 +169,7 @@ def draw_tokens_kernel(
                 floor = tl.where(enough, tried, floor)
                 beyond = tl.where(enough, beyond, reached)
             allowed = (mass - beyond + floor - 1) // floor
-            ties, last = zero, nobody
+            ties, last = zero, no_ids
             for first in range(begin, end, BLOCK):
                 ids, keys, weights, real = _candidates(
                     row, near_ids, near_weights, compact, first, end, best, temperature, powers, BLOCK
@@ -194,12 +194,12 @@ def draw_tokens_kernel(
         target = ((tl.umulhi(point, size) << 11) | ((point * size) >> 53)).to(tl.int64)
         passed = zero
         if filtered == 0:
-            # The chunk that holds it is known from the chunks' totals.
+            # The chunks' totals tell which chunk contains it.
             before = tl.cumsum(chunk_totals, axis=0) <= target
             passed = tl.sum(tl.where(before, chunk_totals, 0), axis=0)
             begin = tl.sum(before.to(tl.int64), axis=0) * BLOCK
             end = tl.minimum(begin + BLOCK, end)
-        token = everybody
+        token = all_ids
         for first in range(begin, end, BLOCK):
             ids, keys, weights, real = _candidates(
                 row, near_ids, near_weights, compact, first, end, best, temperature, powers, BLOCK
@@ -222,10 +222,10 @@ def draw_tokens(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> None:
-    """Write token ids to drawn int64 [R], from logits float32 [R, V] (edited already), their rows contiguous.
+    """Write token ids to drawn int64 [R], from edited logits float32 [R, V] with contiguous rows.
 
-    -1 for rows that hold NaN or +inf, or nothing but -inf. The other arguments are the fields of a `DrawParams`. Rows
-    that are no sequence's may hold anything. Raises ValueError for a vocabulary whose weights could overflow.
+    -1 for rows that have NaN or +inf, or only -inf. The other arguments are the fields of a `DrawParams`. Padding rows
+    may hold anything. Raises ValueError for a vocabulary whose weights could overflow.
     """
     rows, vocabulary = logits.shape
     if not 1 <= vocabulary <= MAX_VOCABULARY:
@@ -268,5 +268,5 @@ def draw_tokens(
 
 @functools.cache
 def weight_powers(device: torch.device) -> torch.Tensor:
-    """The table of 2**(44 + j / 16) on the device, copied there once."""
+    """The table of 2**(44 + j / 16) on the device, cached after the first copy."""
     return torch.from_numpy(WEIGHT_POWERS).to(device)

@@ -1,7 +1,7 @@
 """The arithmetic of `reference_sampler` in Triton, operation by operation, and the passes that need a whole row.
 
-A row is cut into chunks that programs go over side by side. Launches must not fuse multiplications with additions
-(`enable_fp_fusion=False`): every operation rounds by itself, as in the reference.
+A row is cut into chunks that programs process in parallel. Launches must not fuse multiplications with additions
+(`enable_fp_fusion=False`): every operation rounds separately, as in the reference.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 from inference_core.sampling.reference_sampler import ONE, STEPS_PER_NAT, WEIGHT_TAYLOR
 
 CHUNK = 2048  # tokens
-NEAR = tl.constexpr(ONE >> 20)  # tokens of at least 2**-20 of the best one's weight are near it
+NEAR = tl.constexpr(ONE >> 20)  # a token is near the best one from 2**-20 of its weight on
 _ONE = tl.constexpr(float(ONE))
 _STEPS_PER_NAT = tl.constexpr(STEPS_PER_NAT)
 _GREATEST = tl.constexpr(1.7976931348623157e308)
@@ -63,20 +63,20 @@ def weigh(logits, best, temperature, powers):
 
 @triton.jit
 def least_weight(min_p):
-    """The weight, int64, that min-p asks for."""
+    """The minimum weight, int64, of min-p."""
     return tl.ceil(tl.minimum(min_p, 1.0) * _ONE).to(tl.int64)
 
 
 @triton.jit
 def order_key(logits):
-    """int64 in [0, 2**32) in the order of the float32 logits; both zeros are equal."""
+    """Map float32 logits to int64 in [0, 2**32) in the same order; both zeros are equal."""
     bits = tl.where(logits == 0, 0.0, logits).to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) + 2147483648
 
 
 @triton.jit
 def best_of_chunks_kernel(logits, best, best_ids, vocabulary, stride, chunks, BLOCK: tl.constexpr):
-    """The greatest logit of one chunk and its first place; NaN if there is one."""
+    """The largest logit of one chunk and its first index; NaN if there is one."""
     r, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = chunk * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(logits + r * stride + ids, mask=ids < vocabulary, other=float("-inf"))
@@ -88,7 +88,7 @@ def best_of_chunks_kernel(logits, best, best_ids, vocabulary, stride, chunks, BL
 
 @triton.jit
 def best_of_row(best, r, chunks, CHUNKS: tl.constexpr):
-    """The greatest logit of row r, and whether the row can be drawn from."""
+    """The largest logit of row r, and whether the row can be sampled."""
     c = tl.arange(0, CHUNKS)
     value = tl.load(best + r * chunks + c, mask=c < chunks, other=float("-inf"))
     greatest = tl.max(tl.where(value != value, float("-inf"), value), axis=0)
@@ -111,7 +111,7 @@ def weights_of_chunks_kernel(
     CHUNKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The weight of one chunk, and number and weight of its tokens that are near the row's best."""
+    """The weight of one chunk, and the number and weight of its tokens near the row's best."""
     r, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     greatest, usable = best_of_row(best, r, chunks, CHUNKS)
     temperature = tl.load(temperatures + r)

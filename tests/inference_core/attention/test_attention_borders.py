@@ -1,5 +1,5 @@
-"""Attention at the borders of blocks, chunks and partitions, for every shape and cache format; one row, one answer,
-whatever is computed beside it (SPEC AT-01, AT-03, BS-06, KV-07, KV-08).
+"""Attention at the boundaries of blocks, chunks and partitions, for every shape and cache format; a row's result does
+not depend on the batch (SPEC AT-01, AT-03, BS-06, KV-07, KV-08).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is packed of a step's adapters names every row once, with its slot, whatever the mixture."""
+"""A step's packed adapters name every row once, with its slot, for any mixture."""
 
 import numpy as np
 import pytest

@@ -10,7 +10,7 @@ from inference_core.kv_cache.layout import KVLayout
 from inference_core.step_plan import ScheduledSequence
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=4, dtype="float32")
-SLAB_BYTES = LAYOUT.block_bytes * 3 + 8  # the last bytes of a slab are nobody's
+SLAB_BYTES = LAYOUT.block_bytes * 3 + 8  # the last bytes of a slab are unused
 
 
 def offset(block: int) -> int:

@@ -50,7 +50,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     return TinyModels(tmp_path_factory.mktemp("tiny"))
 
 
-Said = dict[str, list[tuple[int, TokenLogprob | None]]]
+Answers = dict[str, list[tuple[int, TokenLogprob | None]]]
 
 
 def core_of(runner: ModelRunner, slabs: int = SLABS, **knobs: Any) -> Core:
@@ -58,12 +58,12 @@ def core_of(runner: ModelRunner, slabs: int = SLABS, **knobs: Any) -> Core:
     return Core({"m": runner}, arena_bytes=slabs * SLAB, slab_bytes=SLAB, knobs=Knobs(**given), seed=0)
 
 
-def answers(runner: ModelRunner, prompts: list[list[int]], samplings: list[SamplingParams]) -> Said:
-    return told(core_of(runner), prompts, samplings)
+def answers(runner: ModelRunner, prompts: list[list[int]], samplings: list[SamplingParams]) -> Answers:
+    return answers_of(core_of(runner), prompts, samplings)
 
 
-def told(core: Core, prompts: list[list[int]], samplings: list[SamplingParams]) -> Said:
-    tokens: Said = {}
+def answers_of(core: Core, prompts: list[list[int]], samplings: list[SamplingParams]) -> Answers:
+    tokens: Answers = {}
     for number, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
         tokens[str(number)] = []
         core.add(AddRequest(request_id=str(number), model="m", prompt_token_ids=prompt, sampling=sampling))
@@ -78,7 +78,7 @@ def told(core: Core, prompts: list[list[int]], samplings: list[SamplingParams]) 
     return tokens
 
 
-def assert_same(given: Said, expected: Said) -> None:
+def assert_same(given: Answers, expected: Answers) -> None:
     """The same tokens; log-probabilities of the same tokens, as alike as the logits of two implementations are."""
     assert {name: [token for token, _ in said] for name, said in given.items()} == {
         name: [token for token, _ in said] for name, said in expected.items()
@@ -97,14 +97,14 @@ PROMPTS = [[1, 2, 3], [4] * 20, [7, 8] * 9, [5], [9, 1, 9, 1, 3]]
 
 
 @pytest.mark.parametrize("weights", [{}, {"bias": True}, {"norms": True}, {"tied": True}], ids=str)
-def test_a_core_on_the_device_says_what_the_oracle_says(weights: dict[str, bool], tmp_path: Path) -> None:
+def test_a_core_on_the_device_gives_the_oracles_answers(weights: dict[str, bool], tmp_path: Path) -> None:
     models = TinyModels(tmp_path, **weights)
     samplings = [GREEDY] * len(PROMPTS)
     assert_same(answers(models.device_runner(), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
 
 
-def test_captured_steps_hear_nothing_but_what_is_on_the_device(models: TinyModels) -> None:
-    """AT-08: the first work of a batch size is repeated for all later ones, whoever is in them and how far."""
+def test_captured_steps_read_only_device_memory(models: TinyModels) -> None:
+    """AT-08: the first work of a batch size is replayed for all later ones, with any sequences and lengths."""
     graphs = RecordingGraphs()
     samplings = [GREEDY, WARM, GREEDY, WARM, GREEDY]
     assert_same(answers(models.device_runner(graphs), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
@@ -152,15 +152,13 @@ def test_steps_without_edits_run_a_graph_without_them(models: TinyModels) -> Non
     assert {shape.edited for shape in graphs.works} == {False, True}
 
 
-def test_what_the_tables_have_no_room_for_the_host_draws_beside_it(
-    models: TinyModels, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_host_draws_rows_that_exceed_the_tables(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edited_rows, "MOST_BIASED", 8)
     samplings = [GREEDY, OVERFULL, WARM, NAMED, REPETITIVE]
     assert_same(answers(models.device_runner(), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
 
 
-def test_counts_are_made_anew_after_a_step_that_failed(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_rebuilt_after_a_failed_step(models: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = models.device_runner()
     count, calls = runner._edits.count, iter(range(1000))
 
@@ -185,7 +183,7 @@ def test_preempted_sequences_are_copied_out_and_back(models: TinyModels) -> None
     """KV-09: eight blocks for five answers of up to four blocks, against the oracle with room for all."""
     samplings = [msgspec.structs.replace(s, max_tokens=40) for s in (GREEDY, WARM, REPETITIVE, NAMED, GREEDY)]
     cramped = core_of(models.device_runner(), slabs=1, host_cache_blocks=64)
-    assert_same(told(cramped, PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
+    assert_same(answers_of(cramped, PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
     assert cramped.stats().models[0].swap.back_blocks > 0
 
 
@@ -194,12 +192,12 @@ def test_blocks_are_handed_from_device_to_device(models: TinyModels) -> None:
     prompt = list(range(1, 24)) * 2
     source, target = core_of(models.device_runner()), core_of(models.device_runner())
     source.add(AddRequest(request_id="p", model="m", prompt_token_ids=prompt, sampling=GREEDY, prefill=True))
-    told(source, PROMPTS[:2], [GREEDY, WARM])
+    answers_of(source, PROMPTS[:2], [GREEDY, WARM])
     chain = BlockChain(model="m", token_ids=prompt)
     assert target.import_blocks(chain, source.export_blocks(chain, 0, 1 << 30)) == 2
-    given = told(target, [prompt], [NAMED])
+    given = answers_of(target, [prompt], [NAMED])
     assert target.stats().models[0].prefix_hit_tokens == 32
-    assert_same(given, told(core_of(models.device_runner()), [prompt], [NAMED]))
+    assert_same(given, answers_of(core_of(models.device_runner()), [prompt], [NAMED]))
 
 
 def decode(name: str, token: int, start: int, table: list[int]) -> ScheduledSequence:

@@ -1,4 +1,4 @@
-"""Drafts on a device change nothing but the time: eager and captured, drawn by device and host, preempted and aborted
+"""Drafts on a device change only the time: eager and captured, drawn by device and host, preempted and aborted
 (SPEC SD-02, SD-08, SD-10)."""
 
 import logging
@@ -20,11 +20,11 @@ from test_device_runner import (
     PROMPTS,
     REPETITIVE,
     WARM,
+    Answers,
     Launches,
-    Said,
     answers,
+    answers_of,
     assert_same,
-    told,
 )
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
@@ -79,7 +79,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def expected(pair: Pair) -> Said:
+def expected(pair: Pair) -> Answers:
     """What the oracle says without drafts."""
     return answers(pair.target.oracle(), PROMPTS, SAMPLINGS)
 
@@ -91,16 +91,16 @@ def accepted(core: Core) -> int:
 
 @pytest.mark.parametrize(("way", "graphs"), [("prompt_lookup", RecordingGraphs), ("draft_model", NoGraphs)])
 def test_answers_are_the_oracles_token_by_token(
-    pair: Pair, expected: Said, way: str, graphs: type[Graphs], caplog: pytest.LogCaptureFixture
+    pair: Pair, expected: Answers, way: str, graphs: type[Graphs], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Greedy, seeded, penalised, and with log-probabilities, in flight together."""
     core = pair.core(graphs, speculation=way)
-    assert_same(told(core, PROMPTS, SAMPLINGS), expected)
+    assert_same(answers_of(core, PROMPTS, SAMPLINGS), expected)
     assert accepted(core) > (5 if way == "prompt_lookup" else 40)
     assert not caplog.records  # no step was repeated without its drafts
 
 
-def test_steps_with_drafts_are_captured_as_those_without_are(pair: Pair, expected: Said) -> None:
+def test_steps_with_drafts_are_captured_like_those_without(pair: Pair, expected: Answers) -> None:
     """Tokens padded to a bucket, queries bounded by 1, 4 or 16; the first work of each is repeated for all others."""
     made: list[RecordingGraphs] = []
 
@@ -109,21 +109,21 @@ def test_steps_with_drafts_are_captured_as_those_without_are(pair: Pair, expecte
         return made[-1]
 
     core = pair.core(graphs, speculation="draft_model", max_draft_tokens=3)
-    assert_same(told(core, PROMPTS, SAMPLINGS), expected)
+    assert_same(answers_of(core, PROMPTS, SAMPLINGS), expected)
     shapes = set(made[0].works)
     assert {shape.longest_query for shape in shapes} >= {1, 4}
     assert all(shape.tokens in (1, 2, 4, 8, 24, 72) for shape in shapes)
     assert len(shapes) < made[0].replays / 2
 
 
-def test_preempted_sequences_say_the_same(pair: Pair, expected: Said) -> None:
+def test_preempted_sequences_give_the_same_answers(pair: Pair, expected: Answers) -> None:
     """Eight blocks for five answers of up to four: drafts take blocks, give them back, and others take these."""
     core = pair.core(slabs=1, speculation="draft_model", max_draft_tokens=20)
-    assert_same(told(core, PROMPTS, SAMPLINGS), expected)
+    assert_same(answers_of(core, PROMPTS, SAMPLINGS), expected)
     assert core.stats().models[0].preemptions > 0
 
 
-def test_who_is_aborted_with_drafts_leaves_the_others_as_they_were(pair: Pair, expected: Said) -> None:
+def test_aborting_a_request_with_drafts_leaves_other_requests_unchanged(pair: Pair, expected: Answers) -> None:
     core = pair.core(speculation="draft_model")
     said: dict[str, list[int]] = {str(number): [] for number in range(len(PROMPTS))}
     for number, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
@@ -143,7 +143,7 @@ def test_who_is_aborted_with_drafts_leaves_the_others_as_they_were(pair: Pair, e
 
 
 def test_a_step_has_no_more_drafts_than_memory_was_set_aside_for(
-    pair: Pair, expected: Said, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pair: Pair, expected: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     small = Capacity(tokens=128, sequences=8, draws=12, table_updates=64)
     runner = pair.target.device_runner(capacity=small)
@@ -153,12 +153,12 @@ def test_a_step_has_no_more_drafts_than_memory_was_set_aside_for(
     monkeypatch.setattr(runner, "launch", lambda plan: (most.append(plan.num_drafts), launch(plan))[1])
     knobs = Knobs(speculation="prompt_lookup", draft_control="fixed", lookup_ngram=1, prefill_chunk=5, max_num_seqs=8)
     core = Core({"m": runner}, arena_bytes=SLABS * SLAB, slab_bytes=SLAB, knobs=knobs, seed=0)
-    assert_same(told(core, PROMPTS, SAMPLINGS), expected)
+    assert_same(answers_of(core, PROMPTS, SAMPLINGS), expected)
     assert max(most) == 4
     assert not caplog.records
 
 
-def test_where_drafts_do_not_pay_steps_overlap(pair: Pair, expected: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_drafts_do_not_pay_steps_overlap(pair: Pair, expected: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller rests once there was nothing to draft for a while, and steps need not wait for their tokens."""
     ticks = count()
     core = pair.core(
@@ -167,12 +167,12 @@ def test_where_drafts_do_not_pay_steps_overlap(pair: Pair, expected: Said, monke
     runner = core._runners["m"]
     assert isinstance(runner, DeviceRunner)
     launches = Launches(runner, monkeypatch)
-    assert_same(told(core, PROMPTS, SAMPLINGS), expected)
+    assert_same(answers_of(core, PROMPTS, SAMPLINGS), expected)
     assert launches.overlapped > 10
 
 
-def test_a_draft_that_fails_on_the_device_ends_nobody(
-    pair: Pair, expected: Said, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_failing_draft_on_the_device_ends_no_request(
+    pair: Pair, expected: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = pair.core(speculation="draft_model")
     runner, calls = core._runners["d"], count()
@@ -185,13 +185,13 @@ def test_a_draft_that_fails_on_the_device_ends_nobody(
 
     monkeypatch.setattr(runner, "launch", failing)
     with caplog.at_level(logging.CRITICAL):
-        assert_same(told(core, PROMPTS, SAMPLINGS), expected)
+        assert_same(answers_of(core, PROMPTS, SAMPLINGS), expected)
 
 
 def test_greedy_answers_are_the_same_under_rejection(pair: Pair) -> None:
     samplings = [msgspec.structs.replace(GREEDY, max_tokens=20)] * len(PROMPTS)
     core = pair.core(speculation="draft_model", draft_acceptance="rejection")
-    assert_same(told(core, PROMPTS, samplings), answers(pair.target.oracle(), PROMPTS, samplings))
+    assert_same(answers_of(core, PROMPTS, samplings), answers(pair.target.oracle(), PROMPTS, samplings))
     assert accepted(core) > 10
 
 

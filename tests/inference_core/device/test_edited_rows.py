@@ -1,4 +1,4 @@
-"""The device's counts follow what is drawn, whoever knows it first."""
+"""The device's counts follow the drawn tokens, whether host or device has them first."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_a_step_that_is_done_again_counts_nothing_twice(rows: EditedRows) -> Non
     assert uses(rows, 0) == row_uses(given, [4, 4], VOCABULARY).tolist()
 
 
-def test_who_has_no_usable_token_before_it_counts_none(rows: EditedRows) -> None:
+def test_a_sequence_without_a_usable_previous_token_counts_none(rows: EditedRows) -> None:
     given = spec([1], [4])
     counted(rows, {"a": given}, [0], {})
     given.output_token_ids.append(PENDING)
@@ -65,7 +65,7 @@ def test_who_has_no_usable_token_before_it_counts_none(rows: EditedRows) -> None
     assert uses(rows, 0) == row_uses(given, [4], VOCABULARY).tolist()
 
 
-def test_a_history_that_is_not_the_one_counted_is_counted_anew(rows: EditedRows) -> None:
+def test_a_changed_history_is_counted_again(rows: EditedRows) -> None:
     given = spec([1], [4])
     counted(rows, {"a": given}, [0], {})
     given.output_token_ids += [5, 6, 6]
@@ -77,7 +77,7 @@ def test_a_history_that_is_not_the_one_counted_is_counted_anew(rows: EditedRows)
     assert uses(rows, 0) == row_uses(other, [3], VOCABULARY).tolist()
 
 
-def test_after_a_fault_every_history_is_counted_anew(rows: EditedRows) -> None:
+def test_after_a_fault_every_history_is_counted_again(rows: EditedRows) -> None:
     given = spec([1], [4, 5])
     counted(rows, {"a": given}, [0], {})
     rows.tables.uses.fill_(99)
@@ -86,7 +86,7 @@ def test_after_a_fault_every_history_is_counted_anew(rows: EditedRows) -> None:
     assert uses(rows, 0) == row_uses(given, [4, 5], VOCABULARY).tolist()
 
 
-def test_who_has_been_away_longest_gives_its_row_up(rows: EditedRows) -> None:
+def test_the_least_recently_scheduled_sequence_loses_its_row(rows: EditedRows) -> None:
     specs = {name: spec([i], [i + 3]) for i, name in enumerate("abc")}
     for name, given in specs.items():
         counted(rows, {name: given}, [0], {})

@@ -84,8 +84,8 @@ def test_a_model_of_a_group_drafts_for_another_and_no_token_changes(group: Devic
 
 
 def test_a_draft_that_is_not_of_the_group_is_refused(group: DeviceGroupSpec, tmp_path: Path) -> None:
-    alone = replace(group.core, models=[replace(group.core.models[0], draft="nobody")])
-    with pytest.raises(ModelFileError, match="its draft is 'nobody'; it must be another model of this core: none"):
+    alone = replace(group.core, models=[replace(group.core.models[0], draft="missing")])
+    with pytest.raises(ModelFileError, match="its draft is 'missing'; it must be another model of this core: none"):
         load_group(replace(group, core=alone), tmp_path)
 
 
@@ -107,7 +107,7 @@ def test_a_missing_file_is_named(group: DeviceGroupSpec, tmp_path: Path) -> None
         load_group(replace(group, core=replace(group.core, models=[absent])), tmp_path)
 
 
-def test_kept_knobs_of_a_group_come_into_force_again(group: DeviceGroupSpec, tmp_path: Path) -> None:
+def test_stored_knobs_of_a_group_are_applied_again(group: DeviceGroupSpec, tmp_path: Path) -> None:
     file = tmp_path / "knobs.card.json"
     core = load_group(group, tmp_path, knobs_file=file)
     core.set_knobs({"max_num_seqs": 2}, "b", keep=True)

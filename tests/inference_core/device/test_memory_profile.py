@@ -1,4 +1,4 @@
-"""What is left for keys and values is the sum that is printed (SPEC TI-06)."""
+"""The memory left for keys and values equals the printed sum (SPEC TI-06)."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_the_arena_takes_whole_slabs_of_what_is_left() -> None:
     assert PROFILE.arena_bytes(0.9, GIB // 2) == 52 * GIB + GIB // 2
 
 
-def test_the_arithmetic_is_told_line_by_line() -> None:
+def test_the_arithmetic_is_printed_line_by_line() -> None:
     lines = PROFILE.lines(0.9, GIB)
     assert lines[0].startswith("usable: 80.00 GiB")
     assert lines[2].startswith("- weights and buffers: 16.00 GiB")

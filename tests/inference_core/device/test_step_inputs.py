@@ -100,7 +100,7 @@ def test_a_shape_is_captured_with_one_of_few_bounds_of_its_queries() -> None:
 def test_more_draws_than_there_is_room_for_are_refused(inputs: StepInputs, tables: BlockTables) -> None:
     drafted = share("a", list(range(13)), 0, [1, 2, 3, 4], seed=1)
     drafted.num_drafts = 12
-    with pytest.raises(ValueError, match="a step that draws 13 tokens; there is room for 12"):
+    with pytest.raises(ValueError, match="a step with 13 draws; there is room for 12"):
         inputs.fill([drafted], tables, {}, renamed=False)
 
 

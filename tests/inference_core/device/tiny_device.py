@@ -1,4 +1,4 @@
-"""A tiny random model on the CPU as a device, beside the operator-by-operator runner that it must agree with."""
+"""A tiny random model on the CPU as a device, and the operator-by-operator runner that is its oracle."""
 
 from collections.abc import Callable, Hashable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever a model prefers, a finished answer is what its grammar says (SPEC SO-01)."""
+"""A finished answer matches its grammar, whatever the model prefers (SPEC SO-01)."""
 
 import json
 import re

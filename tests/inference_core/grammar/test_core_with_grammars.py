@@ -1,4 +1,4 @@
-"""A core with grammars: answers obey, neighbours are not touched, nothing is left behind, whatever happens to them."""
+"""A core with grammars: answers follow them, other requests are unaffected, and nothing is left behind."""
 
 import gc
 import json

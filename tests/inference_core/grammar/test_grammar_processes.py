@@ -1,4 +1,4 @@
-"""Whatever a grammar does to its process, the serving process, the server and all other grammars go on."""
+"""A grammar that breaks its process does not affect the serving process, the server or other grammars."""
 
 import logging
 import os
@@ -224,7 +224,7 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced(own: Grammars) -> No
     until(is_replaced)
 
 
-def test_answers_can_be_finished_when_all_processes_were_told_to_end(own: Grammars) -> None:
+def test_answers_can_finish_after_a_signal_to_all_processes(own: Grammars) -> None:
     matcher = own.compiled(FINE)()
     assert own.server.process_id is not None
     for process in (own.server.process_id, *own.processes):

@@ -1,4 +1,4 @@
-"""Which grammar is compiled next, what waits for what, and which processes stay: with processes that are scripted."""
+"""The queue of grammars: the order of compilation, waiting, and eviction of processes, with scripted processes."""
 
 import socket
 import threading
@@ -132,7 +132,7 @@ def test_all_who_ask_for_one_grammar_wait_for_one_process(queue: Queue) -> None:
     assert queue.server.started == ["same"]
 
 
-def test_a_tenant_with_too_many_waiting_is_told_to_come_later_and_others_are_not(
+def test_a_tenant_with_too_many_waiting_grammars_is_refused_and_others_are_not(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inference_core.grammar.workers.MAX_WAITING_PER_TENANT", 2)
@@ -155,7 +155,7 @@ def test_a_compilation_that_is_not_wanted_any_more_is_ended_and_the_next_one_beg
     assert unwanted.cancelled()
 
 
-def test_one_who_leaves_the_queue_is_not_compiled_and_one_of_two_leaves_the_other(queue: Queue) -> None:
+def test_a_cancelled_grammar_is_not_compiled_unless_another_request_waits_for_it(queue: Queue) -> None:
     queue.ask("running")
     queue.server.begins("running")
     gone, kept, both = queue.ask("gone"), queue.ask("both"), queue.ask("both")

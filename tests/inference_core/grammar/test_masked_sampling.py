@@ -1,4 +1,4 @@
-"""Masks and the sampling law: what is forbidden is never drawn, the rest keeps its odds, log-probabilities stay raw."""
+"""Masks and sampling: forbidden tokens are never drawn, the others keep their odds, log-probabilities stay raw."""
 
 import numpy as np
 import pytest

@@ -84,7 +84,7 @@ def test_codes_of_eight_bits_are_kept_as_the_file_has_them(kind: str, scheme: De
     assert np.array_equal((weight.codes.float() * spread).numpy(), dequantize(tensor))
 
 
-def test_codes_with_scales_of_another_shape_are_quantised_anew() -> None:
+def test_codes_with_scales_of_another_shape_are_quantised_again() -> None:
     tensor = eight_bit_tensor("S8", np.random.default_rng(2).uniform(0.01, 0.02, (200, 8)))
     layer = load_device(pack_device(tensor, "int8", torch.float32), "int8", 256, None, "cpu", torch.float32)
     assert isinstance(layer, EightBitLinear)

@@ -68,7 +68,7 @@ def test_eight_bit_codes_of_zeros_are_zeros() -> None:
 @pytest.mark.usefixtures("instruction_set")
 @given(seed=seeds)
 def test_integer_arithmetic_errs_at_most_by_what_its_roundings_allow(seed: int) -> None:
-    """|y - Wx| <= sum over inputs of |w| x half a step of the activation's group, with exact weights beside it."""
+    """|y - Wx| <= sum over inputs of |w| x half a step of the activation's group, for exact weights."""
     tensor = ggml_tensor("Q4_1", seed)
     x = torch.randn(3, 512, generator=torch.Generator().manual_seed(seed))
     out = torch.empty(3, 5)

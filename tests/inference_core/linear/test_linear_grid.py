@@ -78,9 +78,9 @@ def test_every_shape_is_within_the_rounding_of_its_sums(kind: str, compute: Comp
 
             terms = ([] if bias is None else [bias]) + ([before[:rows]] if accumulate else [])
             added = sum((term.double() for term in terms), torch.zeros(rows, outputs).double()).numpy()
-            beside = sum((term.double().abs() for term in terms), torch.zeros(rows, outputs).double()).numpy()
+            magnitude_sums = sum((term.double().abs() for term in terms), torch.zeros(rows, outputs).double()).numpy()
             # At worst every product and every sum is off by half a unit in the last place of all magnitudes so far.
-            bound = (inputs + 8) * HALF_ULP * (magnitudes[:rows] + beside)
+            bound = (inputs + 8) * HALF_ULP * (magnitudes[:rows] + magnitude_sums)
             assert (np.abs(got.numpy() - products[:rows] - added) <= bound).all(), (outputs, rows, accumulate)
 
 
@@ -105,7 +105,7 @@ def test_no_bit_depends_on_the_number_of_threads(kind: str, compute: Compute) ->
 
 
 @pytest.mark.parametrize(("kind", "compute"), CASES)
-def test_nothing_is_written_beside_the_outputs(kind: str, compute: Compute) -> None:
+def test_nothing_is_written_outside_the_outputs(kind: str, compute: Compute) -> None:
     linear, x = native(packed(kind, 50, 96), compute), torch.randn(7, 96)
     wide = torch.full((9, 80), 7.0)
     linear.apply(x, wide[1:8, 10:60])

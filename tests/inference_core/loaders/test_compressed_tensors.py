@@ -23,11 +23,11 @@ LAYERS = {name: layer.weight for name, layer in MODEL.layers.items()}
 
 
 def group_config(kind: str, bits: int, form: str, **weights: Any) -> dict[str, Any]:
-    told = {"num_bits": bits, "type": kind, "symmetric": True} | weights
+    arguments = {"num_bits": bits, "type": kind, "symmetric": True} | weights
     return {
         "quant_method": "compressed-tensors",
         "format": form,
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": told}},
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": arguments}},
         "ignore": ["lm_head"],
     }
 

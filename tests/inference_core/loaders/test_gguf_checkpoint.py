@@ -179,7 +179,7 @@ def test_linear_rope_scaling_is_read(tmp_path: Path) -> None:
         ({"architecture": "mamba"}, "architecture 'mamba' is not supported"),
         ({"settings": {"rope.scaling.type": "yarn"}}, "rope scaling 'yarn' is not supported"),
         ({"settings": {"block_count": None}}, r"'llama\.block_count' is missing"),
-        ({"settings": {"block_count": "two"}}, r"'llama\.block_count' is no single number"),
+        ({"settings": {"block_count": "two"}}, r"'llama\.block_count' is not a single number"),
         ({"settings": {"block_count": 2**31}}, r"claim 2147483648 layers, but it has 21 tensors"),
         ({"settings": {"attention.layer_norm_rms_epsilon": -1.0}}, "rms_eps is -1.0"),
         ({"settings": {"rope.freq_base": 0.0}}, "rope_theta is 0.0"),

@@ -96,11 +96,11 @@ def test_a_truncated_file_is_refused_with_the_arithmetic(model: Path, tmp_path: 
     ("content", "reason"),
     [
         (b"", "is empty"),
-        (b"PK\x03\x04" + bytes(60), "is no GGUF file"),
+        (b"PK\x03\x04" + bytes(60), "is not a GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "GGUF version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), "breaks off"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "breaks off"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), "ends early"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "ends early"),
     ],
 )
 def test_what_is_no_gguf_file_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -123,7 +123,7 @@ def _directory(name: bytes, dimensions: list[int], kind: int, offset: int, count
         (_directory(b"w", [0, 4], 0, 0), "impossible shape"),
         (_directory(b"w", [2**62, 2**62], 0, 0), "does not fit in the file"),
         (_directory(b"w", [4], 0, 2**63), "does not fit in the file"),
-        (_directory(b"w", [33], 3, 0), "no multiple of Q4_1's block of 32"),
+        (_directory(b"w", [33], 3, 0), "not a multiple of Q4_1's 32"),
         (_directory(b"w", [4], 999, 0), "unknown kind 999"),
         (_directory(b"w", [1] * 5, 0, 0), "5 dimensions"),
         (_directory(b"w", [4], 0, 0, count=2), "occurs twice"),

@@ -199,7 +199,7 @@ def test_a_chat_template_that_is_no_text_is_refused(folder: Path) -> None:
     (folder / "tokenizer.json").write_bytes(TOKENIZER)
     (folder / "chat_template.jinja").write_bytes(b"\xff")
 
-    with pytest.raises(ModelFileError, match="is no UTF-8"):
+    with pytest.raises(ModelFileError, match="is not UTF-8"):
         load_tokenizer(folder)
 
 

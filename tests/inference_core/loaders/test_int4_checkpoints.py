@@ -108,7 +108,7 @@ def test_a_decoder_gives_the_logits_of_its_dequantised_weights(tmp_path: Path, f
         assert error <= bounds[ordered] * np.abs(exact).max(), compute
 
 
-def test_a_bias_of_zeros_beside_a_layer_is_ignored_and_any_other_is_refused(tmp_path: Path) -> None:
+def test_a_layers_bias_of_zeros_is_ignored_and_any_other_is_refused(tmp_path: Path) -> None:
     model = random_model(128)
     tensors = packed_tensors(model, "gptq")
     bias = "model.layers.0.mlp.down_proj.bias"

@@ -120,7 +120,7 @@ def test_a_damaged_file_is_rebuilt(tmp_path: Path, position: int) -> None:
     assert build.calls == 2
 
 
-def test_weights_in_use_survive_a_rebuild_by_somebody_else(tmp_path: Path) -> None:
+def test_weights_in_use_survive_a_rebuild_by_another_process(tmp_path: Path) -> None:
     old, new = Builder(1), Builder(2)
     arrays = WeightCache(tmp_path).load_or_build("f", "v1", old)
     (tmp_path / "weights" / "f" / "v1.safetensors").unlink()

@@ -1,4 +1,4 @@
-"""Rows of a batch go through their own adapters: each equals the model that has the adapter merged into its weights."""
+"""Each row of a batch uses its own adapter, and equals the model that has the adapter merged into its weights."""
 
 from pathlib import Path
 

@@ -78,9 +78,9 @@ def test_what_is_not_plain_lora_for_this_model_is_refused_with_the_reason(tmp_pa
 @pytest.mark.parametrize(
     ("tensor", "value", "reason"),
     [
-        ("base_model.model.lm_head.lora_A.weight", np.zeros((4, 64)), "changes nothing that adapters are served for"),
-        ("base_model.model.model.layers.0.mlp.q_proj.lora_A.weight", np.zeros((4, 64)), "changes nothing"),
-        (f"{Q0}.lora_magnitude_vector", np.zeros(64), "changes nothing"),
+        ("base_model.model.lm_head.lora_A.weight", np.zeros((4, 64)), "is not supported; supported is LoRA"),
+        ("base_model.model.model.layers.0.mlp.q_proj.lora_A.weight", np.zeros((4, 64)), "supported is LoRA"),
+        (f"{Q0}.lora_magnitude_vector", np.zeros(64), "supported is LoRA"),
         (Q0.replace("layers.0", "layers.7") + ".lora_A.weight", np.zeros((4, 64)), "layer 7; the model has 3"),
         (f"{Q0}.lora_B.weight", np.zeros((65, 4)), r"is \[65, 4\]; .* \[64, 4\]"),
         (f"{Q0}.lora_A.weight", np.full((4, 64), np.inf), "holds NaN or infinity"),
@@ -97,14 +97,14 @@ def test_half_a_pair_is_refused(tmp_path):
     changed = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": np.zeros((4, 64), np.float32)}
     folder = write_adapter(tmp_path, modules=("v_proj",), changed=changed)
 
-    with pytest.raises(ModelFileError, match="q_proj has lora_A alone"):
+    with pytest.raises(ModelFileError, match="q_proj has only lora_A"):
         read_adapter(folder, TINY)
 
 
 def test_ranks_beyond_the_largest_are_refused(tmp_path):
     folder = write_adapter(tmp_path, modules=("q_proj",), layers=[0], rank=MAX_RANK + 1)
 
-    with pytest.raises(ModelFileError, match=f"rank {MAX_RANK + 1}; served are ranks up to {MAX_RANK}"):
+    with pytest.raises(ModelFileError, match=f"rank {MAX_RANK + 1}; supported are ranks up to {MAX_RANK}"):
         read_adapter(folder, TINY)
 
 

@@ -1,4 +1,5 @@
-"""Adapters come and go while a core serves: more of them than slots, none lost, none mixed up (SPEC LO-02, LO-03)."""
+"""Adapters are loaded and unloaded while a core serves: more of them than slots, none lost or mixed up (SPEC LO-02,
+LO-03)."""
 
 import sys
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_a_name_that_comes_back_with_other_content_finds_no_old_prefix():
     assert driver.finished[request, 0].cached_tokens == 0
 
 
-def test_an_unloaded_adapter_serves_who_has_it_and_nobody_new():
+def test_an_unloaded_adapter_serves_its_running_requests_and_no_new_ones():
     driver = driver_with("a", "b", slots=1)
     running = driver.add(PROMPT, adapter="a", sampling=greedy(6))
     waiting = driver.add(PROMPT, adapter="a", sampling=greedy(6), priority=2)

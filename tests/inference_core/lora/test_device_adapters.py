@@ -1,4 +1,4 @@
-"""On a device rows go through their own adapters, captured and mixed as they come, while adapters come and go."""
+"""On a device each row uses its own adapter, captured and mixed, while adapters are loaded and unloaded."""
 
 from pathlib import Path
 
@@ -197,7 +197,7 @@ def drain(core: Core, said: dict[str, list[int]] | None = None, steps: int = 10_
 
 @pytest.fixture(scope="module")
 def alone(cache: Path, folders: list[Path]) -> dict[str, list[int]]:
-    """What each adapter says ("": the model alone), by a model that has it merged and knows of none."""
+    """The answers with each adapter ("": the base model), by a model with the adapter merged."""
     checkpoint = RandomCheckpoint(TINY, "BF16")
     said = {}
     for name in ("", *"0356"):

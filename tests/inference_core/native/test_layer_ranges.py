@@ -75,7 +75,7 @@ def test_hidden_states_are_those_of_the_layers_operator_by_operator(models):
         assert torch.equal(models.native.layers(step, None, 0, layer), models.operators.layers(step, None, 0, layer))
 
 
-def test_those_who_exit_leave_the_others_logits_and_get_the_states_that_they_get_alone(models):
+def test_exiting_sequences_do_not_change_other_logits_and_get_the_same_states_as_alone(models):
     early = share(0, 37, 0, sampled=False, state=StateSpec(10, 5, exits=True))
     tapped = share(1, 20, 0, state=StateSpec(15, 19))
     plain = share(2, 11, 0)
@@ -91,7 +91,7 @@ def test_those_who_exit_leave_the_others_logits_and_get_the_states_that_they_get
     assert [len(states) for states in layered.states] == [32, 1, 0]
 
 
-def test_a_step_of_nobody_but_those_who_exit_has_no_logits(models):
+def test_a_step_of_only_exiting_sequences_has_no_logits(models):
     layered = LayeredForward(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
 
     assert layered.logits(layered.active).shape == (0, 49152)

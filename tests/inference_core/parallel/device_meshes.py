@@ -95,7 +95,7 @@ class OneRank:
 
 
 def ragged_steps(a: list[int], b: list[int]) -> list[tuple[list[ScheduledSequence], list[int]]]:
-    """A prompt beside part of another; the rest of it beside a decode; both decode. With the rows to compare."""
+    """A prompt with part of another; the rest of it with a decode; both decode. With the rows to compare."""
     first = [share("a", a, 0, 0), share("b", b[:5], 0, 4)]
     second = [share("a", [b[0]], len(a), 0), share("b", b[5:], 5, 4)]
     third = [share("a", [b[1]], len(a) + 1, 0), share("b", [a[1]], len(b), 4)]

@@ -50,7 +50,7 @@ class Drawn(RandomCheckpoint):
 
 
 def steps() -> list[list[ScheduledSequence]]:
-    """A prompt in two chunks beside another, then a decode of each."""
+    """A prompt in two chunks, together with another, then a decode of each."""
     return [
         [share("a", PROMPT[:7], 0, 0), share("b", PROMPT[::-1], 0, 4)],
         [share("a", PROMPT[7:], 7, 0), share("b", [11], 12, 4)],

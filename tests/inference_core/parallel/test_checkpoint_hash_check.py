@@ -28,7 +28,7 @@ def checkpoint(folder: Path, seed: int = 0) -> Checkpoint:
 
 
 class Unread(Checkpoint):
-    """A file whose content nobody may hash."""
+    """A file that fails the test if it is hashed."""
 
     config = property(lambda self: None)  # type: ignore[assignment]
     tensors = property(lambda self: None)  # type: ignore[assignment]
@@ -47,7 +47,7 @@ def test_only_the_first_rank_of_a_machine_reads_the_file_and_all_agree(tmp_path:
 def test_a_machine_with_another_file_is_refused(tmp_path: Path) -> None:
     store = dist.HashStore()
     check_checkpoint_hashes(rank(0), store, [("m", checkpoint(tmp_path / "a"))], 5)
-    with pytest.raises(MeshError, match="on machine 1 is not the one on machine 0"):
+    with pytest.raises(MeshError, match="on machine 1 differs from machine 0's"):
         check_checkpoint_hashes(rank(2), store, [("m", checkpoint(tmp_path / "b", seed=1))], 5)
 
 

@@ -1,4 +1,4 @@
-"""Orders and reports between a leader and its ranks: in order, only with those who were told, and never in silence."""
+"""Commands and reports between a leader and its ranks: in order, authenticated, and no lost rank goes unnoticed."""
 
 import socket
 import threading
@@ -41,7 +41,7 @@ def joined(*ranks: int) -> Iterator[tuple[Followers, list[LeaderLink]]]:
             link.close()
 
 
-def test_every_rank_gets_every_order_as_it_was_given() -> None:
+def test_every_rank_gets_every_command_unchanged() -> None:
     command = StepCommand("m", [SequenceShare("a", [5, 6], 3, 1, [9, 8])], [1])
     with joined(1, 2) as (followers, links):
         followers.send(command)
@@ -53,7 +53,7 @@ def test_every_rank_gets_every_order_as_it_was_given() -> None:
             assert [link.next_command() for _ in range(3)] == [CopyBlocks("m", [(1, 2)]), UseThreads(3), Stop()]
 
 
-def test_an_order_of_many_frames_arrives_whole() -> None:
+def test_a_command_of_many_frames_arrives_whole() -> None:
     long = SequenceShare("a", list(range(100_000)), 0, 0, list(range(7000)))
     with joined(1) as (followers, (link,)):
         received: list[object] = []
@@ -65,7 +65,7 @@ def test_an_order_of_many_frames_arrives_whole() -> None:
         assert received[0].sequences[0].token_ids == long.token_ids
 
 
-def test_an_order_that_is_too_large_is_sent_to_nobody_and_harms_nobody() -> None:
+def test_a_command_that_is_too_large_is_not_sent_and_has_no_effect() -> None:
     huge = SequenceShare("a", [2**40] * 2_000_000, 0, 0, [])
     with joined(1) as (followers, (link,)):
         with pytest.raises(FrameError, match="over the limit"):
@@ -102,12 +102,12 @@ def test_strangers_and_ranks_of_another_mesh_are_turned_away() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({1: None, 2: Failed(2, "a sum broke off", True)}, r"rank\(s\) 1 died without a word"),
+        ({1: None, 2: Failed(2, "a sum broke off", True)}, r"rank\(s\) 1 died without a report"),
         ({1: Failed(1, "a sum broke off", True), 2: Failed(2, "MemoryError: x")}, "rank 2 failed: MemoryError: x"),
         ({1: Failed(1, "a sum broke off", True)}, "rank 1 failed: a sum broke off"),
     ],
 )
-def test_the_rank_that_is_told_of_is_the_cause_and_not_who_suffered(words: dict[int, Failed | None], said: str) -> None:
+def test_the_cause_is_reported_and_not_a_rank_that_only_lost_it(words: dict[int, Failed | None], said: str) -> None:
     with joined(1, 2) as (followers, links):
         for link, rank in zip(links, (1, 2), strict=True):
             last = words.get(rank)

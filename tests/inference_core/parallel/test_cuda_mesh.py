@@ -1,4 +1,4 @@
-"""On two CUDA devices or more: ranks joined by NCCL say what one device says. `make test-gpu` runs it."""
+"""On two CUDA devices or more: ranks joined by NCCL give the results of one device. `make test-gpu` runs it."""
 
 from pathlib import Path
 

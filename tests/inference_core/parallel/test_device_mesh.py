@@ -79,7 +79,7 @@ def expected(awq: Path, weight_cache: Path) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Run:
-    """A mesh beside the same models in this process."""
+    """A mesh, and the same models in this process."""
 
     mesh: LocalMesh
     names: list[str]

@@ -73,7 +73,7 @@ def test_the_largest_step_has_as_many_tokens_and_sequences_as_a_step_may_have(
     assert step.rows[-1] == sum(lengths) - 1
 
 
-def test_a_rank_has_room_for_what_weights_and_the_rehearsed_step_leave(path: Path, tmp_path: Path) -> None:
+def test_a_ranks_arena_capacity_is_what_weights_and_the_largest_step_leave(path: Path, tmp_path: Path) -> None:
     shares = shares_of(path, tmp_path, 10 * SLAB)
     shares.load(dist.HashStore(), TensorGroup([0], 0))
     rehearsed: list[RunStep] = []
@@ -91,7 +91,7 @@ def test_a_rank_has_room_for_what_weights_and_the_rehearsed_step_leave(path: Pat
         tight.arena_capacity(profile_step)
 
 
-def test_what_comes_along_with_the_introduction_of_a_rank_is_not_lost() -> None:
+def test_reports_that_arrive_with_a_ranks_first_message_are_not_lost() -> None:
     followers = Followers([1], "127.0.0.1")
     host, port, token = followers.address.split()
     with socket.create_connection((host, int(port))) as link:
@@ -102,7 +102,7 @@ def test_what_comes_along_with_the_introduction_of_a_rank_is_not_lost() -> None:
         followers.close()
 
 
-def test_the_leader_hears_what_room_every_rank_has() -> None:
+def test_the_leader_receives_every_ranks_arena_capacity() -> None:
     followers, links = Followers([1, 2], "127.0.0.1"), []
     joining = threading.Thread(target=lambda: links.extend(LeaderLink(followers.address, r, 10) for r in (1, 2)))
     joining.start()

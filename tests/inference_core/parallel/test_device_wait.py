@@ -10,7 +10,7 @@ from inference_core.parallel.communication.device_wait import wait_for_device, w
 
 
 class Clock:
-    """Runs on by what it is told to pause, at least a hundredth of a second."""
+    """Advances by each pause, at least a hundredth of a second."""
 
     now = 0.0
 
@@ -25,7 +25,7 @@ def never() -> bool:
     return False
 
 
-def nobody() -> None:
+def no_check() -> None:
     pass
 
 
@@ -39,13 +39,13 @@ def test_a_device_that_is_done_is_not_waited_for() -> None:
 def test_the_wait_ends_with_the_device() -> None:
     answers: Iterator[bool] = iter([False] * 30 + [True])
     clock = Clock()
-    wait_until(lambda: next(answers), nobody, 10, clock=clock, pause=clock.pause)
+    wait_until(lambda: next(answers), no_check, 10, clock=clock, pause=clock.pause)
     assert next(answers, None) is None
 
 
 def test_a_rank_that_is_lost_meanwhile_ends_the_wait() -> None:
     def check_ranks() -> None:
-        raise RankLostError("rank(s) 3 died without a word")
+        raise RankLostError("rank(s) 3 died without a report")
 
     clock = Clock()
     with pytest.raises(RankLostError, match="3 died"):
@@ -56,4 +56,4 @@ def test_a_rank_that_is_lost_meanwhile_ends_the_wait() -> None:
 def test_a_device_that_takes_too_long_is_taken_for_hung() -> None:
     clock = Clock()
     with pytest.raises(RankLostError, match="did not finish within 2 seconds"):
-        wait_until(never, nobody, 2, clock=clock, pause=clock.pause)
+        wait_until(never, no_check, 2, clock=clock, pause=clock.pause)

@@ -41,7 +41,7 @@ def test_a_tensor_group_may_not_span_machines_but_stages_may() -> None:
     Mesh(tensor=4, pipeline=2).check_node(4)
     Mesh(tensor=2, pipeline=2, replicas=2).check_node(4)
     Mesh(tensor=8).check_node(8)
-    with pytest.raises(MeshError, match="4 ranks per machine are no multiple of 8"):
+    with pytest.raises(MeshError, match="4 ranks per machine are not a multiple of 8"):
         Mesh(tensor=8).check_node(4)
-    with pytest.raises(MeshError, match="4 ranks per machine are no multiple of 3"):
+    with pytest.raises(MeshError, match="4 ranks per machine are not a multiple of 3"):
         Mesh(tensor=3, pipeline=2).check_node(4)

@@ -1,4 +1,4 @@
-"""Adapters over meshes of two processes joined by gloo, of either kind: what they say is what one process says."""
+"""Adapters over meshes of two processes joined by gloo, of either kind, give the answers of one process."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def _step(core: Core, said: dict[str, list[int]]) -> None:
         said.setdefault(output.request_id, []).extend(output.token_ids)
 
 
-def test_a_mesh_says_with_adapters_what_one_process_says(run: Run) -> None:
+def test_a_mesh_with_adapters_gives_the_answers_of_one_process(run: Run) -> None:
     wanted = answers(run.alone, run.folders)
 
     given = answers(run.mesh.core, run.folders)
@@ -120,7 +120,7 @@ def test_an_adapter_that_one_rank_cannot_read_is_refused_and_the_mesh_goes_on(
 ) -> None:
     leader = run.mesh.mesh.leader
     monkeypatch.setattr(leader._rank.runner, "read_adapter", lambda command: None)
-    with pytest.raises(ModelFileError, match=r"rank 1: .* another adapter on this machine"):
+    with pytest.raises(ModelFileError, match=r"rank 1: .* on this machine differs"):
         leader.read_adapter(ReadAdapter("m", 99, run.folders["b"], b"of another folder"))
     monkeypatch.undo()
     assert answers(run.mesh.core, run.folders).keys() == {f"{i}:{name}" for i, name in enumerate(ORDER)}

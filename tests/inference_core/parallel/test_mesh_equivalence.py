@@ -76,7 +76,7 @@ def running(request: pytest.FixtureRequest, weight_cache: Path) -> Iterator[Loca
 
 
 def steps_of(prompts: list[list[int]]) -> list[tuple[list[ScheduledSequence], list[int]]]:
-    """Three ragged steps with the rows to compare: prompts; a chunk beside decodes; decodes alone."""
+    """Three ragged steps with the rows to compare: prompts; a chunk with decodes; only decodes."""
     a, b, c, _ = prompts
     first = [share("a", a, 0, 0), share("b", b[:5], 0, 4)]
     second = [share("a", [284], len(a), 0), share("b", b[5:], 5, 4), share("c", c, 0, 8)]

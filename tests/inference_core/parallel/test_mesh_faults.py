@@ -1,4 +1,4 @@
-"""When a rank dies, fails or never comes, the core ends with an error that names it, and nobody is left behind."""
+"""When a rank dies, fails or never joins, the core ends with an error that names it, and no process is left behind."""
 
 import signal
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_rank_killed_between_steps_ends_the_core_and_all_other_ranks(
             assert running.core.step()
         running.ranks.processes[victim].send_signal(signal.SIGKILL)
         running.ranks.processes[victim].wait(SECONDS)
-        with pytest.raises(RankLostError, match=rf"rank\(s\) {victim} died without a word"):
+        with pytest.raises(RankLostError, match=rf"rank\(s\) {victim} died without a report"):
             running.core.step()
         with pytest.raises(RankLostError, match=f"{victim}"):
             running.core.step()
@@ -78,7 +78,7 @@ def test_a_rank_that_dies_in_the_middle_of_a_step_ends_the_core(model: Path, cac
 
         stage.compute = kill_first  # type: ignore[method-assign, assignment]
         running.core.add(endless())
-        with pytest.raises(RankLostError, match=r"rank\(s\) 3 died without a word"):
+        with pytest.raises(RankLostError, match=r"rank\(s\) 3 died without a report"):
             running.core.step()
         for process in running.ranks.processes.values():
             assert process.wait(SECONDS) != 0

@@ -123,10 +123,10 @@ async def test_torchrun_starts_the_same_program(tmp_path: Path, spec: MeshSpec) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "say what to load"),
-        (["nowhere.json"], "nowhere.json is no mesh specification"),
+        ([], "nothing to load"),
+        (["nowhere.json"], "nowhere.json is not a mesh specification"),
         (["SPEC", "--nodes", "3"], "4 ranks cannot be spread over 3 machines evenly"),
-        (["SPEC", "--nodes", "2", "--node", "2"], "machine 2 is none of 2"),
+        (["SPEC", "--nodes", "2", "--node", "2"], "machine 2 is not one of 2"),
     ],
 )
 def test_mistakes_are_explained_before_anything_is_started(

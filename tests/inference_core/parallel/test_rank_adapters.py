@@ -130,5 +130,5 @@ def test_a_folder_that_is_another_on_this_machine_is_refused(
     model, written = divided(Drawn(SHAPES["llama"], "BF16"), Mesh(tensor=2), slots=2), folders("llama")
     share = model.shares[1]
     adapters = RankAdapters(model.config, share, TorchAdapterBank(share.config(model.config), 1, "float32"))
-    with pytest.raises(ModelFileError, match="another adapter on this machine than on the leader's"):
+    with pytest.raises(ModelFileError, match="on this machine differs from the leader's"):
         adapters.read(0, written[0], read_adapter(written[1], model.config).digest)

@@ -1,4 +1,4 @@
-"""Ranks read their own part of a model file, all parts together are the file, and nobody holds a whole tensor."""
+"""Ranks read only their part of a model file, all parts together are the file, and no rank holds a whole tensor."""
 
 import tracemalloc
 from importlib.util import find_spec
@@ -90,16 +90,16 @@ def test_packed_codes_stay_packed_in_every_part(tmp_path: Path) -> None:
     assert {shard.tensors[f"model.layers.0.mlp.{part}_proj.weight"].kind for part in ("gate", "down")} == {"Q4_Z"}
 
 
-def test_scale_groups_that_the_ranks_would_part_are_refused(tmp_path: Path) -> None:
+def test_scale_groups_that_the_ranks_would_split_are_refused(tmp_path: Path) -> None:
     """One group of 128 spans all eight heads of 16, and 256 inner columns have two."""
     whole = open_checkpoint(write_packed(tmp_path, random_model(128), "gptq", 128))
     with pytest.raises(MeshError, match="8 query heads in units of 8 cannot give each of 2 ranks a part"):
         shards_of(whole, Mesh(tensor=2))
     name = "model.layers.0.mlp.down_proj.weight"
     whole.cut(name, range(128), range(128, 256))
-    with pytest.raises(ModelFileError, match=r"inputs 0 to 64 .* part a group of 128"):
+    with pytest.raises(ModelFileError, match=r"inputs 0 to 64 .* split a group of 128"):
         whole.cut(name, range(128), range(64))
-    with pytest.raises(ModelFileError, match=r"outputs 0 to 4 .* part a group of 8"):
+    with pytest.raises(ModelFileError, match=r"outputs 0 to 4 .* split a group of 8"):
         whole.cut(name, range(4), range(128))
 
 
@@ -108,7 +108,7 @@ def test_a_column_border_inside_a_block_and_a_row_border_inside_a_head_are_refus
     whole = open_checkpoint(resolve_model_path(SMOLLM2))
     with pytest.raises(ModelFileError, match="cut blocks of 32 weights that share a scale"):
         whole.cut("model.layers.0.mlp.down_proj.weight", range(576), range(100))
-    with pytest.raises(ModelFileError, match="part a head of 64 rows"):
+    with pytest.raises(ModelFileError, match="split a head of 64 rows"):
         whole.cut("model.layers.0.self_attn.q_proj.weight", range(100))
     with pytest.raises(ModelFileError, match="lie outside"):
         whole.cut("model.layers.0.mlp.down_proj.weight", range(577))

@@ -66,7 +66,7 @@ def test_eight_kv_heads_over_six_ranks_are_refused_even_if_query_heads_divide() 
     assert len(split_heads(48, 8, 6, uneven=True)) == 6
 
 
-def test_a_group_of_weights_that_share_a_scale_is_never_parted() -> None:
+def test_a_group_of_weights_that_share_a_scale_is_never_split() -> None:
     """Groups of 128 span two heads of 64, and 24 of them lie in 3,072 inner columns (SPEC PX-05)."""
     config = msgspec.structs.replace(SMOLLM2, num_heads=10, num_kv_heads=5, intermediate_size=3072)
     units = SplitUnits(attention_output=128, down=128)

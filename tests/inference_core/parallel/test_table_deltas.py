@@ -57,7 +57,7 @@ def test_tables_arrive_as_they_are(events: list[tuple[str, object]], most: int) 
 
 
 def test_a_step_carries_only_the_new_blocks_and_the_list_stays_the_same() -> None:
-    """A rank's device is told of new entries only while a sequence's table is one list."""
+    """A rank's device gets only new entries while a sequence's table is one list."""
     sent, received, table = SentTables(), ReceivedTables(), [3, 4]
     first = received.step(travelled(sent.command(step(("a", table)))))
     table.append(9)
@@ -66,7 +66,7 @@ def test_a_step_carries_only_the_new_blocks_and_the_list_stays_the_same() -> Non
     assert received.step(command).sequences[0].block_table is first.sequences[0].block_table
 
 
-def test_a_rank_that_missed_an_order_says_so_instead_of_computing_with_half_a_table() -> None:
+def test_a_rank_that_missed_a_command_raises_instead_of_computing_with_part_of_a_table() -> None:
     sent, table = SentTables(), [3, 4]
     sent.command(step(("a", table)))
     with pytest.raises(RankLostError, match="0 blocks of a are known here, 2 to the leader"):

@@ -55,7 +55,7 @@ def test_70b_awq_on_four_cards_of_24_gb_leaves_142_286_tokens() -> None:
 
 
 def test_a_draft_takes_its_share_of_weights_and_of_every_token_on_each_card() -> None:
-    """An 8B on four ranks: 2 x 32 layers x 2 KV heads x 128 x 2 bytes = 32,768 bytes per token beside 81,920; a quarter
+    """An 8B on four ranks: 2 x 32 layers x 2 KV heads x 128 x 2 bytes = 32,768 bytes per token, plus 81,920; a quarter
     of 6,979,321,856 x 4.15625 / 8 bytes in linear layers, of 2 x 128,256 x 4,096 x 2 in embedding and head, and all 65
     norms of 4,096 x 2."""
     draft = PlacedDraft(name="8b", config=shape("llama-3.1-8b"), form=FORMATS["gptq-int4"])
@@ -195,7 +195,7 @@ def test_a_mesh_that_is_asked_for_is_taken_or_refused_with_the_reason() -> None:
 
 
 def test_islands_have_to_make_up_the_machine() -> None:
-    with pytest.raises(MeshError, match="islands of 3 devices do not make up a machine of 4"):
+    with pytest.raises(MeshError, match="a machine of 4 devices cannot be divided into islands of 3"):
         Machines(device=device("h100"), devices_per_node=4, island=3)
 
 

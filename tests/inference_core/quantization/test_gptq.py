@@ -35,7 +35,7 @@ def test_outputs_err_less_than_with_rounding_to_nearest(seed: int, act_order: bo
 
 @pytest.mark.parametrize("act_order", [False, True])
 def test_the_factored_form_equals_eliminating_one_input_after_another(act_order: bool) -> None:
-    """Written out: after each rounding the inverse of the remaining moments is taken anew; 160 are two blocks."""
+    """Written out: each rounding recomputes the inverse of the remaining moments; 160 are two blocks."""
     matrix, inputs = weights(6, 160, seed=3).double(), activations(500, 160, seed=3)
     moments = seen(inputs).moments.double()
     grid = int4_grid(matrix.float(), GROUP, symmetric=False)

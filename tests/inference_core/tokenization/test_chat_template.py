@@ -54,6 +54,6 @@ def test_a_templates_objection_names_the_messages(source: str, reason: str) -> N
     assert error.value.param == "messages"
 
 
-def test_a_template_that_is_no_jinja_is_the_files_fault() -> None:
-    with pytest.raises(ModelFileError, match="no valid Jinja"):
+def test_a_template_that_is_not_jinja_is_refused_as_a_bad_file() -> None:
+    with pytest.raises(ModelFileError, match="not valid Jinja"):
         ChatTemplate("{% for %}", {})

@@ -118,7 +118,7 @@ def test_lone_surrogates_are_refused(smollm2: Tokenizer) -> None:
         smollm2.encode_chat(user("\udfff"))
 
 
-def test_control_tokens_swallow_the_white_space_they_are_declared_to() -> None:
+def test_control_tokens_consume_the_white_space_they_are_declared_to() -> None:
     controls = ControlTokens([ControlToken("<a>", 1, right_strip=True), ControlToken("<b>", 2, left_strip=True)])
 
     assert list(controls.split("x <a> y <b> z")) == ["x ", 1, "y", 2, " z"]
@@ -136,7 +136,7 @@ def test_without_control_tokens_everything_is_text() -> None:
 
 
 @given(text=HOSTILE)
-def test_a_disguise_comes_off_again(text: str) -> None:
+def test_a_mask_can_be_removed(text: str) -> None:
     disguise = TextMask(("<|im_end|>", "<|im_start|>", "[X]"), [text])
     disguised = disguise.apply({"a": [text, 1, None]})["a"][0]
 
@@ -144,7 +144,7 @@ def test_a_disguise_comes_off_again(text: str) -> None:
     assert disguise.remove(disguised) == text
 
 
-def test_text_that_leaves_no_character_for_a_disguise_is_refused() -> None:
+def test_text_that_uses_all_mask_characters_is_refused() -> None:
     everything: Any = "".join(chr(code) for code in range(0x100000, 0x10FFFE))
 
     with pytest.raises(InvalidRequestError, match="private-use"):

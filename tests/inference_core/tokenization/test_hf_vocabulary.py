@@ -136,7 +136,7 @@ def test_folders_that_hold_no_usable_tokeniser_are_refused(tmp_path: Path) -> No
         load_tokenizer(tmp_path)
 
     (tmp_path / "tokenizer.json").write_text('{"model": {}}')
-    with pytest.raises(ModelFileError, match="no tokeniser that `tokenizers` can read"):
+    with pytest.raises(ModelFileError, match="not a tokeniser that `tokenizers` can read"):
         load_tokenizer(tmp_path)
 
     Backend(WordPiece({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""Long texts are read a piece at a time, exactly as short ones, and others run meanwhile."""
+"""Long texts are processed in pieces with the same results, and other threads run meanwhile."""
 
 import threading
 
@@ -29,7 +29,7 @@ def test_control_tokens_are_found_wherever_a_window_ends(size: int, text: str) -
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 @given(text=HOSTILE)
-def test_no_control_token_is_left_in_a_disguised_text_wherever_a_window_ends(size: int, text: str) -> None:
+def test_no_control_token_is_left_in_a_masked_text_wherever_a_window_ends(size: int, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control_tokens, "_WINDOW", size)
         disguise = TextMask(CONTROLS, [text])
@@ -58,16 +58,16 @@ def test_a_long_text_has_the_tokens_that_it_has_without_a_batch(smollm2: Tokeniz
 
 
 def test_others_run_while_a_long_text_is_encoded(smollm2: Tokenizer) -> None:
-    begun, ended = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     def encode() -> None:
-        begun.set()
+        started.set()
         smollm2.encode("the fox jumps " * 40_000)
         ended.set()
 
     thread = threading.Thread(target=encode)
     thread.start()
-    begun.wait()
+    started.wait()
     turns = 0
     while not ended.wait(0.001):
         turns += 1

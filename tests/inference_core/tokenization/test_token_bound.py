@@ -1,4 +1,4 @@
-"""A text never has fewer tokens than its bytes say, whatever the tokeniser; else nothing is said of it."""
+"""A text never has fewer tokens than the bound from its bytes; for unknown tokenisers there is no bound."""
 
 import unicodedata
 from functools import cache

@@ -20,7 +20,7 @@ SENTINEL = 77.0
 class PagedBatch:
     """`spans` of random keys and values in the last layer of an arena whose every other byte is 0xFF (NaN in floats).
 
-    Rows and sequences of padding stand behind the real ones. Blocks lie in random order, with some of nobody's.
+    Rows and sequences of padding follow the real ones. Blocks are in random order, some of them unused.
     """
 
     def __init__(

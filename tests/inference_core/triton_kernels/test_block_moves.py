@@ -23,7 +23,7 @@ def test_copies_equal_the_reference_and_padding_does_nothing(block_bytes: int, d
 
 
 def test_copies_beyond_four_gibibytes_arrive(device: torch.device) -> None:
-    """Pages that nobody touches take no memory on the CPU."""
+    """Untouched pages take no memory on the CPU."""
     block_bytes, far = 4096, 5 << 30
     arena = torch.empty(far + 2 * block_bytes, dtype=torch.uint8, device=device)
     block = noise(block_bytes).to(device)

@@ -31,7 +31,7 @@ def check(
     bias: bool = False,
     accumulate: bool = False,
 ) -> None:
-    """Rows and columns beside the result must stay as they are, and x's as well."""
+    """Rows and columns outside the result, and those of x, must not change."""
     device, outputs, inputs = weight.codes.device, weight.out_features, weight.in_features
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, inputs + 8, generator=generator).to(dtype).to(device)[:, :inputs]

@@ -11,7 +11,7 @@ from tests.inference_core.triton_kernels.low_rank_batch import rows_of, slots_of
 
 SENTINEL = 7.0
 CPU = torch.device("cpu")
-# Slots of rows, -1 for none: a decode of all, a prompt beside others, one adapter alone, rows without any at the ends.
+# Slots of rows, -1 for none: a decode of all, a prompt with others, one adapter alone, rows without any at the ends.
 MIXTURES = {
     "decodes": [0, 3, 1, -1, 2, 0, 2, 1],
     "a prompt": [1] * 37 + [0, -1] + [2] * 18,

@@ -116,13 +116,13 @@ def test_a_bound_of_query_lengths_that_is_too_high_changes_nothing(device: torch
 def test_a_batch_of_padding_alone_writes_nothing(splits: int, device: torch.device) -> None:
     case = paged([(20, 1), (70, 1)], NUMBERS["float16"], device)
     batch, out = case.batch(), case.on_device(case.empty_out())
-    nobody = [
+    no_sequences = [
         torch.zeros_like(t) for t in (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
     ]
     paged_attention(
         case.on_device(case.qkv),
         case.cache_on_device(),
-        *map(case.on_device, nobody),
+        *map(case.on_device, no_sequences),
         out,
         max_query_len=1,
         splits=splits,
@@ -132,7 +132,7 @@ def test_a_batch_of_padding_alone_writes_nothing(splits: int, device: torch.devi
 
 @pytest.mark.parametrize("cache", ["float32", "fp8"])
 def test_blocks_beyond_four_gibibytes_are_found(cache: KVDtype, device: torch.device) -> None:
-    """Pages that nobody touches take no memory on the CPU."""
+    """Untouched pages take no memory on the CPU."""
     numbers = Numbers(torch.float16, cache, 1e-3)
     case = paged([(40, 3)], numbers, device)
     far = (5 << 30) // case.layout.block_bytes * case.layout.block_bytes
