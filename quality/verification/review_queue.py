@@ -1,4 +1,4 @@
-"""Which judged answers an operator can compare with the verifier's."""
+"""The judged answers that an operator can compare with the verifier's."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from migrations.tables import requests, verifications
 
 
 async def reviewable(engine: AsyncEngine, numbers: Sequence[int]) -> set[int]:
-    """Of these verifications, those of the answer that was served whose texts, and the verifier's, are stored."""
+    """Return those of these verifications that are about the served answer and have both answers' texts stored."""
     v = verifications.c
     query = (
         select(v.verification_id)
