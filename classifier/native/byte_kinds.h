@@ -1,4 +1,4 @@
-// Kinds of bytes, in the order of `classifier.characters.CharacterCounts`.
+// Kinds of bytes, in the order of `classifier.features.character_counts.CharacterCounts`.
 #pragma once
 
 namespace aio {

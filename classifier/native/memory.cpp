@@ -1,4 +1,4 @@
-// The neighbourhood of one prompt: `Memory.look_up_one` over vectors of int8, four times less to read than floats.
+// The neighbourhood of one prompt: `Memory.look_up_one` over int8 vectors, a quarter of the memory to read.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -46,7 +46,7 @@ AIO_INLINE_AVX2 float total(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
 
-// Four rows at a time: one alone would wait for its own sums.
+// Four rows at a time, because one row alone would wait for its own sums.
 __attribute__((target("avx2,fma"))) void dots_avx2(const int8_t* vectors, const float* query, int rows, int dim,
                                                    float* out) {
   const int whole = dim / 8 * 8;

@@ -1,4 +1,4 @@
-// Python's door to the kernels of a routing decision.
+// Bindings of the kernels of a routing decision.
 #include "python_data.h"
 
 namespace aio {
@@ -33,7 +33,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
-  // Rises with every function that is added or changed: Python's side of them wants one that was built from its sources.
+  // Incremented with every added or changed function: Python refuses an extension built from other sources.
   if (module && PyModule_AddIntConstant(module, "VERSION", 3) != 0) Py_CLEAR(module);
   return module;
 }

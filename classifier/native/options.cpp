@@ -1,4 +1,5 @@
-// Features of a question's options and stem in a few passes over its bytes; `classifier.options` says what each means.
+// Features of a question's options and stem in a few passes over its bytes; documented in
+// `classifier.features.multiple_choice`.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,7 +15,7 @@ namespace {
 constexpr int kFeatures = 25;
 constexpr int kLongWord = 8;
 
-// A word by its hash; two words of one turn with the same 64 bits are not to be expected.
+// A word by its 64-bit hash; collisions within one turn are negligible.
 struct Word {
   uint64_t hash;
   int length;
@@ -57,7 +58,7 @@ std::vector<uint64_t> distinct(const std::vector<Word>& words) {
   return hashes;
 }
 
-// How many values occur, and how many of them `times` times.
+// The number of distinct values, and of those that occur `times` times.
 std::pair<int, int> occurring(std::vector<uint64_t> values, size_t times) {
   std::sort(values.begin(), values.end());
   int different = 0, often = 0;

@@ -1,4 +1,4 @@
-// What Python hands over: arrays by the buffer protocol, and the kernels' own data kept alive in capsules.
+// Data passed from Python: arrays by the buffer protocol, and the kernels' own data in capsules.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

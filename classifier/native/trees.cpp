@@ -1,4 +1,4 @@
-// Boosted trees over one row of features; `classifier.trees` says how they lie in arrays.
+// Boosted trees over one row of features; `classifier.encoders.boosted_trees` documents the arrays.
 #include <vector>
 
 #include "python_data.h"
@@ -22,7 +22,7 @@ struct Trees {
 }  // namespace
 
 // (feature [N], threshold [N], left [N], right [N], value [N], root [T], head [T], number of features, of heads)
-// -> capsule. Whoever calls has seen to it that every child comes after its parent.
+// -> capsule. The caller guarantees that every child comes after its parent.
 PyObject* make_trees(PyObject*, Values values, Py_ssize_t count) {
   if (!expect(count, 9, "make_trees")) return nullptr;
   Array<int32_t> feature(values[0]), left(values[2]), right(values[3]), root(values[5]), head(values[6]);

@@ -1,4 +1,4 @@
-"""Labels that a teacher has softened: its view of an outcome is steadier than the one coin that each label tossed."""
+"""Labels softened by a teacher, whose view of an outcome has less variance than a single label."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,16 +7,16 @@ from classifier.training.fitting.hidden_states import fit_layer
 
 Float = npt.NDArray[np.float32]
 
-# By cross-validation inside train and valid; a third to two thirds are as good.
+# By cross-validation within train and valid; a third to two thirds are as good.
 TEACHER_SHARE = 0.5
 
 
 def taught_labels(labels: Float, states: Float, fold: npt.NDArray[np.intp]) -> Float:
-    """`labels` [n, heads], each observed one mixed with its probability by a ridge regression on the teacher's `states`
-    [n, hidden] that did not see its `fold`. Rows that the teacher was not asked about (NaN) keep theirs.
+    """Return `labels` [n, heads], each observed one mixed with its probability by a ridge regression on the teacher's
+    `states` [n, hidden] that did not see its `fold`. Rows without teacher states (NaN) keep their labels.
 
-    What is learned from a prompt is then also what the teacher has learned from others (Hinton et al. 2015,
-    "Distilling the knowledge in a neural network").
+    Training on a prompt then also uses what the teacher learned from others (Hinton et al. 2015, "Distilling the
+    knowledge in a neural network").
     """
     asked = ~np.isnan(states).any(axis=1)
     if not asked.any():
