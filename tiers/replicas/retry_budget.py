@@ -1,24 +1,24 @@
-"""Retries as a share of requests, so that an outage is not multiplied by those who try again."""
+"""A retry budget as a share of requests, so that retries do not multiply an outage."""
 
 
 class RetryBudget:
-    """A bucket of tokens: every request adds `share` of one, every retry takes a whole one (gRPC's retry throttling).
+    """A token bucket: every request adds `share` of a token, every retry takes one (gRPC's retry throttling).
 
-    So retries never pass `burst + share × requests`.
+    So there are at most `burst + share × requests` retries.
     """
 
     def __init__(self, burst: int) -> None:
         self._tokens = float(burst)
 
     def deposit(self, share: float, burst: int) -> None:
-        """A request came; at most `burst` tokens are kept."""
+        """Count a request; at most `burst` tokens are kept."""
         self._tokens = min(float(burst), self._tokens + share)
 
     @property
     def is_open(self) -> bool:
-        """Whether one more attempt may be made."""
+        """Return whether a retry is allowed."""
         return self._tokens >= 1
 
     def withdraw(self) -> None:
-        """It is made."""
+        """Take a token for a retry."""
         self._tokens -= 1
