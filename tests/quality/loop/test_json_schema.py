@@ -1,4 +1,4 @@
-"""What a schema allows, held against an implementation of the whole standard."""
+"""Validation by schema agrees with an implementation of the whole standard."""
 
 from typing import Any
 
@@ -87,6 +87,6 @@ def test_references_within_the_schema_are_followed() -> None:
         ["no schema"],
     ],
 )
-def test_what_is_not_understood_is_said(schema: Any) -> None:
+def test_an_unsupported_keyword_is_named(schema: Any) -> None:
     with pytest.raises(UnsupportedSchemaError):
         is_valid("x" if isinstance(schema, dict) and "pattern" in schema else {}, schema)
