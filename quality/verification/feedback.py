@@ -1,4 +1,4 @@
-"""User feedback on answers: the strongest kind of label, stored at once and used for training (DESIGN §5)."""
+"""Feedback and reviews of answers: the strongest kind of label, stored at once and used for training (DESIGN §5)."""
 
 import logging
 import time
@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import delete, or_, select
+from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import audit_events, training_rows, verifications
+from migrations.tables import audit_events, requests, training_rows, verifications
 from quality.judges.exact import ExactJudge
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, Redact, redacted_text
@@ -198,3 +198,20 @@ async def _verdict(record: Record, feedback: Feedback, who: str) -> tuple[bool, 
     if feedback.correction is None:
         raise ValueError("feedback needs a score or a correction")
     return False, f"the {who} corrected the answer"
+
+
+async def reviewable(engine: AsyncEngine, numbers: Sequence[int]) -> set[int]:
+    """Return those of these verifications that are about the served answer and have both answers' texts stored."""
+    v = verifications.c
+    query = (
+        select(v.verification_id)
+        .join(requests, and_(requests.c.request_id == v.request_id, requests.c.tier == v.tier))
+        .where(
+            v.verification_id.in_(numbers),
+            v.verifier_answer.is_not(None),
+            requests.c.messages.is_not(None),
+            requests.c.answer.is_not(None),
+        )
+    )
+    async with engine.connect() as connection:
+        return set(await connection.scalars(query))

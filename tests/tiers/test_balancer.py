@@ -17,7 +17,7 @@ from tiers.replicas.balancer import Balancer
 from tiers.replicas.peak_ewma import PeakEwma
 from tiers.replicas.prefix_affinity import prefix_key, rendezvous_score
 from tiers.replicas.replica import Flight, Replica
-from tiers.replicas.retry_budget import RetryBudget
+from tiers.replicas.replica_set import RetryBudget
 from tiers.tier import ChatMessage, GenerationRequest
 
 KEYS = [f"key {i}".encode() for i in range(6)]

@@ -1,4 +1,4 @@
-"""A tier over several servers of one model: load balancing, retries, and a report of the replicas asked."""
+"""A tier over several servers of one model: load balancing, retries within a budget, a report of the asked replicas."""
 
 import asyncio
 import logging
@@ -22,7 +22,6 @@ from tiers.replicas.balancer import Balancer
 from tiers.replicas.hedged_request import ReplicaRace
 from tiers.replicas.prefix_affinity import prefix_key
 from tiers.replicas.replica_request import ReplicaCall
-from tiers.replicas.retry_budget import RetryBudget
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 log = logging.getLogger(__name__)
@@ -31,6 +30,29 @@ HEDGED_AFTER = 0.95
 # Time limit of a queue query.
 QUEUE_SECONDS = 1.0
 FEWEST_FIRST_TOKENS, MOST_FIRST_TOKENS = 20, 200
+
+
+class RetryBudget:
+    """A token bucket: every request adds `share` of a token, every retry takes one (gRPC's retry throttling).
+
+    So there are at most `burst + share × requests` retries.
+    """
+
+    def __init__(self, burst: int) -> None:
+        self._tokens = float(burst)
+
+    def deposit(self, share: float, burst: int) -> None:
+        """Count a request; at most `burst` tokens are kept."""
+        self._tokens = min(float(burst), self._tokens + share)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a retry is allowed."""
+        return self._tokens >= 1
+
+    def withdraw(self) -> None:
+        """Take a token for a retry."""
+        self._tokens -= 1
 
 
 class ReplicaSet(Tier):
