@@ -122,7 +122,7 @@ sanitize-threads:
 	TSAN_OPTIONS=halt_on_error=1 build/thread_pool_stress
 
 # The parts whose prose the language lint reads.
-PLAIN := tests/lint
+PLAIN := quality classifier tiers migrations tests/quality tests/classifier tests/tiers tests/migrations tests/lint
 
 lint: install
 	$(BIN)/ruff check .

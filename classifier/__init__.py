@@ -1,4 +1,4 @@
-"""P(tier k's answer is no worse than the strongest tier's), calibrated, and the policy over it.
+"""P(tier k's answer is no worse than the strongest tier's), calibrated, and the routing policy that uses it.
 
-Serving code here runs on numpy alone; scikit-learn and scipy are imported only by `classifier.training`.
+Serving code needs only numpy; scikit-learn and scipy are imported only by `classifier.training`.
 """

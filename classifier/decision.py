@@ -1,4 +1,4 @@
-"""What a routing decision is: the inputs it was made from and the choice, as plain replayable data."""
+"""The data of a routing decision: its inputs and the choice, plain and replayable."""
 
 from typing import Literal
 
@@ -6,30 +6,28 @@ import msgspec
 
 
 class Exclusion(msgspec.Struct, frozen=True):
-    """A tier that was not allowed for this request, and why (an operator reads this at 3 a.m.)."""
+    """A tier that may not serve this request, and why; operators read the reason."""
 
     tier: int
     reason: str
 
 
-# Predictions of a version of the classifier; the others say nothing of how good it is.
+# Kinds of predictions that a classifier version made; the others say nothing about its quality.
 LEARNED_KINDS = ("measured", "prior")
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome model's word on one prompt.
+    """The outcome model's prediction for one prompt.
 
-    `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4).
-    `kind`: "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed,
-    "edge" when the fast path did without it.
-    `novelty` in [0, 1]: how little is known of such prompts for the key, 1 without any label of them.
-    `contributions`: the features that moved the decision most, as (name, signed effect on the logit of p_ok of tier 1).
-    `p_correct[k-1]` = P(tier k's answer is correct); empty where the artefact has no such heads.
-    `predicted_tokens[k-1]`: how many tokens tier k is expected to bill for its answer, None where that is not known;
-    empty if for none.
-    `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT), where `p_ok` follows from them: it is then P(the answer is good
-    enough); else empty. `labels[k-1]`: how many answers of tier k to such prompts were labelled, for this key or, where
-    it has no labels, for all; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels.
+    `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4). `kind`: "prior"
+    while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed, "edge" when the
+    fast path did not use it. `novelty` in [0, 1]: how unfamiliar such prompts are for the key, 1 without labels of
+    them. `contributions`: the features with the largest effects, as (name, signed effect on the logit of p_ok of tier
+    1). `p_correct[k-1]` = P(tier k's answer is correct); empty if the artefact has no such heads.
+    `predicted_tokens[k-1]`: expected billed tokens of tier k's answer, None where unknown; empty if unknown for all.
+    `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT) if `p_ok` is derived from them, and then P(the answer is good enough);
+    else empty. `labels[k-1]`: the number of labelled answers of tier k to such prompts, for this key or, without any,
+    for all keys; `good_labels[k-1]` of them were as good as the strongest tier's. Empty without labels.
     """
 
     p_ok: list[float]
@@ -45,8 +43,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgePath(msgspec.Struct, frozen=True, kw_only=True):
-    """The fast path for short prompts: `tier` goes first. `prompt_tokens` and `new_tokens`: the request's, and the most
-    that the operator allows there."""
+    """The fast path for short prompts: `tier` goes first. `prompt_tokens` and `new_tokens`: the request's, and the
+    operator's limits for the path."""
 
     tier: int
     prompt_tokens: int
@@ -56,20 +54,19 @@ class EdgePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `decide` looks at; recorded with the request, so that a decision can be replayed.
+    """Everything that `decide` uses; recorded with the request, so that the decision can be replayed.
 
-    `costs[k-1]`: predicted US dollars of answering with tier k, never falling in k.
-    `predicted_waits[k-1]`: seconds that tier k's queue was predicted to take; too long a wait is an exclusion.
-    `tau`: the least `p_ok` of the tier that answers. `quality_target` is what the caller asked for, for the record.
-    `min_tier`: the least tier that the request asks for; `key_min_tier`: the least that its key does.
+    `costs[k-1]`: predicted US dollars of answering with tier k, non-decreasing in k. `predicted_waits[k-1]`: predicted
+    seconds in tier k's queue; too long a wait is an exclusion. `tau`: the least `p_ok` of the tier that answers.
+    `quality_target`: as requested, for the record. `min_tier`: the request's minimum tier; `key_min_tier`: its key's.
 
-    `previous_tier` gave the conversation's last answer; `reuse_usd[k-1]` is what tier k saves of its cost by
-    having read the conversation's beginning already; `in_tool_loop`: the turn brings results of calls that the
-    previous tier made. `canary`: the prediction is that of a version on trial.
+    `previous_tier` gave the conversation's last answer. `reuse_usd[k-1]`: the cost that tier k saves because it has the
+    conversation's prefix cached. `in_tool_loop`: the turn brings results of calls that the previous tier made.
+    `canary`: the prediction is that of a version on trial.
 
-    `experiment_id` and `arm`: the experiment that the request is part of; `arm_tier` is the tier that its arm is given
-    to, where arms are tiers. `observe_tier`: routing is only watched; this tier answers whatever would be chosen.
-    `edge`: the fast path that the request may take, which comes before the rule.
+    `experiment_id` and `arm`: the request's experiment; `arm_tier`: the tier of its arm, if arms are tiers.
+    `observe_tier`: observe mode; this tier answers whatever is chosen. `edge`: the fast path open to the request, which
+    precedes the rule.
     """
 
     prediction: Prediction
@@ -94,10 +91,10 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice and its reason. `scores[k-1]`: tier k's share of the strongest one's cost if it is good enough, else 2
-    minus that, so that the tier with the least score answers; None where excluded.
+    """The choice and its reason. `scores[k-1]`: tier k's share of the strongest tier's cost if it is good enough, else
+    2 minus that, so that the tier with the least score answers; None if excluded.
 
-    `would_be`: the tier that routing would have taken, where it is only watched and `tier` answers instead; else None.
+    `would_be`: in observe mode the tier that routing would have chosen, while `tier` answers; else None.
     """
 
     tier: int

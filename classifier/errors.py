@@ -12,11 +12,11 @@ class ArtefactError(ClassifierError):
 
 
 class PolicyInputsError(ClassifierError, ValueError):
-    """The policy was asked something that has no answer (lengths, ranges, order of costs). Fix the caller."""
+    """The inputs of the policy are invalid (lengths, ranges, order of costs). Fix the caller."""
 
 
 class NoTierAllowedError(ClassifierError):
-    """Every tier is ruled out for this request; `exclusions` says why each one is. Relax a constraint."""
+    """Every tier is excluded for this request; `exclusions` has the reasons. Relax a constraint."""
 
     def __init__(self, exclusions: list[Exclusion]) -> None:
         why = "; ".join(f"tier {e.tier}: {e.reason}" for e in exclusions)
@@ -29,7 +29,7 @@ class TrainingDataError(ClassifierError):
 
 
 class CheckpointError(ArtefactError):
-    """A checkpoint folder lacks a file, holds weights that are not safetensors, or is not the one that was named."""
+    """A checkpoint folder lacks a file, has weights that are not safetensors, or has another hash than expected."""
 
 
 class PromptFileError(ClassifierError):

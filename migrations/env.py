@@ -1,4 +1,4 @@
-"""What alembic runs: the revisions, on the connection (and in the transaction) that the caller has opened."""
+"""Run alembic's revisions on the caller's open connection and transaction."""
 
 from alembic import context
 

@@ -6,7 +6,7 @@ read whole is a JSON column; everything a query filters, groups or sums is a col
 erasing a user is one DELETE per table. Rows point at requests by `request_id` without a foreign key,
 because a request reaches the database behind its journal and may arrive after the row that names it.
 
-Alembic revisions in `versions/` create the same schema step by step; a test holds the two equal.
+Alembic revisions in `versions/` create the same schema step by step; a test checks that they agree.
 """
 
 from sqlalchemy import (
@@ -32,7 +32,7 @@ from sqlalchemy.engine import Dialect
 
 
 class FreeText(TypeDecorator[str]):
-    """Text that people or models wrote; U+0000, which PostgreSQL refuses, is stored as U+FFFD on every database."""
+    """Text written by people or models; U+0000, which PostgreSQL refuses, is stored as U+FFFD on every database."""
 
     impl = Text
     cache_ok = True
@@ -50,12 +50,12 @@ metadata = MetaData(
     }
 )
 
-# SQLite numbers rows by itself only where the key is spelled INTEGER.
+# SQLite assigns row numbers only to a key of type INTEGER.
 RowId = BigInteger().with_variant(Integer(), "sqlite")
 # Python None is SQL NULL, never the JSON word null. PostgreSQL's json (not jsonb) keeps \u0000 of user texts.
 Json = JSON(none_as_null=True)
 
-# What requests are filtered by beside their key; `facet` tells the combinations apart, so that one index finds any.
+# The filters of requests besides their key; `facet` encodes their combination, so that one index serves all.
 REQUEST_FACETS = ("tier", "status", "requested_model")
 
 requests = Table(
@@ -70,10 +70,10 @@ requests = Table(
     Column("status", String(16), nullable=False),  # ok | error | aborted
     Column("http_status", Integer, nullable=False),
     Column("error", FreeText),
-    Column("tier", Integer),  # NULL: of an embedding, which has no routing decision either
+    Column("tier", Integer),  # NULL for an embedding, which has no routing decision either
     Column("model", FreeText, nullable=False),
     Column("attempts", Json, nullable=False),  # list of quality.records.record.Attempt
-    Column("messages", Json),  # NULL without consent and after a while, as are the three below
+    Column("messages", Json),  # NULL without consent and after the retention time, like the three below
     Column("answer", FreeText),
     Column("reasoning", FreeText),
     Column("response_format", Json),
@@ -88,21 +88,21 @@ requests = Table(
     Column("ttft_ms", Double),
     Column("e2e_ms", Double, nullable=False),
     Column("overhead_ms", Double, nullable=False),
-    Column("queue_ms", Double),  # of the tier that answered, as are the two below; NULL: there was no first token
+    Column("queue_ms", Double),  # of the tier that answered, like the two below; NULL: there was no first token
     Column("prefill_ms", Double),
     Column("decode_ms", Double),
     Column("cache", String(16)),  # hit | similar | shared | miss; NULL: the cache had no part in it
     Column("tags", Json),  # the caller's `metadata`, which bills are split by
-    Column("replica", String(64)),  # the process that answered, by which a dead one's spending is known
-    # A part of the model's name, as an index takes no text of any length.
+    Column("replica", String(64)),  # the process that answered, to find the spending of a dead one
+    # A prefix of the model's name, because an index does not accept text of any length.
     Column(
         "facet",
         Text,
         Computed("COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)"),
     ),
-    # What was spent lately is read from the index alone, as are counts by tier from the one below.
+    # Recent spending is read from the index alone, and counts by tier from the one below.
     Index(None, "created_at", "tier", "cost_usd"),
-    # Whose texts are still kept, oldest first.
+    # Rows with texts, oldest first.
     Index(
         "ix_requests_texts",
         "created_at",
@@ -123,7 +123,7 @@ routing_decisions = Table(
     Column("request_id", ForeignKey("requests.request_id", ondelete="CASCADE"), primary_key=True),
     Column("created_at", Double, nullable=False),
     Column("tier", Integer, nullable=False),  # as decided; requests.tier is the one that answered
-    Column("would_be_tier", Integer),  # what routing would have taken, while it is only watched
+    Column("would_be_tier", Integer),  # what routing would have taken, in observe mode
     Column("reason", FreeText, nullable=False),
     Column("classifier_version", String(64), nullable=False),
     Column("prediction_kind", String(16), nullable=False),  # measured | prior | heuristic
@@ -140,7 +140,7 @@ routing_decisions = Table(
     Index(None, "experiment_id", "created_at"),
 )
 
-# What verifications are filtered by; `facet` tells their combinations apart, so that one index finds any of them.
+# The filters of verifications; `facet` encodes their combination, so that one index serves all.
 VERIFICATION_FACETS = ("tier", "status", "label", "judge", "sampled_reason")
 
 verifications = Table(
@@ -149,9 +149,9 @@ verifications = Table(
     Column("verification_id", RowId, primary_key=True, autoincrement=True),
     Column("request_id", String(64), nullable=False),
     Column("key_id", String(128)),
-    Column("tier", Integer, nullable=False),  # whose answer is judged; a probe has one row per tier
+    Column("tier", Integer, nullable=False),  # the tier whose answer is judged; a probe has one row per tier
     Column("model", FreeText, nullable=False),
-    Column("sampled_probability", Double, nullable=False),  # of being chosen, for weighting
+    Column("sampled_probability", Double, nullable=False),  # of being sampled, for weighting
     Column("sampled_reason", String(32), nullable=False),  # sample | probe | novelty | feedback
     Column("status", String(16), nullable=False),  # pending | done | failed
     Column("verifier_tier", Integer),
@@ -163,9 +163,9 @@ verifications = Table(
     Column("verifier_answer", FreeText),  # NULL without consent
     Column("reason", FreeText),  # the judge's, or why there is no label
     Column("cost_usd", Double, nullable=False),  # spent so far, failed attempts included
-    Column("reserved_usd", Double, nullable=False),  # the most that the attempt under way may still cost, else 0
+    Column("reserved_usd", Double, nullable=False),  # the most that the running attempt may still cost, else 0
     Column("attempts", Integer, nullable=False),
-    Column("owner", String(128)),  # who works on it until `lease_until`; after that another may claim it
+    Column("owner", String(128)),  # the worker until `lease_until`; after that another may claim it
     Column("lease_until", Double),
     Column("error", FreeText),
     Column("created_at", Double, nullable=False),
@@ -180,7 +180,7 @@ verifications = Table(
     ),
     Index("uq_verifications_request_id_tier", "request_id", "tier", unique=True),
     Index(None, "created_at"),
-    # All that the budget is checked by.
+    # Everything that the budget check reads.
     Index(
         "ix_verifications_spending",
         "finished_at",
@@ -216,16 +216,16 @@ training_rows = Table(
     "training_rows",
     metadata,
     Column("training_row_id", RowId, primary_key=True, autoincrement=True),
-    Column("request_id", String(64)),  # NULL for rows that no request produced
+    Column("request_id", String(64)),  # NULL for rows without a request
     Column("key_id", String(128)),
     Column("source", String(32), nullable=False),  # verification | probe | feedback | collected | imported
-    Column("feature_spec", String(64), nullable=False),  # names the encoder and features that made the vectors
+    Column("feature_spec", String(64), nullable=False),  # id of the encoder and features that made the vectors
     Column("embedding", LargeBinary, nullable=False),  # little-endian float32
     Column("features", LargeBinary),  # little-endian float32
     Column("no_worse", Json, nullable=False),  # list of bool or null, one per tier
     Column("correct", Json),  # the same for verifiable prompts only; the two labels are never mixed
     Column("weights", Json, nullable=False),  # list of float, one per tier
-    Column("tiers", Json),  # their fingerprints; NULL: not known
+    Column("tiers", Json),  # their fingerprints; NULL: unknown
     Column("cluster", Integer),
     Column("classes", Json),  # P of the four complexity classes; NULL in rows of earlier releases
     Column("app", String(16)),  # hash of the system prompt
@@ -260,8 +260,8 @@ retrain_runs = Table(
     Column("trigger", String(32), nullable=False),  # cron | drift | cli | button
     Column("status", String(16), nullable=False),  # running | done | failed
     Column("owner", String(128), nullable=False),
-    Column("lease_until", Double, nullable=False),  # after this another owner may take the run over
-    Column("step", String(64)),  # the last step that finished, where a resumed run goes on
+    Column("lease_until", Double, nullable=False),  # after this another owner may take over the run
+    Column("step", String(64)),  # the last finished step, after which a resumed run continues
     Column("data_hash", String(64)),
     Column("classifier_version", String(64)),  # the candidate it made
     Column("reason", FreeText),
@@ -292,15 +292,15 @@ rollouts = Table(
     Column("stage", String(16), nullable=False),  # canary | watch
     Column("status", String(16), nullable=False),  # running | kept | rolled_back | superseded | stopped
     Column("share", Double, nullable=False),  # of the requests, while it is a canary; 0: promoted at once
-    Column("settings", Json, nullable=False),  # quality.rollout.rollout.RolloutSettings in force
-    Column("evidence", Json),  # quality.rollout.rollout.Evidence of the last look
+    Column("settings", Json, nullable=False),  # the rollout's quality.rollout.evidence.RolloutSettings
+    Column("evidence", Json),  # quality.rollout.evidence.Evidence of the last check
     Column("reason", FreeText, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("promoted_at", Double),
     Column("finished_at", Double),
     Index(None, "created_at"),
     Index(None, "status", "created_at"),
-    # At most one is under way: the registry's pointer has room for one.
+    # At most one is running: the registry's pointer has room for one.
     Index(
         "uq_rollouts_running",
         "status",
@@ -316,13 +316,13 @@ knob_changes = Table(
     Column("knob_change_id", RowId, primary_key=True, autoincrement=True),
     Column("created_at", Double, nullable=False),
     Column("actor", FreeText, nullable=False),
-    Column("part", String(64), nullable=False),  # whose dataclass of knobs
-    Column("model", FreeText),  # of the part, where it has several
+    Column("part", String(64), nullable=False),  # the part with the knob
+    Column("model", FreeText),  # of the part, if it has several
     Column("knob", String(64), nullable=False),
     Column("old_value", Json),
     Column("new_value", Json),
     Column("reason", FreeText),
-    Column("kept", Boolean, nullable=False, server_default=false()),  # across restarts
+    Column("kept", Boolean, nullable=False, server_default=false()),  # kept across restarts
     Column("refused", FreeText),  # why nothing was changed
     Index(None, "created_at"),
     Index(None, "knob", "created_at"),
@@ -367,7 +367,7 @@ audit_events = Table(
     Index(None, "action", "actor", "created_at"),
 )
 
-# A user's data is gone up to `erased_at`; whatever is still on its way from a journal is dropped on arrival.
+# A user's data are erased up to `erased_at`; records still in a journal are dropped on arrival.
 erasures = Table(
     "erasures",
     metadata,
@@ -375,7 +375,7 @@ erasures = Table(
     Column("erased_at", Double, nullable=False),
 )
 
-# SHA-256 of the embeddings of an erased user's rows, by which artefacts that hold them are found; kept for a while.
+# SHA-256 of the embeddings of an erased user's rows, to find artefacts that contain them; kept for a while.
 erased_embeddings = Table(
     "erased_embeddings",
     metadata,
@@ -394,33 +394,33 @@ teams = Table(
     Index(None, "created_at"),
 )
 
-# A key's team never changes: what it spent is what the team spent.
+# A key's team never changes, so its spending is the team's.
 api_keys = Table(
     "api_keys",
     metadata,
     Column("key_id", String(64), primary_key=True),  # the pseudonym in all other tables
     Column("name", String(128), nullable=False),
     Column("team_id", ForeignKey("teams.team_id")),
-    Column("prefix", String(32), nullable=False),  # the key's first characters, by which it is looked up
+    Column("prefix", String(32), nullable=False),  # the key's first characters, for look-up
     Column("digest", String(64), nullable=False),  # SHA-256 of the key, hexadecimal
-    Column("old_prefix", String(32)),  # of the key before the last rotation, which is good until `old_until`
+    Column("old_prefix", String(32)),  # of the key before the last rotation, which is valid until `old_until`
     Column("old_digest", String(64)),
     Column("old_until", Double),
     Column("scopes", Json, nullable=False),  # list of gateway.answering.caller.Scope
-    Column("tiers", Json),  # list of the numbers of tiers it may use; NULL: all
-    Column("models", Json),  # list of the names of models it may use; NULL: all
+    Column("tiers", Json),  # list of the allowed tier numbers; NULL: all
+    Column("models", Json),  # list of the allowed model names; NULL: all
     Column("consent", Boolean, nullable=False),  # texts may be stored, sampled and learned from
     Column("priority_ceiling", Integer, nullable=False),
     Column("requests_per_minute", Integer),
     Column("tokens_per_minute", Integer),
     Column("concurrency", Integer),
     Column("quality", Json),  # a target from 0 to 1, or the name of one; NULL: the server's
-    Column("min_tier", Integer),  # the least tier that may answer; NULL: any
+    Column("min_tier", Integer),  # the minimum tier; NULL: any
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("rotated_at", Double),
     Column("revoked_at", Double),
-    # That of `tenancy_state` when the row was written: who has seen it all up to some revision reads what is above.
+    # The revision of `tenancy_state` when the row was written; replicas read rows above the last revision they saw.
     Column("revision", BigInteger, nullable=False, server_default="0"),
     Index("uq_api_keys_name", "name", unique=True),
     Index(None, "revision", "key_id"),
@@ -428,7 +428,7 @@ api_keys = Table(
     Index(None, "team_id", "created_at"),
 )
 
-# Who may sign in to the dashboard by name and password; keys of administrators may as well.
+# Users who sign in to the dashboard by name and password; administrators' keys can sign in as well.
 dashboard_users = Table(
     "dashboard_users",
     metadata,
@@ -439,11 +439,11 @@ dashboard_users = Table(
     Index(None, "created_at"),
 )
 
-# One row per browser that is signed in: by name, by a key (the two columns), or without either at this machine.
+# One row per signed-in browser: by name, by a key (the two columns), or without either on this machine.
 dashboard_sessions = Table(
     "dashboard_sessions",
     metadata,
-    Column("session_id", String(64), primary_key=True),  # SHA-256 of what the cookie holds, hexadecimal
+    Column("session_id", String(64), primary_key=True),  # SHA-256 of the cookie's value, hexadecimal
     Column("user_name", ForeignKey("dashboard_users.name", ondelete="CASCADE")),
     Column("key_prefix", String(32)),
     Column("key_digest", String(64)),  # SHA-256 of the key, hexadecimal
@@ -453,13 +453,13 @@ dashboard_sessions = Table(
     Index(None, "expires_at"),
 )
 
-# Money is whole micro-dollars here and below: what may be spent is a sum that must be exact.
+# Money is whole micro-dollars here and below, because budgets need exact sums.
 budgets = Table(
     "budgets",
     metadata,
     Column("budget_id", String(64), primary_key=True),
     Column("subject_kind", String(8), nullable=False),  # key | team
-    Column("subject", String(128), nullable=False),  # key_id, of static keys the name; or team_id
+    Column("subject", String(128), nullable=False),  # key_id, for static keys the name; or team_id
     Column("period", String(8), nullable=False),  # day | month | total
     Column("amount_microusd", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
@@ -468,7 +468,7 @@ budgets = Table(
     Index(None, "subject", "created_at"),
 )
 
-# What each replica may spend, and spent, of a budget in a period: of active ones `granted` counts, of others `spent`.
+# The share of a budget leased to each replica per period: active leases count `granted`, others `spent`.
 budget_leases = Table(
     "budget_leases",
     metadata,
@@ -484,7 +484,7 @@ budget_leases = Table(
     Index("uq_budget_leases_budget_id_period_key_replica", "budget_id", "period_key", "replica", unique=True),
 )
 
-# One row, counted up by every change of the tables above but the leases: what replicas watch.
+# One row, incremented by every change of the tables above except the leases; replicas poll it.
 tenancy_state = Table(
     "tenancy_state",
     metadata,
@@ -493,13 +493,13 @@ tenancy_state = Table(
     Column("budgets_revision", BigInteger, nullable=False, server_default="0"),  # that of the last change of a budget
 )
 
-# What callers keep here: the input of batches, what came of them, and whatever else. Its bytes are in `file_parts`.
+# Callers' files: inputs and outputs of batches, and others. Their bytes are in `file_parts`.
 files = Table(
     "files",
     metadata,
     Column("file_id", String(64), primary_key=True),  # sorts by time
     Column("key_id", String(128)),
-    Column("tenant", String(128), nullable=False),  # whose callers may see it: a team or a key; "": without keys
+    Column("tenant", String(128), nullable=False),  # the owner: a team or a key; "": without keys
     Column("purpose", String(32), nullable=False),  # batch | user_data | batch_output
     Column("filename", FreeText, nullable=False),
     Column("bytes", BigInteger, nullable=False),
@@ -521,7 +521,7 @@ file_parts = Table(
     Column("content", LargeBinary, nullable=False),
 )
 
-# Requests of one caller that are answered when there is time; the requests themselves are in `batch_lines`.
+# A caller's requests for batch processing; the requests themselves are in `batch_lines`.
 batches = Table(
     "batches",
     metadata,
@@ -532,8 +532,8 @@ batches = Table(
     Column("input_file_id", String(64), nullable=False),
     Column("completion_window", String(8), nullable=False),
     Column("metadata", Json),
-    Column("traceparent", String(64)),  # of the request that made it
-    Column("output_seconds", Double),  # after which what it leaves expires; NULL: as files do
+    Column("traceparent", String(64)),  # of the request that created it
+    Column("output_seconds", Double),  # after which its output expires; NULL: like files
     # validating | failed | in_progress | finalizing | completed | expired | cancelling | cancelled
     Column("status", String(16), nullable=False),
     Column("errors", Json),  # list of gateway.jobs.batch_input.InputError
@@ -569,8 +569,8 @@ batch_lines = Table(
     Column("status", String(16), nullable=False),  # pending | done | failed | unanswered
     Column("body", FreeText),  # NULL once it is answered
     Column("answer", FreeText),  # the line of the output or error file
-    Column("visible_at", Double, nullable=False),  # when it may be taken, as leases tell the time; 0: at once
-    Column("taken_by", String(64)),  # who works on it until `visible_at`
+    Column("visible_at", Double, nullable=False),  # when it may be taken, by the leases' clock; 0: at once
+    Column("taken_by", String(64)),  # the worker until `visible_at`
     Column("deliveries", Integer, nullable=False),
     Column("deaths", Integer, nullable=False, server_default="0"),  # of processes that were answering it
     Index("uq_batch_lines_batch_id_custom_id", "batch_id", "custom_id", unique=True),

@@ -1,1 +1,1 @@
-"""What a tier is: a model, a decoding policy, a price and an objective; local or remote."""
+"""Tiers: a model, a decoding policy, a price and an objective; local or remote."""

@@ -1,4 +1,4 @@
-"""What became of one replica that was asked, as records and statistics tell it."""
+"""The result of asking one replica, as records and statistics report it."""
 
 from typing import Literal
 
@@ -9,7 +9,8 @@ ReplicaCondition = Literal["serving", "paused", "ejected", "probing"]
 
 
 class ReplicaTry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One replica asked for one request; `seconds` until its first delta, its failure, or until another was faster."""
+    """One replica asked for one request; `seconds` until its first delta, its failure, or a faster replica's first
+    delta."""
 
     replica: str
     outcome: TryOutcome
@@ -20,10 +21,10 @@ class ReplicaTry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replica as its balancer sees it; the mean `weight` of a tier's replicas is 1.
 
-    `condition`: `serving`; `paused`, as it asked to be left alone; `ejected`; `probing`, ejected until one request has
-    shown it well. `available_in_seconds`: when the next request may go there. `elsewhere`: requests that it has of
-    others, where it tells. `ttft_seconds`: peak-sensitive moving average of the time to the first token, None before
-    the first. `requests` and `failures` count since start.
+    `condition`: `serving`; `paused` at the server's request; `ejected`; `probing`, ejected until one trial request has
+    succeeded. `available_in_seconds`: time until the next request may go there. `elsewhere`: its requests from other
+    clients, if it reports them. `ttft_seconds`: peak-sensitive moving average of the time to the first token, None
+    before the first. `requests` and `failures` count since start.
     """
 
     replica: str

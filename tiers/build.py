@@ -1,4 +1,4 @@
-"""From a catalogue to the tiers that serve it."""
+"""Build the tiers of a catalogue."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -19,7 +19,8 @@ from tiers.tier import Tier
 
 
 def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: TextThreads | None = None) -> list[Tier]:
-    """One tier per entry, tier 1 first, not yet started; `cores`, by the catalogue's names, serve its own models.
+    """Return one tier per entry, tier 1 first, not yet started; `cores`, by the catalogue's names, serve its own
+    models.
 
     Tiers of one model file share its tokeniser, tiers of one core its statistics, and all of them `threads`. Raises
     CatalogError if a local tier's core is not among `cores`, or if an API key is not set.
@@ -52,6 +53,7 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: Text
 
 
 def build_remote(spec: TierSpec) -> Tier:
-    """The tier of an entry with a `remote` table, not yet started. Raises CatalogError if an API key is not set."""
+    """Return the tier of an entry with a `remote` table, not yet started. Raises CatalogError if an API key is not
+    set."""
     is_replicated = spec.remote is not None and spec.remote.is_replicated
     return ReplicaSet(spec) if is_replicated else RemoteTier(spec)

@@ -4,22 +4,22 @@ from tiers.attempt import ReplicaTry
 
 
 class TierError(Exception):
-    """Base; raised bare when a tier failed in a way that a retry elsewhere may mend.
+    """Base class; raised itself if a tier failed in a way that a retry on another tier may fix.
 
-    `tries`: the replicas that were asked, where the tier has several and none of them answered.
+    `tries`: the replicas that were asked, if the tier has several and none answered.
     """
 
     tries: tuple[ReplicaTry, ...] = ()
 
 
 class TierUnavailableError(TierError):
-    """The tier cannot take requests now (core gone, upstream down, queue full); it may in `retry_after_seconds`."""
+    """The tier cannot take requests now (core gone, server down, queue full); it may in `retry_after_seconds`."""
 
     retry_after_seconds: float = 1.0
 
 
 class TierBusyError(TierUnavailableError):
-    """The server is well, but asks to be left alone for `retry_after_seconds`."""
+    """The server is healthy, but asks for no requests for `retry_after_seconds`."""
 
 
 class TierLostError(TierUnavailableError):
@@ -27,7 +27,7 @@ class TierLostError(TierUnavailableError):
 
 
 class TierRequestError(TierError):
-    """The request itself is wrong for this tier; `param` names the field. Never retried."""
+    """The request is invalid for this tier; `param` names the field. Never retried."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""A tier that can be exchanged for another while it serves: whoever holds it asks the new one from then on."""
+"""A tier that can be replaced while it serves."""
 
 from collections.abc import AsyncIterator
 
@@ -9,15 +9,14 @@ from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 
 class ReloadableTier(Tier):
-    """Stands for the tier in force, which takes no requests before it was started. Answers under way stay with the
-    tier that began them."""
+    """Delegates to the active tier. Running answers stay with the tier that started them."""
 
     def __init__(self, current: Tier) -> None:
         self.exchange(current)
         self._started = False
 
     def exchange(self, tier: Tier) -> None:
-        """Ask `tier`, which has been started, from now on. What was in force before is the caller's to close."""
+        """Make `tier`, which has been started, the active one. The caller closes the previous tier."""
         self._current, self._started = tier, True
         self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
         self.core_name, self.num_layers = tier.core_name, tier.num_layers

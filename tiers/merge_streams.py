@@ -1,4 +1,4 @@
-"""Several async generators as one, in the order in which their items arrive."""
+"""Merge several async generators in the order in which their items arrive."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Yield the items of all `streams`; the first error ends it. Closing it closes every stream before it returns."""
+    """Yield the items of all `streams`; the first error ends it. Closing closes every stream before it returns."""
     if len(streams) == 1:
         async with aclosing(streams[0]) as only:
             async for item in only:
@@ -36,7 +36,7 @@ async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T,
 
 
 class _End:
-    """A stream is over, by `error` if it is set."""
+    """A stream has ended, with `error` if it is set."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

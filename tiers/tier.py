@@ -1,4 +1,4 @@
-"""The seam every tier stands behind: a request goes in, an async iterator of deltas comes out."""
+"""The interface of every tier: a request goes in, an async iterator of deltas comes out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -17,7 +17,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One turn, content already flattened to text. `tool_calls` are an assistant's; a turn of the role `tool` is the
+    """One turn, with content flattened to text. `tool_calls` are an assistant's; a turn of the role `tool` is the
     result of the call `tool_call_id`."""
 
     role: str
@@ -27,7 +27,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     tool_call_id: str | None = None
 
     def recorded_content(self) -> str:
-        """The turn as one text, calls included, for records and for whoever must guess at its length."""
+        """The turn as one text, calls included, for records and length estimates."""
         if not self.tool_calls:
             return self.content
         calls = [f"{call.name}({call.arguments})" for call in self.tool_calls]
@@ -35,14 +35,14 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class TraceHeaders(msgspec.Struct, frozen=True):
-    """The caller's place in a distributed trace, as W3C's headers say it, for servers elsewhere to go on with."""
+    """The caller's distributed trace context as W3C headers, forwarded to remote servers."""
 
     traceparent: str
     tracestate: str = ""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts to be billed. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
+    """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -51,17 +51,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def total(cls, usages: Iterable["Usage"]) -> "Usage":
-        """The sum of all of them."""
+        """Return the sum."""
         every = list(usages)
         return cls(**{name: sum(getattr(usage, name) for usage in every) for name in cls.__struct_fields__})
 
 
 class UsageMeter:
-    """What an answer has used so far, at any moment of it, in the counts of a `Usage`.
+    """The usage of an answer at any moment, as a `Usage`.
 
-    What generates the tokens (a core's decoder, the connection to a server elsewhere) adds a function that tells its
-    own count. So whatever stands between it and the caller, which may hold back, drop or never yield what was
-    generated, cannot hide it from the bill of an answer that ends without a usage delta.
+    Every source of tokens (a core's decoder, the connection to a remote server) adds a function that returns its own
+    count. So layers between source and caller, which may buffer, drop or never yield tokens, cannot hide them from the
+    bill of an answer that ends without a usage delta.
     """
 
     __slots__ = ("_counts",)
@@ -71,37 +71,33 @@ class UsageMeter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has been added: no model and no server has the request yet."""
+        """Whether nothing was added: no model or server has the request yet."""
         return not self._counts
 
     def add(self, count: Callable[[], Usage]) -> None:
-        """Include what `count` tells; it is called whenever the meter is read, also after the answer's end."""
+        """Add a source's `count`, which is called whenever the meter is read, also after the answer's end."""
         self._counts.append(count)
 
     def usage(self) -> Usage:
-        """The sum of all counts, as of now."""
+        """Return the current sum of all counts."""
         return Usage.total(count() for count in self._counts)
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier needs to answer; exactly one of `messages` and `prompt` is set.
 
-    `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template.
-    `max_tokens` None means the tier's default length, at most what the context allows.
-    `sampling.max_tokens` is ignored.
-    `strict_deadline`: an answer that begins after `deadline` is worth nothing, so it may be refused early.
-    `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default, or as much of it as
-    `reasoning_effort` asks for. `include_stop`: the stop string that ends an answer is part of it.
-    `echo`: every choice begins with the raw prompt, with its log-probabilities if `sampling.logprobs` asks for any;
-    then `max_tokens` may be 0.
-    `sampling.grammar` binds the answer, not the thoughts before it. `tooling`: tools that the answer may or must call.
-    `response_format` is the caller's own wording of the grammar, for servers that take it.
-    `adapter`: a LoRA adapter loaded over the tier's model; "" for the model alone (see docs/lora.md).
-    `evidence`: what the tier's model is to tell of its computation, where it runs in process.
-    `whole`: nobody reads before the end, so that a server elsewhere may answer at once instead of in a stream.
-    `meter`: where the tier counts what the request uses while it is answered; a copy of the request has the same one.
-    `prompts_read`: what tiers keep of the prompt once they have read it, by how they read it; one for all requests of
-    the same prompt, so that it is read once.
+    `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template. `max_tokens` None means
+    the tier's default length, at most what the context allows. `sampling.max_tokens` is ignored. `strict_deadline`: an
+    answer that starts after `deadline` is useless, so it may be refused early. `reasoning_budget` bounds the thinking
+    tokens of a chain-of-thought tier; None is its default, or a share of it by `reasoning_effort`. `include_stop`: the
+    stop string that ends an answer is part of it. `echo`: every choice starts with the raw prompt, with its
+    log-probabilities if `sampling.logprobs` asks for any; then `max_tokens` may be 0. `sampling.grammar` constrains the
+    answer, not the thoughts before it. `tooling`: tools that the answer may or must call. `response_format` is the
+    caller's own form of the grammar, for servers that accept it. `adapter`: a LoRA adapter loaded over the tier's
+    model; "" for the model alone (see docs/lora.md). `evidence`: what an in-process model reports about its
+    computation. `whole`: the caller needs no stream, so a remote server may answer in one piece. `meter`: counts the
+    request's usage while it is answered; copies of the request share it. `prompts_read`: the tiers' encoded prompts, by
+    the way of reading; shared by all requests with the same prompt, so that it is encoded once.
     """
 
     request_id: str
@@ -131,7 +127,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_long(request: GenerationRequest) -> bool:
-    """Whether the prompt is worth a thread of its own to be encoded on; tools add text that is not counted here."""
+    """Whether the prompt should be encoded on a thread; the text of tools is not counted here."""
     if request.tooling is not None:
         return True
     if request.messages is None:
@@ -145,10 +141,10 @@ def _characters(message: ChatMessage) -> int:
 
 
 class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """One token as text with its log-probability and the most likely tokens in its place (text, bytes, logprob).
+    """One token as text with its log-probability and the most likely alternatives (text, bytes, logprob).
 
-    `logprob` is None for the first token of a prompt alone. `start`: characters of the choice's text before the token's
-    own; None where a remote server does not say.
+    `logprob` is None only for the first token of a prompt. `start`: characters of the choice's text before the token's
+    own; None if a remote server does not report it.
     """
 
     token: str
@@ -159,16 +155,15 @@ class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A piece of one choice. Order per choice: text deltas and pieces of tool calls, then one with
-    `finish_reason`.
+    """A piece of one choice. Order per choice: text deltas and pieces of tool calls, then one with `finish_reason`.
 
-    The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and
-    its text empty), and where the tier knows them the longest wait of a choice for its first step in seconds and
-    the number of preemptions. `echo`: text and log-probabilities are the prompt's, the first delta of its choice.
-    `prompt_logprobs` pass from the decoder to a policy and leave no tier. `evidence`, where it was asked for and the
-    tier's model runs in process: of the tokens of `token_ids`; the hidden state comes before them, in a delta alone.
-    `tries`, in the first delta of a tier with replicas: those that were asked, in this order.
-    `at_once`: part of an answer that came whole; when it came says nothing of when its first token was drawn.
+    The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and its text empty),
+    and if the tier knows them the longest wait of a choice for its first step in seconds and the number of preemptions.
+    `echo`: text and log-probabilities are the prompt's, the first delta of its choice. `prompt_logprobs` pass from the
+    decoder to a policy and leave no tier. `evidence`, if requested from an in-process model: of the tokens of
+    `token_ids`; the hidden state comes before them in its own delta. `tries`, in the first delta of a tier with
+    replicas: the replicas that were asked, in order. `at_once`: part of an answer that arrived whole, so its arrival is
+    not the time of its first token.
     """
 
     index: int = 0
@@ -189,7 +184,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What routing needs to know of a tier's queue, without I/O."""
+    """A tier's queue as routing needs it, without I/O."""
 
     healthy: bool = True
     running: int = 0
@@ -234,23 +229,23 @@ class Tier(ABC):
         """Prompt length in this tier's tokens (an estimate for a remote tier without a local tokeniser)."""
 
     def prompt_tokens_up_to(self, request: GenerationRequest, most: int) -> int:
-        """As `count_prompt_tokens`; of a prompt that is longer than `most`, perhaps a lower number above `most`. For
-        a thread, the first time that a long prompt is asked about; then it takes no time."""
+        """Like `count_prompt_tokens`; for a prompt longer than `most` the result may be any number above `most`. Call
+        it on a thread the first time for a long prompt; after that it is immediate."""
         return self.count_prompt_tokens(request)
 
     @abstractmethod
     def load(self) -> TierLoad:
-        """The latest known load; never blocks."""
+        """Return the latest known load; never blocks."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's own, where it runs in process and has started; None for a server elsewhere."""
+        """The tokeniser of an in-process model after `start`; None for a remote server."""
         return None
 
     def active_tier(self) -> "Tier":
-        """The tier that this one stands for, which answers a request from its beginning to its end."""
+        """Return the tier that this one delegates to, which serves a request from start to end."""
         return self
 
     def replicas(self) -> list[ReplicaStatus]:
-        """The replicas of the tier, where it has several; never blocks."""
+        """Return the replicas of the tier, if it has several; never blocks."""
         return []

@@ -1,4 +1,4 @@
-"""Tools, the choice among them, and calls of them, as they travel between gateway and tiers."""
+"""Tools, the choice among them, and calls of them, as passed between gateway and tiers."""
 
 import json
 from typing import Any, Literal
@@ -11,7 +11,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additional
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that a model may call. `parameters` is a JSON schema of an object; None for no parameters.
 
-    `strict`: calls always obey the schema, also where the model is free to call or not.
+    `strict`: calls always follow the schema, even if the model is free to call or not.
     """
 
     name: str
@@ -20,7 +20,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
 
     def definition(self) -> dict[str, Any]:
-        """As chat templates and OpenAI-compatible servers expect it, without what steers only us."""
+        """The tool as chat templates and OpenAI-compatible servers expect it, without our own fields."""
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description
@@ -34,14 +34,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as it stands in a conversation; `arguments` is JSON text."""
+    """A call in a conversation; `arguments` is JSON text."""
 
     id: str
     name: str
     arguments: str
 
     def parsed_arguments(self) -> Any:
-        """The arguments as data; text that is no JSON stays text."""
+        """Return the arguments as data; text that is not JSON stays text."""
         try:
             return json.loads(self.arguments)
         except (ValueError, RecursionError):
@@ -58,9 +58,9 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tooling(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says of tools. `choice`: call none, at will, at least one, or the one called `name`.
+    """A request's tools. `choice`: no call, optional calls, at least one, or the tool called `name`.
 
-    `parallel`: whether one answer may hold several calls.
+    `parallel`: whether one answer may contain several calls.
     """
 
     tools: tuple[Tool, ...]
@@ -75,7 +75,7 @@ class Tooling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def callable_tools(self) -> list[tuple[int, Tool]]:
-        """The tools that the answer may call, with their places among all."""
+        """Return the tools that the answer may call, with their positions among all."""
         if self.choice == "none":
             return []
         return [(i, tool) for i, tool in enumerate(self.tools) if self.choice != "named" or tool.name == self.name]

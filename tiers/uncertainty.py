@@ -1,4 +1,4 @@
-"""How uncertain a tier was of the tokens of its answer: how to ask for it, and what the answer tells."""
+"""Token uncertainty of a tier's answer: how to request it, and how to read it."""
 
 import msgspec
 
@@ -7,13 +7,13 @@ from tiers.catalog.tier_spec import TierSpec
 from tiers.remote.wires import tells_logprobs
 from tiers.tier import Delta, GenerationRequest, Tier
 
-# Of a second sample, which is compared with the first: at the temperature of a cautious answer it would only repeat it.
+# Temperature of a second sample: at a low temperature it would only repeat the first, with which it is compared.
 SECOND_TEMPERATURE = 0.8
 
 
 def asking_uncertainty(request: GenerationRequest, tier: Tier, spec: TierSpec) -> GenerationRequest:
-    """`request` that also asks `tier` for the entropy of each token's distribution where its model tells that, else for
-    log-probabilities, except of servers that may refuse it for them."""
+    """Return `request` with a request for the entropy of each token's distribution if the tier's model reports it, else
+    for log-probabilities, except from servers that may reject that."""
     if tier.num_layers:
         return msgspec.structs.replace(request, evidence=EvidenceRequest(tokens=True))
     if request.sampling.logprobs is not None or (spec.remote is not None and not tells_logprobs(spec)):
@@ -22,8 +22,8 @@ def asking_uncertainty(request: GenerationRequest, tier: Tier, spec: TierSpec) -
 
 
 def uncertainty_of(delta: Delta) -> list[float]:
-    """Of each token of the answer's text in `delta`, in nats: the entropy of its distribution where the model tells it,
-    else its negative log-probability; empty for thoughts, and where the tier tells neither."""
+    """Return the uncertainty of each token of the answer's text in `delta`, in nats: the entropy of its distribution if
+    reported, else its negative log-probability; empty for thoughts, and if neither is reported."""
     if delta.reasoning or delta.echo:
         return []
     if delta.evidence is not None:

@@ -1,1 +1,1 @@
-"""How demanding a prompt is, from its text alone: P(SIMPLE), P(MEDIUM), P(COMPLEX), P(EXPERT) (SPEC RT-01, RT-03)."""
+"""Complexity of a prompt from its text alone: P(SIMPLE), P(MEDIUM), P(COMPLEX), P(EXPERT) (SPEC RT-01, RT-03)."""

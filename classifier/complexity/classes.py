@@ -5,7 +5,7 @@ from enum import IntEnum
 
 
 class Complexity(IntEnum):
-    """The sources' classes (SPEC RT-01): the smallest kind of model whose answer is good enough."""
+    """The classes of SPEC RT-01: the smallest kind of model whose answer is good enough."""
 
     SIMPLE = 1
     MEDIUM = 2
@@ -14,5 +14,5 @@ class Complexity(IntEnum):
 
 
 def likeliest(probabilities: Sequence[float]) -> Complexity:
-    """The class with the greatest of the four `probabilities`; of equal ones the easiest."""
+    """Return the class with the greatest of the four `probabilities`; on ties the easiest."""
     return Complexity(1 + max(range(len(probabilities)), key=probabilities.__getitem__))

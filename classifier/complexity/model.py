@@ -20,17 +20,17 @@ Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 SHIPPED = Path(__file__).parent / "complexity.safetensors"
 CUTS = 3
-# Nothing learned from some thousand prompts is surer than this.
+# Bounds on probabilities: a few thousand prompts justify no greater certainty.
 LEAST = 0.002
 _MOST_LOGIT = 30.0
 
 
 class ComplexityModel:
-    """Immutable and safe from many threads.
+    """Immutable and thread-safe.
 
     A cumulative-link model without the assumption of parallel slopes: one logistic regression per cut, over tables of
     hashed n-grams (their sum over the root of their number), the encoder's embedding and standardised surface features.
-    Its logits are averaged with those of boosted trees, which see the surface features and the logits.
+    Its logits are averaged with those of boosted trees over the surface features and the linear logits.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class ComplexityModel:
         tree_bias: Float,
         encoder: str,
     ) -> None:
-        """`trigrams`, `words` [ROWS, 3]; `embedding` [d, 3]; `surface` [f, 3] for features that `centre` and `scale`
-        [f] standardise; `bias` [3]; `trees` over f + 3 numbers, the features and the linear logits, with `tree_bias`
-        [3]; `encoder`: fingerprint of the embedding's. Raises ValueError for shapes that disagree."""
+        """`trigrams`, `words` [ROWS, 3]; `embedding` [d, 3]; `surface` [f, 3] for features standardised by `centre` and
+        `scale` [f]; `bias` [3]; `trees` over f + 3 numbers, the features and the linear logits, with `tree_bias` [3];
+        `encoder`: fingerprint of the embedding's encoder. Raises ValueError for shapes that disagree."""
         if trigrams.shape != (ROWS, CUTS) or words.shape != (ROWS, CUTS) or bias.shape != (CUTS,):
             raise ValueError(f"complexity: tables of {trigrams.shape}, {words.shape} and {bias.shape}")
         if trees.features != len(surface) + CUTS or trees.heads != CUTS:
@@ -63,14 +63,14 @@ class ComplexityModel:
             self._native = KERNELS.make_complexity(*(np.ascontiguousarray(part, np.float32) for part in parts))
 
     def probabilities(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> list[float]:
-        """P of the four classes of a turn, ascending; `tokens`, `features` [f] and `embedding` [d] are of the turn."""
+        """Return P of the four classes of a turn, ascending, from its `tokens`, `features` [f] and `embedding` [d]."""
         linear = self.linear_logits(turn, tokens, features, embedding)
         logits = linear + self.tree_bias
         self.trees.add_to(logits, np.concatenate((features, linear)))
         return class_probabilities((logits / 2).tolist())
 
     def linear_logits(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> Float:
-        """The three logits [3] before the trees."""
+        """Return the three logits [3] before the trees."""
         if self._native is not None:
             found: Float = np.empty(CUTS, np.float32)
             KERNELS.complexity_logits(self._native, turn.lower(), tokens, features, embedding, found)
@@ -101,13 +101,13 @@ class ComplexityModel:
 
 
 def standardised(features: Float, centre: Float, scale: Float) -> Float:
-    """Features [..., f] in units of their spread, within four of them."""
+    """Return features [..., f] in standard deviations, clipped to four of them."""
     scaled: Float = np.minimum(np.maximum((features - centre) / scale, np.float32(-4)), np.float32(4))
     return scaled
 
 
 def class_probabilities(logits: Sequence[float]) -> list[float]:
-    """P of each class from the logits of P(class <= k); cuts that cross are put in order by a running maximum."""
+    """Return P of each class from the logits of P(class <= k); a running maximum orders cuts that cross."""
     found: list[float] = []
     below = 0.0
     for logit in logits:
@@ -120,7 +120,7 @@ def class_probabilities(logits: Sequence[float]) -> list[float]:
 
 
 def load_complexity(path: Path = SHIPPED) -> ComplexityModel:
-    """The model in `path`. Raises `ArtefactError` naming what is wrong with the file."""
+    """Load the model in `path`. Raises `ArtefactError` naming what is wrong with the file."""
     from safetensors import safe_open
 
     try:
@@ -147,5 +147,5 @@ def load_complexity(path: Path = SHIPPED) -> ComplexityModel:
 
 @cache
 def shipped_complexity() -> ComplexityModel:
-    """The model that ships with this package. Raises `ArtefactError`."""
+    """Return the model that ships with this package. Raises `ArtefactError`."""
     return load_complexity()

@@ -1,4 +1,4 @@
-"""Which character and word n-grams a turn has, as rows of two hashed tables: no vocabulary, any language."""
+"""The character and word n-grams of a turn, as rows of two hashed tables: no vocabulary, any language."""
 
 import zlib
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ Rows = npt.NDArray[np.uint16]
 
 BITS = 16
 ROWS = 1 << BITS
-# Multiplicative hashing (Knuth, The Art of Computer Programming, vol. 3, 6.4): the upper bits of the product are taken.
+# Multiplicative hashing (Knuth, The Art of Computer Programming, vol. 3, 6.4): use the upper bits of the product.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _PLACES = (np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9), np.uint64(1))
 _SHIFT = np.uint64(64 - BITS)
 
 
 def trigram_rows(turn: str) -> Rows:
-    """Rows [n] of the distinct character trigrams of `turn`, lower-cased, ascending; a space stands at both ends."""
+    """Return rows [n] of the distinct character trigrams of `turn`, lower-cased and padded with spaces, ascending."""
     text = f" {turn.lower()} ".encode("utf-32-le", errors="replace")
     codes = np.frombuffer(text, np.uint32).astype(np.uint64)
     if len(codes) < 3:
@@ -26,7 +26,7 @@ def trigram_rows(turn: str) -> Rows:
 
 
 def word_rows(tokens: Sequence[str]) -> Rows:
-    """Rows [n] of the distinct words and pairs of neighbouring words among `tokens`, ascending."""
+    """Return rows [n] of the distinct words and pairs of neighbouring words among `tokens`, ascending."""
     if not tokens:
         return np.zeros(0, np.uint16)
     words = np.fromiter(map(zlib.crc32, map(str.encode, tokens)), np.uint64, len(tokens))
@@ -35,7 +35,7 @@ def word_rows(tokens: Sequence[str]) -> Rows:
 
 
 def _distinct(keys: npt.NDArray[np.uint64]) -> Rows:
-    # Sorting 16-bit numbers is a radix sort, and faster than marking them in a table of all rows.
+    # numpy sorts 16-bit numbers by radix sort, which is faster than marking them in a table of all rows.
     rows = ((keys * _MULTIPLIER) >> _SHIFT).astype(np.uint16)
     rows.sort()
     first = np.empty(len(rows), np.bool_)

@@ -1,9 +1,9 @@
-"""The first day's word on every tier: P(its answer is good enough), from the prompt's class and what the tier is like.
+"""The prior for tiers without measured outcomes: P(good enough) from the prompt's class and the kind of model.
 
-For SIMPLE and MEDIUM prompts the table is the classes' definition ("a 3B model suffices"). For COMPLEX and EXPERT ones
-it follows recorded ladders of like sizes, Phi-3-mini, Llama-3.1-8B and 70B against GPT-4o on MMLU-Pro and four models
-of a chat arena: about half and a third of the small models' answers there are no worse. It speaks of adequacy, which is
-another label than "no worse than the strongest tier's"; verified outcomes replace it.
+For SIMPLE and MEDIUM prompts the table follows the definition of the classes ("a 3B model suffices"). For COMPLEX and
+EXPERT ones it follows recorded ladders of similar sizes: Phi-3-mini, Llama-3.1-8B and 70B against GPT-4o on MMLU-Pro,
+and four models of a chat arena, where about half and a third of the small models' answers are no worse. Adequacy is not
+the same label as "no worse than the strongest tier's"; verified outcomes replace the prior.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ _ADEQUATE: dict[Complexity, tuple[float, float, float, float]] = {
     Complexity.COMPLEX: (0.15, 0.40, 0.95, 0.98),
     Complexity.EXPERT: (0.05, 0.15, 0.50, 0.95),
 }
-# The named quality settings: how likely the chosen tier's answer must be good enough.
+# The named quality settings: the least P(good enough) of the chosen tier's answer.
 QUALITY_SETTINGS: dict[str, float] = {"economy": 0.6, "balanced": 0.7, "careful": 0.85}
 DEFAULT_TARGET = QUALITY_SETTINGS["balanced"]
 
 
 def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float]:
-    """P(tier k's answer is good enough) for tiers `like` models of these classes; the strongest tier's is 1.
+    """Return P(tier k's answer is good enough) for tiers `like` models of these classes; the strongest tier's is 1.
 
     `classes`: P of the four classes, ascending.
     """
@@ -40,14 +40,15 @@ def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float
 
 
 def adequacies(like: Sequence[Complexity]) -> Float:
-    """The table's rows for tiers `like` models of these classes, float32 [4, tiers]; the strongest tier's are 1."""
+    """Return the table's rows for tiers `like` models of these classes, float32 [4, tiers]; the strongest tier's are
+    1."""
     table = np.array([[_ADEQUATE[c][kind - 1] for kind in like] for c in Complexity], np.float32)
     table[:, -1] = 1.0
     return table
 
 
 def like_of(tiers: int) -> tuple[Complexity, ...]:
-    """What `tiers` tiers are like where nothing says so: spread evenly from the weakest kind to the strongest."""
+    """Return the default kinds of `tiers` tiers: spread evenly from the weakest to the strongest."""
     if tiers == 1:
         return (Complexity.EXPERT,)
     return tuple(Complexity(1 + round(3 * place / (tiers - 1))) for place in range(tiers))

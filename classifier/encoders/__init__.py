@@ -1,1 +1,1 @@
-"""From a prompt to a vector."""
+"""Encoders: from a prompt to a vector."""

@@ -1,4 +1,4 @@
-"""Boosted regression trees over a turn's surface features, as plain arrays: each adds its leaf's value to one logit."""
+"""Boosted regression trees over surface features, as plain arrays: each tree adds its leaf's value to one logit."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,8 +15,8 @@ _BATCH = 1024
 
 
 class TreeArrays(NamedTuple):
-    """T trees of N nodes together. `feature`, `threshold`, `left`, `right`, `value` [N]: at an inner node a feature of
-    at most the threshold goes left; a leaf is its own child on both sides. `root`, `head` [T]: a tree's first node,
+    """T trees of N nodes in total. `feature`, `threshold`, `left`, `right`, `value` [N]: an inner node goes left if the
+    feature is at most the threshold; a leaf is its own left and right child. `root`, `head` [T]: a tree's first node,
     and the logit that it adds to."""
 
     feature: Int
@@ -29,7 +29,7 @@ class TreeArrays(NamedTuple):
 
 
 class Trees:
-    """The trees of all heads. Raises ValueError for arrays that are no trees over `features` numbers."""
+    """The trees of all heads. Raises ValueError for invalid arrays over `features` numbers."""
 
     def __init__(self, arrays: TreeArrays, *, features: int, heads: int) -> None:
         _check(arrays, features, heads)
@@ -41,19 +41,19 @@ class Trees:
 
     @classmethod
     def none(cls, *, features: int, heads: int) -> "Trees":
-        """No tree at all."""
+        """Return an empty set of trees."""
         whole, real = np.zeros(0, np.int32), np.zeros(0, np.float32)
         return cls(TreeArrays(whole, real, whole, whole, real, whole, whole), features=features, heads=heads)
 
     def add_to(self, logits: Float, features: Float) -> None:
-        """Add what the trees say about one row of `features` [f] to its `logits` [h]."""
+        """Add the trees' values for one row of `features` [f] to its `logits` [h]."""
         if KERNELS is not None:
             KERNELS.add_trees(self._native, features, logits)
         else:
             logits += self.logits(features[None])[0]
 
     def logits(self, features: Float) -> Float:
-        """What the trees say, [n, h], about rows of `features` [n, f]."""
+        """Return the trees' values [n, h] for rows of `features` [n, f]."""
         parts = [self._logits(features[i : i + _BATCH]) for i in range(0, len(features), _BATCH)]
         return np.concatenate([np.zeros((0, self.heads), np.float32), *parts])
 
@@ -67,12 +67,12 @@ class Trees:
             node = down
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The arrays by name; they are part of what the encoder keeps."""
+        """Return the arrays by name, to be saved with the encoder."""
         return {f"encoder.tree_{name}": array for name, array in self.arrays._asdict().items()}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors, *, features: int, heads: int) -> "Trees":
-        """What `tensors` gave. Raises KeyError for a missing one, ValueError for arrays that are no trees."""
+        """Rebuild the trees from `tensors`. Raises KeyError for a missing one, ValueError for invalid arrays."""
         given = {name: tensors[f"encoder.tree_{name}"] for name in TreeArrays._fields}
         arrays = TreeArrays(
             feature=given["feature"].astype(np.int32),
@@ -92,7 +92,7 @@ def _check(arrays: TreeArrays, features: int, heads: int) -> None:
         raise ValueError(f"trees: arrays of {[len(a) for a in arrays]} numbers do not agree")
     own = np.arange(nodes)
     leaf = (arrays.left == own) & (arrays.right == own)
-    # Every child after its parent: no walk goes round.
+    # Every child comes after its parent, so no walk loops.
     inner = (arrays.left > own) & (arrays.right > own) & (arrays.left < nodes) & (arrays.right < nodes)
     ranges = ((arrays.feature, features), (arrays.root, nodes), (arrays.head, heads))
     if not (leaf | inner).all() or any(((a < 0) | (a >= limit)).any() for a, limit in ranges):

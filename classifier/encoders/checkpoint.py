@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint on disk: which of its files count, the hash over them, and what is refused."""
+"""A Hugging Face checkpoint on disk: its files, the hash over them, and what is refused."""
 
 import hashlib
 import json
@@ -9,20 +9,20 @@ from pathlib import Path
 
 from classifier.errors import CheckpointError
 
-# Beside the versions of a registry; the folders in it are named by the hash of what they hold.
+# A folder of the registry; its subfolders are named by the hash of their content.
 CHECKPOINTS = "encoders"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 _WEIGHTS = ".safetensors"
-# The tokeniser's settings are copied for other programs; `tokenizer.json` says all that is needed here.
+# The tokeniser's settings are copied for other programs; only `tokenizer.json` is needed here.
 _OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json", "model.safetensors.index.json")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _NAME_DIGITS = 16
 
 
 def checkpoint_files(folder: Path) -> list[str]:
-    """Names of the files that make the checkpoint, sorted: configuration, tokeniser and safetensors.
+    """Return the sorted names of the checkpoint's files: configuration, tokeniser and safetensors.
 
-    Whatever else lies there (code, pickles, read-me) is never read. Raises `CheckpointError` naming what is missing.
+    Other files (code, pickles, read-me) are never read. Raises `CheckpointError` naming what is missing.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder; give one with {CONFIG}, {TOKENIZER} and *{_WEIGHTS}.")
@@ -54,7 +54,7 @@ def checkpoint_sha256(folder: Path) -> str:
 
 
 def verify_checkpoint(folder: Path, sha256: str) -> None:
-    """Raises `CheckpointError` unless the checkpoint in `folder` is the one with that hash."""
+    """Raise `CheckpointError` unless the checkpoint in `folder` has that hash."""
     found = checkpoint_sha256(folder)
     if found != sha256:
         raise CheckpointError(
@@ -64,12 +64,12 @@ def verify_checkpoint(folder: Path, sha256: str) -> None:
 
 
 def checkpoint_folder(registry: Path, sha256: str) -> Path:
-    """Where the registry keeps the checkpoint with that hash."""
+    """Return the registry's folder for the checkpoint with that hash."""
     return registry / CHECKPOINTS / sha256[:_NAME_DIGITS]
 
 
 def keep_checkpoint(folder: Path, registry: Path) -> str:
-    """Copy the checkpoint in `folder` into the registry, whole or not at all, under its hash, which is returned."""
+    """Copy the checkpoint in `folder` into the registry, atomically, under its hash, which is returned."""
     sha256 = checkpoint_sha256(folder)
     target = checkpoint_folder(registry, sha256)
     if target.is_dir():
@@ -86,7 +86,7 @@ def keep_checkpoint(folder: Path, registry: Path) -> str:
         incoming.chmod(0o755)
         incoming.rename(target)
     except OSError as error:
-        # Another process may have been first; what it wrote has the same name only if it has the same content.
+        # Another process may have been first; an equal name implies equal content.
         if not target.is_dir():
             raise CheckpointError(f"the checkpoint cannot be kept in {target}: {error}.") from error
     finally:
@@ -95,7 +95,7 @@ def keep_checkpoint(folder: Path, registry: Path) -> str:
 
 
 def model_type(folder: Path) -> str:
-    """The architecture's name in the checkpoint's configuration, e.g. "distilbert". Raises `CheckpointError`."""
+    """Return the architecture's name in the configuration, e.g. "distilbert". Raises `CheckpointError`."""
     try:
         config = json.loads((folder / CONFIG).read_bytes())
         return str(config["model_type"])

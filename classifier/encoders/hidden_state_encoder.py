@@ -1,4 +1,4 @@
-"""The hidden state of a served model as the encoder of an artefact; numpy here, the model in a core or loaded apart."""
+"""The hidden state of a served model as an artefact's encoder: numpy here, the model in a core or loaded locally."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -18,15 +18,15 @@ from classifier.encoders.static_encoder import Encoding
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 NAME = "hidden-states"
-# Needs torch, which a process whose states come from a core does without.
+# Needs torch; a process that gets states from a core must not import it.
 _LOCAL = "classifier.encoders.local_hidden_states"
 
 
 class HiddenStateEncoder:
-    """Mean hidden states of a middle layer under a `KernelLayer`, which makes embedding and word logits of them.
+    """Mean hidden states of a middle layer, from which a `KernelLayer` makes embedding and word logits.
 
-    States come from `source`: in a gateway the core that serves the model; until `read_from` says so the model is
-    loaded in this process, with the first prompt or by `warm`.
+    States come from `source`: in a gateway from the core that serves the model. Before `read_from` the model is loaded
+    in this process, with the first prompt or by `warm`.
     """
 
     name = NAME
@@ -38,23 +38,23 @@ class HiddenStateEncoder:
         self._remembered = RememberedEncodings()
 
     def read_from(self, source: StateSource) -> None:
-        """Take states from `source` from now on."""
+        """Get states from `source` from now on."""
         self._source = source
 
     @property
     def source(self) -> StateSource:
-        """Who computes the states."""
+        """The source of the states."""
         if self._source is None:
             local: StateSource = import_module(_LOCAL).LocalStates(self.spec)
             self._source = local
         return self._source
 
     def warm(self) -> None:
-        """Check that the states can be had. Raises `ArtefactError` if the model is missing or another one."""
+        """Check that states are available. Raises `ArtefactError` if the model is missing or a different one."""
         self.source.warm()
 
     def submit(self, turn: str) -> "Future[Encoding]":
-        """The encoding of one turn; cancelling it cancels the computation."""
+        """Start to encode one turn; cancelling the future cancels the computation."""
         done: Future[Encoding] = Future()
         known = self._remembered.get(turn)
         if known is not None:
@@ -66,35 +66,37 @@ class HiddenStateEncoder:
         return done
 
     def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
-        """Encode one turn; neither `tokens` nor `features` are needed, the model reads the text itself.
+        """Encode one turn; `tokens` and `features` are ignored, because the model reads the text.
 
-        At once if the turn was submitted shortly before. Raises `ArtefactError` if it was not and the source computes
-        nothing at once, as that of a gateway does."""
+        Returns at once if the turn was submitted shortly before. Otherwise raises `ArtefactError` if the source cannot
+        compute synchronously, as in a gateway.
+        """
         known = self._remembered.get(turn)
         return self.encode_many([turn])[0] if known is None else known
 
     def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
-        """Encode turns together."""
+        """Encode turns in one batch."""
         found = self.above.encodings(self.source.states(turns))
         self._remembered.put(turns, found)
         return found
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What `from_tensors` needs; which states are read is among it, so that encoders over others differ."""
+        """Return what `from_tensors` needs. It includes the state spec, so that encoders over other states differ."""
         return {
             "encoder.state_spec": np.frombuffer(msgspec.json.encode(self.spec), np.uint8),
             **self.above.tensors(),
         }
 
     def description(self) -> dict[str, Any]:
-        """Its entry in the manifest, the fingerprint aside."""
+        """The encoder's entry in the manifest, without the fingerprint."""
         return {"name": self.name, "dim": self.dim, "pooling": "mean", **msgspec.structs.asdict(self.spec)}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors, registry: Path | None) -> "HiddenStateEncoder":
-        """The encoder saved by `tensors`; the model is looked for when the first state is wanted.
+        """Rebuild the encoder saved by `tensors`; the model is loaded when the first state is needed.
 
-        Raises KeyError for a missing tensor, ValueError for shapes that disagree or states that are not described."""
+        Raises KeyError for a missing tensor, ValueError for shapes that disagree or an invalid state spec.
+        """
         try:
             spec = msgspec.json.decode(tensors["encoder.state_spec"].tobytes(), type=StateSpec)
         except msgspec.MsgspecError as error:

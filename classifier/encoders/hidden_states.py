@@ -1,4 +1,4 @@
-"""Hidden states of a turn: which model and layer an encoder reads, and the contract of whoever computes them."""
+"""Hidden states of a turn: which model and layer an encoder reads, and the interface of sources."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -12,11 +12,11 @@ Float = npt.NDArray[np.float32]
 
 
 class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a state is read: the mean over the first `max_tokens` tokens of a turn, without a chat template, of what
-    layer `layer` (the first is 1) of a model leaves in the residual stream.
+    """Where a state is read: the mean over the first `max_tokens` tokens of a turn, without a chat template, of the
+    residual stream after layer `layer` (the first is 1) of a model.
 
-    `model` as `resolve_model_path` takes it; `fingerprint` over its file (`file_fingerprint`) and `compute`, the
-    arithmetic (`ModelSpec.compute`), say what must be served for the states to be those that were trained on.
+    `model` as for `resolve_model_path`. `fingerprint` over its file (`file_fingerprint`) and `compute`, the arithmetic
+    (`ModelSpec.compute`), identify the model whose states were trained on.
     """
 
     model: str
@@ -26,20 +26,22 @@ class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
 
     def cut(self, token_ids: list[int]) -> list[int]:
-        """The tokens that are looked at, never none: a turn without any is that of token 0."""
+        """Return the tokens to read; a turn without any is read as token 0."""
         return token_ids[: self.max_tokens] or [0]
 
 
 class StateSource(Protocol):
-    """Computes the states of a `StateSpec`; safe from many threads."""
+    """Computes the states of a `StateSpec`; thread-safe."""
 
     def warm(self) -> None:
-        """Check, and load what the first turn would otherwise wait for.
+        """Check the model, and load what the first turn would otherwise wait for.
 
-        Raises `ArtefactError` if the model is not there or is another one."""
+        Raises `ArtefactError` if the model is missing or a different one.
+        """
 
     def submit(self, turn: str) -> "Future[Float]":
-        """Begin with the state float32 [hidden] of one turn. Never blocks."""
+        """Start to compute the state float32 [hidden] of one turn. Never blocks."""
 
     def states(self, turns: Sequence[str]) -> Float:
-        """The states float32 [turns, hidden], at once. Raises `ArtefactError` where only `submit` can compute them."""
+        """Return the states float32 [turns, hidden] synchronously. Raises `ArtefactError` if only `submit` is
+        supported."""

@@ -1,4 +1,4 @@
-"""Matrices stored as int8 with one scale per row: a quarter of the size; rounding twice is rounding once."""
+"""Matrices stored as int8 with one scale per row: a quarter of the size; rounding is idempotent."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,12 +7,12 @@ Float = npt.NDArray[np.float32]
 
 
 def quantise(matrix: Float) -> tuple[npt.NDArray[np.int8], Float]:
-    """(int8 [n, d], float32 [n]) such that row i is about int8[i] x scale[i]; a row of zeros has scale 0."""
+    """Return (int8 [n, d], float32 [n]) such that row i is about int8[i] x scale[i]; a row of zeros has scale 0."""
     scale = (np.abs(matrix).max(axis=1, initial=0.0) / 127).astype(np.float32)
     safe = np.where(scale > 0, scale, 1.0)[:, None]
     return np.rint(matrix / safe).astype(np.int8), scale
 
 
 def dequantise(values: npt.NDArray[np.int8], scale: Float) -> Float:
-    """float32 [n, d] of what `quantise` gave."""
+    """Return float32 [n, d] from the result of `quantise`."""
     return values.astype(np.float32) * scale[:, None]

@@ -11,15 +11,15 @@ from classifier.encoders.static_encoder import Encoding
 Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
-CLIP = 5.0  # standard deviations; an odd prompt must not outweigh all else
+CLIP = 5.0  # standard deviations; bounds the influence of outliers
 
 
 class KernelLayer:
     """A state is standardised, rotated to its principal directions and scaled to unit length: its direction u.
 
     The logits are `bias` plus the sum over training rows r of `exp(sharpness (u . support[r] - 1)) weights[r]`: kernel
-    ridge regression, whose kernel depends on the angle between two states alone. The first `dim` coordinates, scaled to
-    unit length again, are the embedding. One prompt costs about a millisecond for 12,000 rows of 256.
+    ridge regression with a kernel of the angle between two states. The first `dim` coordinates, scaled to unit length
+    again, are the embedding. One prompt costs about a millisecond with 12,000 rows of 256.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class KernelLayer:
         self.mean, self.scale, self.directions, self.bias = mean, scale, directions, bias
         self.weights, self.sharpness, self.dim = weights, sharpness, dim
         self._values, self._steps = quantise(support)
-        # What is regressed on must be what is served: the rounded directions.
+        # Fit on what is served: the rounded directions.
         self.support = dequantise(self._values, self._steps)
 
     def coordinates(self, states: Float) -> Float:
-        """`states` [n, hidden] in the principal directions, float32 [n, width], not yet of unit length."""
+        """Return `states` [n, hidden] in the principal directions, float32 [n, width], not yet of unit length."""
         standard = np.clip((states - self.mean) / self.scale, -CLIP, CLIP)
         found: Float = (standard @ self.directions).astype(np.float32)
         return found
 
     def similarity(self, coordinates: Float) -> Float:
-        """The kernel float32 [n, rows] between those coordinates and the support."""
+        """Return the kernel float32 [n, rows] between those coordinates and the support."""
         kernel: Float = unit(coordinates) @ self.support.T
         kernel -= 1.0
         kernel *= np.float32(self.sharpness)
@@ -68,17 +68,17 @@ class KernelLayer:
         return kernel
 
     def embeddings(self, coordinates: Float) -> Float:
-        """Float32 [n, dim] of unit length, or all zero."""
+        """Return float32 [n, dim] of unit length, or all zero."""
         return unit(coordinates[:, : self.dim])
 
     def encodings(self, states: Float) -> list[Encoding]:
-        """States [n, hidden] as embeddings and logits."""
+        """Convert states [n, hidden] to embeddings and logits."""
         coordinates = self.coordinates(states)
         logits = self.similarity(coordinates) @ self.weights + self.bias
         return [Encoding(e, w) for e, w in zip(self.embeddings(coordinates), logits.astype(np.float32), strict=True)]
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The layer by name; the support as int8 rows."""
+        """Return the layer's tensors by name; the support as int8 rows."""
         return {
             "encoder.mean": self.mean.astype(np.float32),
             "encoder.scale": self.scale.astype(np.float32),
@@ -93,7 +93,7 @@ class KernelLayer:
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "KernelLayer":
-        """What `tensors` gave. Raises KeyError for a missing one, ValueError for shapes that disagree."""
+        """Rebuild the layer from `tensors`. Raises KeyError for a missing one, ValueError for shapes that disagree."""
         named = {
             name: tensors[f"encoder.{name}"].astype(np.float32)
             for name in ("mean", "scale", "directions", "weights", "bias")
@@ -110,7 +110,7 @@ class KernelLayer:
 
 
 def unit(rows: Float) -> Float:
-    """`rows` [n, d] at unit length; rows of nothing stay zero."""
+    """Return `rows` [n, d] at unit length; zero rows stay zero."""
     length = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     found: Float = np.divide(rows, length, out=np.zeros_like(rows), where=length > 1e-6)
     return found

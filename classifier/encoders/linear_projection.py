@@ -31,7 +31,7 @@ class PooledProjection:
         return int(self.projection.shape[1])
 
     def encodings(self, pooled: Float) -> list[Encoding]:
-        """Pooled states [n, hidden] as embeddings of unit length and logits."""
+        """Convert pooled states [n, hidden] to embeddings of unit length and logits."""
         embedding = (pooled - self.mean) @ self.projection
         norm = np.sqrt((embedding * embedding).sum(axis=1, keepdims=True))
         embedding = np.divide(embedding, norm, out=np.zeros_like(embedding), where=norm > 1e-6)
@@ -39,10 +39,11 @@ class PooledProjection:
         return [Encoding(e, w) for e, w in zip(embedding, logits.astype(np.float32), strict=True)]
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The four by name, float32."""
+        """Return the four tensors by name, float32."""
         return {f"encoder.{name}": np.asarray(getattr(self, name), np.float32) for name in _NAMES}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "PooledProjection":
-        """What `tensors` gave. Raises KeyError for a missing one, ValueError for shapes that disagree."""
+        """Rebuild the projection from `tensors`. Raises KeyError for a missing one, ValueError for shapes that
+        disagree."""
         return cls(*(tensors[f"encoder.{name}"].astype(np.float32) for name in _NAMES))

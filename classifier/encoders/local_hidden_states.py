@@ -1,4 +1,4 @@
-"""Hidden states in a process without a core: one of its own, whose states have the bits that a serving core's have."""
+"""Hidden states without a serving core: from a core in this process, whose states are bit-identical."""
 
 import os
 import threading
@@ -23,7 +23,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 
 _NAME = "encoder"
-_TOGETHER = 64  # turns in the core at a time
+_TOGETHER = 64  # concurrent turns in the core
 _ARENA_BYTES = 128 * 2**20
 
 
@@ -31,23 +31,23 @@ class LocalStates:
     """A `StateSource` that loads the model into this process with the first turn, or by `warm`."""
 
     def __init__(self, spec: StateSpec, cache_dir: Path | None = None) -> None:
-        """`cache_dir`: of repacked weights, by default the user's."""
+        """`cache_dir`: for repacked weights, by default the user's cache."""
         self.spec, self._cache_dir = spec, cache_dir or user_cache()
         self._using = threading.Lock()
         self._loaded: tuple[Core, Tokenizer] | None = None
         self._batcher = MicroBatcher[str, Float](lambda turns: list(self.states(turns)))
 
     def warm(self) -> None:
-        """Load the model. Raises `ArtefactError` if it is not on this machine, or not the one that was trained on."""
+        """Load the model. Raises `ArtefactError` if it is not on this machine or not the one that was trained on."""
         with self._using:
             self._load()
 
     def submit(self, turn: str) -> "Future[Float]":
-        """The state of one turn, computed together with others that are wanted now."""
+        """Compute the state of one turn, batched with others."""
         return self._batcher.submit(turn)
 
     def states(self, turns: Sequence[str]) -> Float:
-        """The states float32 [turns, hidden]."""
+        """Return the states float32 [turns, hidden]."""
         with self._using:
             core, tokenizer = self._load()
             ids = [self.spec.cut(tokenizer.encode(turn)) for turn in turns]
@@ -73,7 +73,7 @@ class LocalStates:
         while len(states) < len(prompts):
             for output in core.step():
                 if output.evidence is None:
-                    raise ArtefactError(f"{self.spec.model} told no hidden state: {output.error}.")
+                    raise ArtefactError(f"{self.spec.model} returned no hidden state: {output.error}.")
                 states[output.request_id] = np.frombuffer(output.evidence.state, "<f4")
         return [states[str(number)] for number in range(len(prompts))]
 
@@ -97,12 +97,12 @@ class LocalStates:
 
 
 def state_spec(model: str, layer: int, compute: str, max_tokens: int) -> StateSpec:
-    """The states of a layer of the model on this machine. Raises `ModelFileError` if there is none."""
+    """Return the spec of a layer of the model on this machine. Raises `ModelFileError` without the model."""
     path = resolve_model_path(model)
     fingerprint = file_fingerprint(path, user_cache())
     return StateSpec(model=model, fingerprint=fingerprint, compute=compute, layer=layer, max_tokens=max_tokens)
 
 
 def user_cache() -> Path:
-    """Where derived data of this user are kept; may be deleted."""
+    """Return the folder for this user's derived data, which may be deleted."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aio"

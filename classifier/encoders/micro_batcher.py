@@ -1,4 +1,4 @@
-"""Single requests from many threads, answered in batches by one thread."""
+"""Answer single requests from many threads in batches, by one thread."""
 
 import queue
 import threading
@@ -16,11 +16,11 @@ IDLE_SECONDS = 10.0
 
 
 class MicroBatcher(Generic[Item, Result]):
-    """Calls `run` with what was submitted while it was busy; order is kept, and every item gets its own result.
+    """Calls `run` with the items submitted while it was busy; order is kept, and every item gets its own result.
 
-    A lone request never waits. Only when requests come together anyway (the last batch had several) is the next batch
-    held open, for at most `max_wait` seconds. The thread ends when nothing came for `idle` seconds, so an encoder
-    that was replaced holds neither thread nor memory.
+    A single request never waits. Only after a batch with several items is the next one held open, for at most
+    `max_wait` seconds. The thread ends after `idle` seconds without items, so that a replaced encoder holds neither
+    thread nor memory.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class MicroBatcher(Generic[Item, Result]):
         self._thread: threading.Thread | None = None
 
     def submit(self, item: Item) -> "Future[Result]":
-        """The result of `run` for `item`, when it is there; an error of `run` is the error of its whole batch."""
+        """Return a future of `run`'s result for `item`; an error of `run` fails its whole batch."""
         future: Future[Result] = Future()
         with self._lock:
             self._queue.put((item, future))
@@ -62,7 +62,7 @@ class MicroBatcher(Generic[Item, Result]):
             self._answer(batch)
 
     def _gather(self, batch: list[tuple[Item, "Future[Result]"]], until: float) -> None:
-        """Add what is queued, and what comes before `until`."""
+        """Add queued items, and those that arrive before `until`."""
         while len(batch) < self._max_items:
             left = until - time.monotonic()
             try:

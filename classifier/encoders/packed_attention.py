@@ -24,11 +24,11 @@ def packed_attention(
     packed_runs: Sequence[Run] | None = None,
     **_: Any,
 ) -> tuple[Any, None]:
-    """`query`, `key`, `value` [batch, heads, tokens, head_dim] → [batch, tokens, heads, head_dim].
+    """Map `query`, `key`, `value` [batch, heads, tokens, head_dim] to [batch, tokens, heads, head_dim].
 
-    With `packed_runs` the batch is one row of sequences in order of length, and no token sees another sequence's. Every
-    run is one call of torch's kernel, so nothing is padded and no mask of tokens x tokens is made. Without them, rows
-    are whole sequences of one length. `sliding_window`: tokens closer than that see each other.
+    With `packed_runs` the batch is one row of sequences sorted by length, and attention stays within each sequence.
+    Every run is one call of torch's kernel, without padding and without a tokens x tokens mask. Without `packed_runs`,
+    rows are whole sequences of one length. `sliding_window`: only tokens closer than that attend to each other.
     """
     if getattr(module, "is_causal", False):
         raise ValueError("packed attention is for encoders, whose tokens see each other in both directions")

@@ -1,4 +1,4 @@
-"""Which prompts are computed together: batches by a budget of tokens, without any padding."""
+"""Form batches of prompts by a token budget, without padding."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ Indices = npt.NDArray[np.intp]
 
 
 class Run(NamedTuple):
-    """Sequences of equal length that lie side by side in a packed batch, from token `start` on."""
+    """Sequences of equal length that are adjacent in a packed batch, from token `start` on."""
 
     start: int
     rows: int
@@ -22,20 +22,20 @@ class Run(NamedTuple):
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> list[Indices]:
-    """All rows in batches of at most `budget` tokens, shortest first; a longer row is a batch of its own.
+    """Return all rows in batches of at most `budget` tokens, shortest first; a longer row is a batch of its own.
 
-    Neighbours have like lengths, so that attention finds long runs of equal ones.
+    Neighbours have similar lengths, so that attention finds long runs of equal ones.
     """
     return cut(np.argsort(np.asarray(lengths), kind="stable"), lengths, budget)
 
 
 def shuffled_batches(lengths: Sequence[int], budget: int, seed: Sequence[int]) -> list[Indices]:
-    """The same in random order, for training; equal seeds give equal batches."""
+    """Return the same batches in random order, for training; equal seeds give equal batches."""
     return cut(np.random.default_rng(list(seed)).permutation(len(lengths)), lengths, budget)
 
 
 def cut(order: Indices, lengths: Sequence[int], budget: int) -> list[Indices]:
-    """`order` cut into batches of at most `budget` tokens each."""
+    """Split `order` into batches of at most `budget` tokens each."""
     batches: list[Indices] = []
     start = tokens = 0
     for place, row in enumerate(order):
@@ -49,7 +49,7 @@ def cut(order: Indices, lengths: Sequence[int], budget: int) -> list[Indices]:
 
 
 def runs(sorted_lengths: Sequence[int]) -> list[Run]:
-    """Ascending lengths of sequences that lie one after the other, grouped by length."""
+    """Group adjacent sequences, sorted by length, into runs of equal length."""
     found: list[Run] = []
     start = 0
     for length, count in zip(*np.unique(np.asarray(sorted_lengths, np.intp), return_counts=True), strict=True):

@@ -1,4 +1,4 @@
-"""A Hugging Face encoder as a function from texts to mean-pooled hidden states, computed without padding."""
+"""A Hugging Face encoder as a function from texts to mean-pooled hidden states, without padding."""
 
 import inspect
 import logging
@@ -20,9 +20,9 @@ from classifier.errors import CheckpointError
 log = logging.getLogger(__name__)
 
 MAX_TOKENS = 256
-HEAD_SHARE = 0.75  # of a prompt that is too long, so much comes from its start (DESIGN §4: 192 and 64)
+HEAD_SHARE = 0.75  # the share of a long prompt that is taken from its start (DESIGN §4: 192 and 64)
 TOKENS_PER_BATCH = 4096
-# Two computations of the same float32 state that differ by more are not the same computation.
+# Largest rounding difference between two computations of the same float32 state.
 TOLERANCE = 1e-3
 
 Float = npt.NDArray[np.float32]
@@ -31,33 +31,33 @@ Float = npt.NDArray[np.float32]
 class PooledTransformer:
     """Texts → token ids → hidden states → their mean over the tokens of each text, float32 [n, hidden].
 
-    Texts of different lengths lie one after the other in a single row, if the architecture takes positions and an
-    attention function from outside; otherwise texts of equal length are computed together. Either way no pad is
-    computed, and the answer for a text does not depend on its neighbours beyond rounding.
+    Texts of different lengths are packed into a single row if the architecture accepts external positions and
+    attention; otherwise texts of equal length form a batch. There is no padding either way, and the result for a text
+    does not depend on its neighbours beyond rounding.
     """
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, max_tokens: int = MAX_TOKENS) -> None:
-        """`model`: a bidirectional transformers model that gives `last_hidden_state`; `tokenizer` adds special tokens.
-        `max_tokens` is lowered to the positions that the model has."""
+        """`model`: a bidirectional transformers model with `last_hidden_state`; `tokenizer` adds special tokens.
+        `max_tokens` is limited to the model's number of positions."""
         self.model, self.tokenizer = model.eval(), tokenizer
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         positions = int(getattr(model.config, "max_position_embeddings", max_tokens))
-        # RoBERTa's positions start behind its pad token's.
+        # RoBERTa's positions start after its pad token's.
         self.max_tokens = min(max_tokens, positions - (int(model.config.pad_token_id or 0) + 1) * _offset(model))
         self.hidden = int(model.config.hidden_size)
         self.packs = self._takes_packing()
 
     @classmethod
     def load(cls, folder: Path, *, max_tokens: int = MAX_TOKENS) -> "PooledTransformer":
-        """The checkpoint in `folder`: safetensors only, no remote code, nothing fetched. Raises `CheckpointError`."""
+        """Load the checkpoint in `folder`: safetensors only, no remote code, no download. Raises `CheckpointError`."""
         checkpoint_files(folder)
         try:
             model = AutoModel.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False, use_safetensors=True
             ).float()
             tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        except Exception as error:  # each library raises its own kinds for damaged files
+        except Exception as error:  # each library raises its own errors for damaged files
             raise CheckpointError(f"{folder} cannot be loaded by transformers: {error}") from error
         vocabulary, rows = tokenizer.get_vocab_size(), model.get_input_embeddings().num_embeddings
         if vocabulary > rows:
@@ -65,19 +65,20 @@ class PooledTransformer:
         return cls(model, tokenizer, max_tokens=max_tokens)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text with special tokens; of a long one the first three quarters and the last quarter."""
+        """Return ids of each text with special tokens; of a long one the first three quarters and the last quarter of
+        the limit."""
         head = int(self.max_tokens * HEAD_SHARE)
         found = []
         for encoding in self.tokenizer.encode_batch(list(texts)):
             ids = encoding.ids
             if len(ids) > self.max_tokens:
                 ids = ids[:head] + ids[head - self.max_tokens :]
-            # A text without a single token still has a state: that of the first row.
+            # A text without tokens still needs a state, that of the first row.
             found.append(ids or [0])
         return found
 
     def states(self, rows: Sequence[Sequence[int]], lengths: Sequence[Run]) -> Any:
-        """Hidden states [tokens, hidden] of `rows`, which are in order of length; differentiable."""
+        """Return hidden states [tokens, hidden] of `rows`, which are sorted by length; differentiable."""
         if not self.packs:
             parts, first = [], 0
             for run in lengths:
@@ -90,7 +91,7 @@ class PooledTransformer:
         return self.model(input_ids=ids, position_ids=positions, packed_runs=lengths).last_hidden_state[0]
 
     def pooled(self, rows: Sequence[Sequence[int]]) -> Any:
-        """Means over the tokens of each row [n, hidden], all rows in one batch; differentiable."""
+        """Return means over the tokens of each row [n, hidden], all rows in one batch; differentiable."""
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         lengths = runs([len(rows[i]) for i in order])
         states = self.states([rows[i] for i in order], lengths)
@@ -100,11 +101,11 @@ class PooledTransformer:
         return torch.cat(means)[back]
 
     def encode(self, texts: Sequence[str], budget: int = TOKENS_PER_BATCH) -> Float:
-        """Pooled states float32 [n, hidden] of any number of texts, in batches of at most `budget` tokens."""
+        """Return pooled states float32 [n, hidden] of any number of texts, in batches of at most `budget` tokens."""
         return self.encode_ids(self.token_ids(texts), budget)
 
     def encode_ids(self, rows: Sequence[Sequence[int]], budget: int = TOKENS_PER_BATCH) -> Float:
-        """`encode` of token ids."""
+        """Like `encode`, for token ids."""
         found = np.zeros((len(rows), self.hidden), np.float32)
         self.model.eval()
         with torch.inference_mode():
@@ -113,8 +114,8 @@ class PooledTransformer:
         return found
 
     def _takes_packing(self) -> bool:
-        """Whether packed sequences give what they give alone: asked of the model itself, since architectures differ in
-        where their positions start and in what they pass on to attention."""
+        """Return whether packed sequences give the same states as single ones. This is tested on the model, because
+        architectures differ in where positions start and in what they pass to attention."""
         if "position_ids" not in inspect.signature(self.model.forward).parameters:
             return False
         ids = [[i % self.model.get_input_embeddings().num_embeddings for i in range(n)] for n in (3, 5, 5)]
@@ -137,5 +138,5 @@ class PooledTransformer:
 
 
 def _offset(model: Any) -> int:
-    """1 for architectures whose positions start behind the pad token's id, 0 for others."""
+    """Return 1 for architectures whose positions start after the pad token's id, 0 for others."""
     return int(model.config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer"))

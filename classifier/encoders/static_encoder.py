@@ -1,4 +1,4 @@
-"""From the words of a turn to a vector: the Encoder protocol and the artefact's own static encoder."""
+"""From the words of a turn to a vector: the Encoder protocol and the static encoder that artefacts contain."""
 
 import hashlib
 import math
@@ -17,17 +17,17 @@ from classifier.features.surface_features import FEATURE_NAMES
 from classifier.native import KERNELS
 
 Float = npt.NDArray[np.float32]
-# Weight of a term by how often it occurs: 1 + log n; a turn has at most some hundred words.
+# Weight of a term that occurs n times: 1 + log n; a turn has at most some hundred words.
 _SUBLINEAR = (1.0 + np.log(np.maximum(np.arange(1024), 1))).astype(np.float32)
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 
 class Encoding(NamedTuple):
-    """A turn as numbers.
+    """One encoded turn.
 
-    `embedding` float32 [dim], of unit length, or all zero for a turn without a known word.
-    `word_logits` float32 [heads]: what its wording says about each head, as a logit.
+    `embedding` float32 [dim], of unit length, or all zero for a turn without a known word. `word_logits` float32
+    [heads]: the wording's logit for each head.
     """
 
     embedding: Float
@@ -35,7 +35,7 @@ class Encoding(NamedTuple):
 
 
 class Encoder(Protocol):
-    """Turns into vectors. Frozen once an artefact is released: stored embeddings must stay comparable."""
+    """Encodes turns. Frozen once an artefact is released: stored embeddings must stay comparable."""
 
     name: str
     dim: int
@@ -47,41 +47,41 @@ class Encoder(Protocol):
 
 @runtime_checkable
 class BatchEncoder(Protocol):
-    """An encoder that is faster with many turns at once; the encodings are those of `encode`."""
+    """An encoder that is faster with many turns at once, with the same results as `encode`."""
 
     def encode_many(self, turns: Sequence[str]) -> list[Encoding]:
-        """Encode turns together."""
+        """Encode turns in one batch."""
 
 
 @runtime_checkable
 class SlowEncoder(Protocol):
-    """An encoder that takes milliseconds, and computes prompts that come together in one batch."""
+    """An encoder that takes milliseconds and batches concurrent prompts."""
 
     def warm(self) -> None:
-        """Load what the first prompt would otherwise wait for. Raises `ArtefactError` if it cannot be loaded."""
+        """Load what the first prompt would otherwise wait for. Raises `ArtefactError` if that fails."""
 
     def submit(self, turn: str) -> Future[Encoding]:
-        """Begin to encode; `encode` of the same turn then finds it done."""
+        """Start to encode; a later `encode` of the same turn returns the result."""
 
 
 class StoredEncoder(Encoder, Protocol):
-    """An encoder that an artefact holds. `logit_bias` float32 [heads]: its word logits for a turn that says nothing."""
+    """An encoder within an artefact. `logit_bias` float32 [heads]: its word logits for a turn without known words."""
 
     logit_bias: Float
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What the artefact keeps of it, by names that begin with "encoder."."""
+        """Return the encoder's tensors for the artefact, with names that start with "encoder."."""
 
     def description(self) -> dict[str, Any]:
-        """Its entry in the manifest, the fingerprint aside."""
+        """The encoder's entry in the manifest, without the fingerprint."""
 
 
 class StaticEncoder:
     """TF-IDF over known words and word pairs, projected by a table that imitates a language model's hidden states.
 
-    Row r of the table belongs to word r, then to the pairs. The same sparse vector also meets a linear layer trained
-    on outcomes; with boosted trees over the surface features it makes the `word_logits`. After model2vec (Tulkens and
-    van Dongen, 2024), with pairs and with the table regressed on whole prompts; numpy only, tens of microseconds.
+    Row r of the table belongs to word r; the pairs follow. A linear layer over the same sparse vector, trained on
+    outcomes, and boosted trees over the surface features make the `word_logits`. After model2vec (Tulkens and van
+    Dongen, 2024), with pairs and with the table regressed on whole prompts; numpy only, tens of microseconds.
     """
 
     name = "static-distilled"
@@ -103,16 +103,16 @@ class StaticEncoder:
         self.trees = trees
         self.dim = table.shape[1]
         self._index = {word: i for i, word in enumerate(self.words)}
-        # Words and pairs that the table does not know get the number after its last row, which sorts behind all rows.
+        # Unknown words and pairs get the number after the table's last row, which sorts after all rows.
         self._unknown = len(self.words) + len(pairs)
-        # One number per pair, ascending; the last one is larger than any, so that a search ends on a key.
+        # One number per pair, ascending; the last one is a sentinel larger than any pair's.
         self._pair_keys = np.append(_pair_keys(pairs[:, 0], pairs[:, 1]), np.iinfo(np.int64).max)
         self._values, self._scale = quantise(table)
         self._logit_table = logit_table.astype(np.float32)
         self._native = self._for_kernels() if KERNELS is not None else None
 
     def terms(self, tokens: Sequence[str]) -> tuple[npt.NDArray[np.intp], Float]:
-        """The sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
+        """Return the sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
         unknown = self._unknown
         ids = np.fromiter(map(self._index.get, tokens, repeat(unknown)), np.intp, len(tokens))
         keys = _pair_keys(ids[:-1], ids[1:])
@@ -134,12 +134,12 @@ class StaticEncoder:
 
     @cached_property
     def _projection(self) -> Float:
-        """One gather from it and one product give the embedding and the logits: a turn touches hundreds of rows, and
-        what it costs is the number of places in memory."""
+        """Compute embedding and logits by one gather and one product: the cost of a turn is the number of memory
+        accesses, which are hundreds of rows."""
         return np.hstack([dequantise(self._values, self._scale), self._logit_table])
 
     def _for_kernels(self) -> object:
-        """The encoder as the kernels want it: rows of int8, a quarter of the memory to walk through."""
+        """Return the encoder in the kernels' layout: rows of int8, a quarter of the memory to read."""
         parts = (self.idf, self._values, self._scale, self._logit_table, self.logit_bias)
         packed = [np.ascontiguousarray(part, part.dtype) for part in parts]
         return KERNELS.make_encoder(self._index, np.ascontiguousarray(self.pairs, np.int32), *packed)
@@ -162,7 +162,7 @@ class StaticEncoder:
         return Encoding(embedding / np.float32(norm) if norm > 1e-6 else embedding * np.float32(0), word_logits)
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What `from_tensors` needs, by name; the table as int8 rows, the vocabulary as UTF-8 bytes."""
+        """Return what `from_tensors` needs, by name; the table as int8 rows, the vocabulary as UTF-8 bytes."""
         return {
             "encoder.words": np.frombuffer("\n".join(self.words).encode(), np.uint8),
             "encoder.pairs": self.pairs.astype(np.int32),
@@ -175,13 +175,14 @@ class StaticEncoder:
         }
 
     def description(self) -> dict[str, Any]:
-        """The encoder's entry in the manifest, its fingerprint aside."""
+        """The encoder's entry in the manifest, without the fingerprint."""
         sizes = {"words": len(self.words), "pairs": len(self.pairs), "trees": len(self.trees.arrays.root)}
         return {"name": self.name, "dim": self.dim, **sizes}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "StaticEncoder":
-        """The encoder saved by `tensors`. Raises KeyError for a missing tensor, ValueError for shapes that disagree."""
+        """Rebuild the encoder saved by `tensors`. Raises KeyError for a missing tensor, ValueError for shapes that
+        disagree."""
         words = tensors["encoder.words"].tobytes().decode().split("\n")
         pairs = tensors["encoder.pairs"].astype(np.int32)
         idf = tensors["encoder.idf"].astype(np.float32)
@@ -205,7 +206,7 @@ def _pair_keys(firsts: npt.NDArray[np.signedinteger], seconds: npt.NDArray[np.si
 
 
 def encoder_fingerprint(tensors: Tensors) -> str:
-    """SHA-256 over the saved encoder; embeddings of encoders with equal fingerprints are comparable."""
+    """Return the SHA-256 over the saved encoder; embeddings are comparable if the fingerprints are equal."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         if name.startswith("encoder."):

@@ -1,4 +1,4 @@
-"""A fine-tuned transformer as the encoder of an artefact; torch is imported with the first prompt, not before."""
+"""A fine-tuned transformer as an artefact's encoder; torch is imported only with the first prompt."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ NAME = "transformer"
 class TransformerEncoder:
     """Pooled states of a checkpoint, centred and projected to `dim`; its fine-tuned heads give the word logits.
 
-    The checkpoint lies beside the artefact, named by its hash, and is loaded with the first prompt or by `warm`. Safe
-    from many threads: concurrent prompts are computed together.
+    The checkpoint is stored in the registry under its hash, and is loaded with the first prompt or by `warm`.
+    Thread-safe: concurrent prompts are batched.
     """
 
     name = NAME
@@ -42,18 +42,19 @@ class TransformerEncoder:
         self._remembered = RememberedEncodings()
 
     def warm(self) -> None:
-        """Load the checkpoint now. Raises `CheckpointError` if it is missing, changed, or no safetensors."""
+        """Load the checkpoint now. Raises `CheckpointError` if it is missing, changed, or not safetensors."""
         self._loaded()
 
     def submit(self, turn: str) -> "Future[Encoding]":
-        """The encoding of one turn, computed together with others that are wanted now; for callers that must not
-        block (`asyncio.wrap_future`)."""
+        """Return a future of the encoding of one turn, batched with others; for callers that must not block
+        (`asyncio.wrap_future`)."""
         return self._batcher.submit(turn)
 
     def encode(self, turn: str, tokens: Sequence[str], features: npt.NDArray[np.float32]) -> Encoding:
-        """Encode one turn; neither `tokens` nor `features` are needed, the checkpoint reads the text itself.
+        """Encode one turn; `tokens` and `features` are ignored, because the checkpoint reads the text.
 
-        At once if the turn was submitted shortly before; otherwise it blocks for milliseconds."""
+        Returns at once if the turn was submitted shortly before; otherwise blocks for milliseconds.
+        """
         known = self._remembered.get(turn)
         return self.submit(turn).result() if known is None else known
 
@@ -67,8 +68,8 @@ class TransformerEncoder:
         return found
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """What `from_tensors` needs besides the checkpoint; the checkpoint's hash is among it, so that encoders over
-        different checkpoints have different fingerprints."""
+        """Return what `from_tensors` needs besides the checkpoint. It includes the checkpoint's hash, so that encoders
+        over different checkpoints have different fingerprints."""
         return {
             "encoder.checkpoint_sha256": np.frombuffer(bytes.fromhex(self.sha256), np.uint8),
             "encoder.max_tokens": np.array([self.max_tokens], np.int32),
@@ -76,7 +77,7 @@ class TransformerEncoder:
         }
 
     def description(self) -> dict[str, Any]:
-        """The encoder's entry in the manifest, its fingerprint aside."""
+        """The encoder's entry in the manifest, without the fingerprint."""
         return {
             "name": self.name,
             "dim": self.dim,
@@ -88,10 +89,12 @@ class TransformerEncoder:
 
     @classmethod
     def from_tensors(cls, tensors: Tensors, registry: Path | None) -> "TransformerEncoder":
-        """The encoder saved by `tensors`, over its checkpoint in `registry`, whose hash is checked; it is loaded later.
+        """Rebuild the encoder saved by `tensors`, over its checkpoint in `registry`, whose hash is checked; it is
+        loaded later.
 
-        Without `registry` it encodes nothing. Raises KeyError for a missing tensor, ValueError for shapes that
-        disagree, `CheckpointError` for a checkpoint that is missing or was changed."""
+        Without `registry` it cannot encode. Raises KeyError for a missing tensor, ValueError for shapes that disagree,
+        `CheckpointError` for a checkpoint that is missing or was changed.
+        """
         sha256 = tensors["encoder.checkpoint_sha256"].tobytes().hex()
         folder = checkpoint_folder(Path() if registry is None else registry, sha256)
         if registry is not None:

@@ -1,1 +1,1 @@
-"""Judging an answer by itself, before it is sent."""
+"""Judge an answer by its own evidence before it is sent."""

@@ -1,4 +1,4 @@
-"""The folder that evidence models are kept in: `probes.safetensors` and a manifest, in a registry of its own."""
+"""The folder of evidence models: `probes.safetensors` and a manifest, in a registry of its own."""
 
 import hashlib
 import os
@@ -24,11 +24,11 @@ SCHEMA_VERSION = 2
 
 
 class ProbeManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about evidence models but their numbers.
+    """The metadata of evidence models.
 
-    `classifier_version`: whose probabilities they start from. `lengths`: tiers whose answers' lengths are
-    predicted, with the `encoder` and `feature_names` that this takes; none if empty. `length_fingerprints`: of those
-    tiers. `rows`: prompts they were fitted on. `metrics`: the report as data.
+    `classifier_version`: the version whose probabilities they start from. `lengths`: tiers whose answer lengths are
+    predicted, with the `encoder` and `feature_names` that this needs; empty if none. `length_fingerprints`: of those
+    tiers. `rows`: the number of prompts they were fitted on. `metrics`: the report as data.
     """
 
     schema_version: int
@@ -53,7 +53,7 @@ class _Version(msgspec.Struct):
 
 
 def load_probes(folder: Path) -> EvidenceModels:
-    """The models in `folder`. Raises `ArtefactError` naming the file and what is wrong with it."""
+    """Load the models in `folder`. Raises `ArtefactError` naming the file and what is wrong with it."""
     manifest = load_probe_manifest(folder)
     path = folder / PROBES
     try:
@@ -75,9 +75,9 @@ def load_probes(folder: Path) -> EvidenceModels:
 
 
 def save_probes(root: Path, manifest: ProbeManifest, tensors: Tensors) -> Path:
-    """Write `root/<version>/` whole or not at all; returns the folder. The hash is filled in here.
+    """Write `root/<version>/` atomically and return the folder. The hash is filled in here.
 
-    Saving probes that are there already, bit for bit, is no error.
+    Saving identical probes again is no error.
     """
     blob = save(dict(sorted(tensors.items())))
     manifest = msgspec.structs.replace(manifest, sha256=hashlib.sha256(blob).hexdigest())
@@ -102,7 +102,7 @@ def save_probes(root: Path, manifest: ProbeManifest, tensors: Tensors) -> Path:
 
 
 def load_probe_manifest(folder: Path) -> ProbeManifest:
-    """The manifest alone. Raises `ArtefactError` if it is missing, malformed or not of this program."""
+    """Load the manifest alone. Raises `ArtefactError` if it is missing, malformed or of another program."""
     path = folder / MANIFEST
     try:
         content = path.read_bytes()

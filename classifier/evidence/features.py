@@ -1,8 +1,8 @@
-"""What an answer tells about itself, as a fixed vector of numbers: token uncertainty, length, form, agreement (RT-11).
+"""The evidence of an answer as a fixed vector: token uncertainty, length, form, agreement (RT-11).
 
-Text alone is enough: what a server does not tell is marked as not known. Quantiles of token uncertainty over the whole
-answer rank right answers better than means do (Gupta et al. 2024, "Language model cascades: token-level uncertainty
-and beyond"); agreement of samples: Wang et al. 2023, "Self-consistency".
+Text alone is enough: values that a server does not report are marked as unknown. Quantiles of token uncertainty over
+the whole answer rank right answers better than means do (Gupta et al. 2024, "Language model cascades: token-level
+uncertainty and beyond"); agreement of samples: Wang et al. 2023, "Self-consistency".
 """
 
 import math
@@ -37,7 +37,7 @@ EVIDENCE_NAMES = (
 """What each number of the vector is; models fitted on other names are refused."""
 
 CHARS_PER_TOKEN = 4
-# Of a longer text only the beginning and the end are searched for phrases and repetition.
+# In a longer text only the start and the end are searched for phrases and repetition.
 MAX_CHARS = 6_000
 NGRAM = 4
 MAX_HEDGES = 4
@@ -61,7 +61,7 @@ _REFUSAL = re.compile(
 )
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d")
-# A text of fewer words is an answer without a sentence.
+# A text with fewer words has no sentence.
 _SENTENCE_WORDS = 8
 
 
@@ -71,11 +71,11 @@ def evidence_features(
     uncertainty: Sequence[float] = (),
     agreement: float | None = None,
 ) -> Float:
-    """The evidence of an answer, float32 [len(EVIDENCE_NAMES)], finite for any text.
+    """Return the evidence of an answer, float32 [len(EVIDENCE_NAMES)], finite for any text.
 
-    `uncertainty`: of each token of the answer in nats, at least 0: the entropy of its distribution where the model
-    tells it, else its negative log-probability; empty where it is not known. `agreement`: in [0, 1], of another
-    answer's final result with this one's; None without another answer.
+    `uncertainty`: of each token of the answer in nats, at least 0: the entropy of its distribution if the model reports
+    it, else its negative log-probability; empty if unknown. `agreement`: in [0, 1], of another answer's final result
+    with this one's; None without another answer.
     """
     shown = text if len(text) <= MAX_CHARS else text[: MAX_CHARS // 2] + text[-MAX_CHARS // 2 :]
     last_line = shown.rstrip().rpartition("\n")[2]
@@ -98,7 +98,7 @@ def evidence_features(
 
 
 def with_agreement(evidence: Float, agreement: npt.NDArray[np.floating] | float) -> Float:
-    """`evidence` [..., e] with the known `agreement` [...] of another answer."""
+    """Return `evidence` [..., e] with the known `agreement` [...] of another answer."""
     known = evidence.copy()
     known[..., EVIDENCE_NAMES.index("agreement_known")] = 1.0
     known[..., EVIDENCE_NAMES.index("agreement")] = agreement
@@ -106,7 +106,8 @@ def with_agreement(evidence: Float, agreement: npt.NDArray[np.floating] | float)
 
 
 def _quantiles(uncertainty: Sequence[float]) -> tuple[float, ...]:
-    """A flag and the 10th, 50th, 90th percentile and maximum, on a logarithmic scale: a few tokens are very unsure."""
+    """Return a flag, the 10th, 50th and 90th percentile and the maximum, on a log scale, because few tokens are very
+    uncertain."""
     values = np.nan_to_num(np.asarray(uncertainty, np.float64), nan=0.0, posinf=1e6, neginf=0.0)
     if not len(values):
         return (0.0,) * 5
@@ -119,14 +120,14 @@ def _ends_mid_sentence(last_line: str) -> bool:
 
 
 def _repetition(text: str) -> float:
-    """Share of the runs of `NGRAM` words that have occurred before."""
+    """Return the share of `NGRAM`-word runs that occurred before."""
     words = _WORD.findall(text.casefold())
     runs = list(zip(*(words[place:] for place in range(NGRAM)), strict=False))
     return 1.0 - len(set(runs)) / len(runs) if runs else 0.0
 
 
 def _is_broken_json(text: str) -> bool:
-    """Whether a text looks like a JSON object or array and is none."""
+    """Return whether a text looks like a JSON object or array but does not parse."""
     stripped = text.strip()
     if not stripped.startswith(("{", '["', "[{")):
         return False

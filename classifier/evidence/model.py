@@ -26,7 +26,7 @@ class EvidenceHead(NamedTuple):
     """Logistic regressions over standardised evidence and the logit of the prompt's own probability.
 
     `mean`, `scale` [e]; `coef` [e, t]; `before` [t], the weight of the prompt's logit of the same column; `bias` [t].
-    The t columns are the tiers whose answers are judged.
+    The t columns are the judged tiers.
     """
 
     mean: Float
@@ -36,17 +36,16 @@ class EvidenceHead(NamedTuple):
     bias: Float
 
     def logits(self, evidence: Float, prompt: Float) -> Float:
-        """Logits [..., t] of `evidence` [..., e] and the prompt's logits [..., t]."""
+        """Return logits [..., t] from `evidence` [..., e] and the prompt's logits [..., t]."""
         logits: Float = standardised(evidence, self.mean, self.scale) @ self.coef + prompt * self.before + self.bias
         return logits
 
 
 class JudgedTier(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose answers a model reads: the tier, and its `Catalog.tier_fingerprint`.
+    """The tier whose answers a model judges, and its `Catalog.tier_fingerprint`.
 
-    `judges`: the tiers that the columns stand for, its own first; an answer that is bad says something about the prompt
-    and so about the answer that the tiers above would give. `reads_agreement`: whether it was fitted with second
-    samples.
+    `judges`: the tiers of the columns, its own first; a bad answer is also evidence about the prompt, and so about the
+    answers of the tiers above. `reads_agreement`: whether it was fitted with second samples.
     """
 
     tier: int
@@ -57,14 +56,14 @@ class JudgedTier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvidenceModel:
-    """The judge of one tier's answers. Immutable; safe from many threads."""
+    """The judge of one tier's answers. Immutable; thread-safe."""
 
     def __init__(self, spec: JudgedTier, head: EvidenceHead) -> None:
         self.spec = spec
         self._head = head
 
     def p_ok(self, evidence: Float, prior: list[float]) -> list[float]:
-        """`prior`, P(good) by tier from the prompt alone, with what `evidence` [e] says of the judged tiers."""
+        """Update `prior`, P(good) by tier from the prompt alone, by `evidence` [e] for the judged tiers."""
         before = np.asarray([logit(prior[tier - 1]) for tier in self.spec.judges], np.float32)
         p = list(prior)
         for tier, value in zip(self.spec.judges, self._head.logits(evidence, before).tolist(), strict=True):
@@ -72,16 +71,16 @@ class EvidenceModel:
         return p
 
     def p_ok_by_agreement(self, evidence: Float, prior: list[float]) -> tuple[list[float], list[float]]:
-        """`p_ok` if a second sample were to disagree, and if it were to agree."""
+        """Return `p_ok` if a second sample disagreed, and if it agreed."""
         disagreed, agreed = (self.p_ok(with_agreement(evidence, value), prior) for value in (0.0, 1.0))
         return disagreed, agreed
 
 
 class EvidenceModels:
-    """The evidence models of a catalogue's tiers and the lengths of their answers, as one artefact holds them.
+    """The evidence models of a catalogue's tiers and the answer-length model, from one artefact.
 
-    `label`: what the probabilities are of, `no_worse` where the strongest tier's outcomes were collected too.
-    `length_fingerprints`: of the tiers of `lengths`, in their order.
+    `label`: what the probabilities are of; `no_worse` if the strongest tier's outcomes were collected too.
+    `length_fingerprints`: of the tiers of `lengths`, in order.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class EvidenceModels:
         self.tiers = {model.spec.tier: model for model in models}
 
     def model(self, tier: int, fingerprint: str) -> EvidenceModel | None:
-        """The model of `tier`; None if it has none. Raises `ArtefactError` if it is of another model or policy."""
+        """Return the model of `tier`, or None. Raises `ArtefactError` if it belongs to another model or policy."""
         model = self.tiers.get(tier)
         if model is not None and model.spec.fingerprint != fingerprint:
             raise ArtefactError(
@@ -107,7 +106,8 @@ class EvidenceModels:
         return model
 
     def lengths_for(self, fingerprints: Mapping[int, str]) -> AnswerLength | None:
-        """The lengths of the tiers that answer as they did when they were measured; `fingerprints` by tier."""
+        """Return the answer-length model for the tiers that are unchanged since it was measured; `fingerprints` by
+        tier."""
         if self.lengths is None:
             return None
         measured = zip(self.lengths.tiers, self._length_fingerprints, strict=False)
@@ -115,19 +115,19 @@ class EvidenceModels:
 
 
 def standardised(evidence: Float, mean: Float, scale: Float) -> Float:
-    """Evidence [..., e] in standard deviations, clipped: odd evidence must not extrapolate."""
+    """Return evidence [..., e] in standard deviations, clipped so that outliers do not extrapolate."""
     clipped: Float = np.minimum(np.maximum((evidence - mean) / scale, -CLIP), CLIP)
     return clipped
 
 
 def head_tensors(tier: int, head: EvidenceHead) -> Tensors:
-    """The parameters of the head of `tier` by name, float32."""
+    """Return the parameters of the head of `tier` by name, float32."""
     return {f"tier_{tier}.{field}": np.asarray(value, np.float32) for field, value in head._asdict().items()}
 
 
 def model_from(spec: JudgedTier, tensors: Tensors) -> EvidenceModel:
-    """The model of `spec` out of an artefact's tensors. Raises `ArtefactError` for what is missing, misshapen or not
-    finite."""
+    """Build the model of `spec` from an artefact's tensors. Raises `ArtefactError` for missing, misshapen or non-finite
+    ones."""
     name = f"tier_{spec.tier}"
     try:
         head = EvidenceHead(*(tensors[f"{name}.{field}"].astype(np.float32) for field in EvidenceHead._fields))
@@ -144,6 +144,6 @@ def model_from(spec: JudgedTier, tensors: Tensors) -> EvidenceModel:
 
 
 def logit(p: float) -> float:
-    """The logit of `p`, which is kept away from 0 and 1."""
+    """Return the logit of `p`, clipped away from 0 and 1."""
     clipped = min(max(p, P_MIN), P_MAX)
     return math.log(clipped / (1 - clipped))

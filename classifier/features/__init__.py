@@ -1,1 +1,1 @@
-"""From a prompt to named numbers."""
+"""Features: from a prompt to named numbers."""

@@ -1,4 +1,4 @@
-"""How many characters of each kind a text has: one pass over its bytes counts them all."""
+"""Count the characters of a text by kind, in one pass over its bytes."""
 
 import string
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class CharacterCounts(NamedTuple):
-    """Bytes of a text in UTF-8 by kind; every byte is of one kind, those beyond ASCII are `non_ascii`."""
+    """Bytes of a UTF-8 text by kind; every byte has one kind, and those beyond ASCII are `non_ascii`."""
 
     others: int
     questions: int
@@ -49,6 +49,6 @@ KIND_TABLE = bytes(_KIND_OF)
 
 
 def count_characters(utf8: bytes) -> CharacterCounts:
-    """The counts of a text that was encoded as UTF-8."""
+    """Count the characters of a UTF-8 text."""
     kinds = np.frombuffer(utf8.translate(KIND_TABLE), np.uint8)
     return CharacterCounts(*np.bincount(kinds, minlength=_KINDS).tolist())

@@ -1,4 +1,4 @@
-"""Features of a multiple-choice question (RT-02): how its options differ, and what the stem before them asks."""
+"""Features of a multiple-choice question (RT-02): how its options differ, and what the stem asks."""
 
 import math
 import re
@@ -10,14 +10,14 @@ import numpy.typing as npt
 from classifier.features.character_counts import KIND_TABLE, CharacterCounts, count_characters
 from classifier.native import KERNELS
 
-# In UTF-8, since a turn's bytes are at hand. A word is a run of letters, digits and bytes beyond ASCII: letters are
+# On UTF-8, because a turn's bytes are available. A word is a run of letters, digits and bytes beyond ASCII: letters are
 # lower-cased, every digit is "0", so that a number is known by its length.
 _WORD_TABLE = bytearray(range(256))
 for _byte in range(128):
     _mark = chr(_byte)
     _WORD_TABLE[_byte] = ord(_mark.lower() if _mark.isalpha() else "0" if _mark.isdigit() else " ")
 WORD_TABLE = bytes(_WORD_TABLE)
-LONG_WORD = 8  # bytes; a word is long beyond
+LONG_WORD = 8  # bytes; longer words count as long
 NEGATIONS = "not except least incorrect false never cannot no neither nor without unless wrong untrue"
 _NEGATIONS = frozenset(NEGATIONS.encode().split())
 _OPTION = re.compile(rb"\n\(?[A-J][.):] ")
@@ -56,10 +56,10 @@ OPTION_FEATURE_NAMES: tuple[str, ...] = (
 
 
 def option_features(utf8: bytes) -> npt.NDArray[np.float32]:
-    """Feature vector [len(OPTION_FEATURE_NAMES)] float32 of a turn in UTF-8; without options all of it is the stem.
+    """Return float32 [len(OPTION_FEATURE_NAMES)] for a turn in UTF-8; without options all of it is the stem.
 
-    An option begins on a line of its own with its letter, as in "A. " or "(B) ", and ends where the next one begins.
-    Counts are log1p, shares are per option, per word or per byte; "question" is the stem's last sentence.
+    An option starts on its own line with its letter, as in "A. " or "(B) ", and ends where the next one starts. Counts
+    are log1p, shares are per option, per word or per byte; "question" is the stem's last sentence.
     """
     values = np.empty(len(OPTION_FEATURE_NAMES), np.float32)
     put_option_features(utf8, values)
@@ -67,7 +67,7 @@ def option_features(utf8: bytes) -> npt.NDArray[np.float32]:
 
 
 def put_option_features(utf8: bytes, values: npt.NDArray[np.float32]) -> None:
-    """`option_features`, written into `values`."""
+    """Write `option_features` into `values`."""
     if KERNELS is not None:
         KERNELS.option_features(_NATIVE, utf8, values)
     else:
@@ -76,14 +76,14 @@ def put_option_features(utf8: bytes, values: npt.NDArray[np.float32]) -> None:
 
 
 def _parted(utf8: bytes) -> tuple[bytes, list[bytes]]:
-    """The stem and the options."""
+    """Split a turn into the stem and the options."""
     marks = [*_OPTION.finditer(utf8)]
     ends = [*(m.start() for m in marks), len(utf8)]
     return utf8[: ends[0]], [utf8[mark.end() : end] for mark, end in zip(marks, ends[1:], strict=True)]
 
 
 def _of_options(options: list[bytes], stem: bytes, size: int) -> list[float]:
-    """What is to be said of the options; all 0 where there are none."""
+    """Return the features of the options; all 0 without any."""
     words = [option.translate(WORD_TABLE).split() for option in options]
     distinct = [set(w) for w in words]
     every = [word for w in words for word in w]
@@ -95,7 +95,7 @@ def _of_options(options: list[bytes], stem: bytes, size: int) -> list[float]:
     return [
         math.log1p(len(every) / n),
         math.log1p(max(map(len, words), default=0)),
-        # Their standard deviation, against their mean and one byte.
+        # Their standard deviation, relative to their mean plus one byte.
         math.sqrt(n * sum(x * x for x in lengths) - length * length) / (length + n),
         length / size,
         len(union) / different,
@@ -134,7 +134,7 @@ def _long(words: list[bytes]) -> int:
 
 
 def _symbols(has: CharacterCounts) -> int:
-    """Characters of formulas."""
+    """Count the characters of formulas."""
     return has.dollars + has.other_maths + has.brackets + has.backslashes
 
 

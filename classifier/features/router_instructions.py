@@ -1,12 +1,13 @@
-"""Words to the router in a prompt ("use tier 4 for this"): taken out before the classifier looks, so they buy nothing.
+"""Instructions to the router in a prompt ("use tier 4 for this"): removed before classification, so they have no
+effect.
 
-Only what the classifier sees changes; the tier gets every word. Constraints belong into the x-aio headers.
+Only the classifier's input changes; the tier gets the whole prompt. Constraints belong in the x-aio headers.
 """
 
 import re
 
-# A sentence is an appeal if it names what routing decides on, wishes for it, and speaks of itself or begins as an
-# order. A question about models or tiers in general lacks one of the three.
+# A sentence is an instruction if it names a routing target, expresses a wish, and refers to itself or starts as an
+# imperative. A question about models or tiers in general lacks one of the three.
 _RANK = (
     r"(?:strong|larg|bigg|great|smart|high|cheap|fast|low)(?:er|est)|cheap|weak|strong|best|better|top|premium|flagship|expert|frontier"
     r"|maximum|max|upper|powerful|advanced|capable|(?:more|most)\s+(?:capable|powerful|advanced|expensive|intelligent"
@@ -43,29 +44,29 @@ _ITSELF = re.compile(
     r"|^\W*(?:system|admin|developer|note|important|urgent|instructions?|override|attention|hint|dear|hey|router)\b"
     rf"|^\W*(?:(?:please|now|just|then|and|always|only|never|do not|you must)\W+)*(?:{_ORDER})\b"
 )
-# A header or a setting, written into the text: it goes alone, since the rest of its sentence may be the question.
+# A header or setting within the text is removed alone, because the rest of its sentence may be the question.
 _SETTING = re.compile(
     r"(?:\bx-aio-[a-z-]+|\bmin[_-]?tier|\btier(?=\W{0,3}[:=]\s*[0-9])|\bquality[_-]target|\bp_ok)\W{0,3}[:=]\s*\S+\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-# Without one of these words there is no appeal; most prompts are done with after looking for them.
+# Without one of these words there is no instruction; most prompts need only this search.
 _HINTS = ("tier", "model", "rout", "x-aio", "gpt", "claude", "opus", "gemini", "llm", "complexity", "difficulty",
           "p_ok", "quality_", "quality t", " ai ", " ai.", " ai!")  # fmt: skip
 _OF_SETTINGS = ("tier", "x-aio", "p_ok", "quality_")
 _SENTENCE = re.compile(r"[^.!?\n;]*(?:\.(?=\w)[^.!?\n;]*)*(?:[.!?;]+[\"')\]]*[^\S\n]*|\n|$)")
-# What ends a sentence for certain, to find the one around a hint without cutting the whole text.
+# Certain ends of sentences, to find the sentence around a hint without splitting the whole text.
 _ENDS = ("\n", ". ", '."', ".)", "!", "?", ";")
 _END = re.compile(r"[!?;\n]|\.(?!\w)")
-# No prompt is looked at beyond this many characters at either end; the classifier's own cut is well within.
+# Only this many characters are searched at either end; the classifier reads fewer.
 WINDOW = 4096
-# An appeal is a sentence that somebody wrote; what is longer is text without sentences, and costs time.
+# Longer sentences are text without punctuation, not instructions, and would cost time.
 LONGEST = 600
 
 
 def without_router_instructions(text: str) -> str:
-    """`text` without its sentences that ask for a tier or a model; the same string where there are none.
+    """Return `text` without sentences that ask for a tier or a model; the same string without any.
 
-    Only the first and last `WINDOW` characters are looked at, so the work is bounded. Deterministic.
+    Only the first and last `WINDOW` characters are searched, so the work is bounded. Deterministic.
     """
     if len(text) <= 2 * WINDOW:
         return _kept(text)
@@ -73,7 +74,7 @@ def without_router_instructions(text: str) -> str:
 
 
 def is_router_instruction(sentence: str) -> bool:
-    """Whether `sentence` asks the router for something."""
+    """Return whether `sentence` asks the router for something."""
     lower = sentence.lower()
     return bool(_TARGET.search(lower) and _WISH.search(lower) and _ITSELF.search(lower))
 
@@ -88,7 +89,8 @@ def _kept(text: str) -> str:
 
 
 def _is_suspicious(lower: str) -> bool:
-    """Whether the sentence around a hint may be an appeal; most texts have no hint, and few of the others more."""
+    """Return whether the sentence around a hint may be an instruction; most texts have no hint, and few have
+    several."""
     seen: set[int] = set()
     for hint in _HINTS:
         at = lower.find(hint)

@@ -1,4 +1,4 @@
-"""What the classifier may look at of one request: the last user turn, and counts instead of the rest."""
+"""The classifier's input for one request: the last user turn, and counts of the rest."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from classifier.features.router_instructions import without_router_instructions
 
 HEAD_WORDS = 192
 TAIL_WORDS = 64
-# A word is seldom longer; bounds the work on text without spaces (base64, Chinese).
+# Words are rarely longer; bounds the work on text without spaces (base64, Chinese).
 CHARS_PER_WORD = 8
 CHARS_PER_TOKEN = 4
 TOKENS_PER_MESSAGE = 4  # of a chat template
@@ -18,12 +18,11 @@ TOKENS_PER_MESSAGE = 4  # of a chat template
 class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the outcome model sees it (DESIGN §4).
 
-    `turn`: last user turn without words to the router (`classifier.features.router_instructions`) and without white
-    space around it, cut by `cut_turn`; `turn_chars`: its length in characters before the cut.
-    `key`: the caller's key, which has labels of its own; "" without one.
-    `app`: hash of the system prompt ("" without one), which tells applications apart and keeps their text out.
-    `prompt_tokens`: estimate over all messages; `max_tokens` None means unlimited.
-    `previous_tiers`: tiers that answered this conversation so far, oldest first.
+    `turn`: last user turn without instructions to the router (`classifier.features.router_instructions`) and
+    surrounding white space, cut by `cut_turn`; `turn_chars`: its length in characters before the cut. `key`: the
+    caller's key, which has its own labels; "" without one. `app`: hash of the system prompt ("" without one), which
+    distinguishes applications without storing their text. `prompt_tokens`: estimate over all messages; `max_tokens`
+    None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest first.
     """
 
     turn: str
@@ -40,9 +39,9 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut_turn(text: str) -> str:
-    """The first 192 and last 64 words of `text` with its white space kept; a line break marks the cut.
+    """Return the first 192 and last 64 words of `text` with its white space; a line break marks the cut.
 
-    Work is bounded: at most 8 characters a word are looked at.
+    At most 8 characters per word are read, which bounds the work.
     """
     head = _first_words(text[: HEAD_WORDS * CHARS_PER_WORD])
     tail = _last_words(text[len(head) :][-TAIL_WORDS * CHARS_PER_WORD :])
@@ -70,9 +69,9 @@ def routing_input(
     has_schema: bool = False,
     previous_tiers: Sequence[int] = (),
 ) -> RoutingInput:
-    """The routing input of chat `messages` (each with "role" and a text "content"); pure.
+    """Return the routing input of chat `messages` (each with "role" and a text "content"); pure.
 
-    System and developer messages count only through their hash, assistant and tool messages only as counts.
+    System and developer messages enter only through their hash, assistant and tool messages only as counts.
     """
     system = "\n".join(m["content"] for m in messages if m["role"] in ("system", "developer"))
     user = [m["content"] for m in messages if m["role"] == "user"]
@@ -93,5 +92,5 @@ def routing_input(
 
 
 def routing_input_of_text(text: str, *, max_tokens: int | None = None) -> RoutingInput:
-    """The routing input of a bare prompt (the completions endpoint, `aio route`, training rows)."""
+    """Return the routing input of a bare prompt (the completions endpoint, `aio route`, training rows)."""
     return routing_input([{"role": "user", "content": text}], max_tokens=max_tokens)

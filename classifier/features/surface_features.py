@@ -1,4 +1,4 @@
-"""Surface features of a turn (RT-02): counts that say what kind of question it is, named for explanations."""
+"""Surface features of a turn (RT-02): counts that describe the kind of question, named for explanations."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from classifier.features.multiple_choice import OPTION_FEATURE_NAMES, option_fea
 from classifier.features.words import tokenise
 from classifier.native import KERNELS
 
-# The sources' reasoning keywords, both spellings: a fixed stem, then what may follow it.
+# Reasoning keywords (SPEC RT-02) in both spellings: a fixed stem, then its endings.
 KEYWORDS: dict[str, tuple[str, str]] = {
     "analyze": ("analy", r"[sz](?:e|es|ed|ing|is)"),
     "compare": ("compar", r"(?:e|es|ed|ing|ison)"),
@@ -23,8 +23,8 @@ KEYWORDS: dict[str, tuple[str, str]] = {
     "synthesize": ("synthesi", r"[sz](?:e|es|ed|ing)"),
     "what_would_happen_if": ("what", r"\s+would\s+happen\s+if"),
 }
-# The word boundary before the stem is checked after it: a pattern that opens with literal characters is searched
-# for at memory speed, one that opens with \b is tried at every position.
+# The word boundary before the stem is checked after it: a pattern that starts with literal characters is searched
+# for at memory speed, one that starts with \b is tried at every position.
 _KEYWORD_PATTERN = {name: re.compile(rf"{stem}(?<!\w{stem}){rest}\b") for name, (stem, rest) in KEYWORDS.items()}
 _KEYWORD_SEARCHES = [(stem, _KEYWORD_PATTERN[name]) for name, (stem, _) in KEYWORDS.items()]
 
@@ -68,8 +68,8 @@ DOMAINS = tuple(LEXICON)
 _KINDS = (*DOMAINS, *_MARKS)
 
 
-# Each word counts for some kinds. The counts of all kinds are fields of one integer, so that a turn is counted by one
-# sum over its words: several times faster than a loop. A turn has fewer words than a field can hold.
+# Each word belongs to some kinds. The counts of all kinds are fields of one integer, so that a turn is counted by one
+# sum over its words, several times faster than a loop. A field's range exceeds the words of a turn.
 _FIELD_BITS = 16
 _FIELD_MASK = (1 << _FIELD_BITS) - 1
 _FIELD_SHIFTS = range(0, _FIELD_BITS * len(_KINDS), _FIELD_BITS)
@@ -80,21 +80,21 @@ for _kind, _words in enumerate((*LEXICON.values(), *_MARKS.values())):
 
 
 def _count_kinds(tokens: Sequence[str]) -> list[int]:
-    """How many of the tokens belong to each of the kinds."""
+    """Return how many of the tokens belong to each kind."""
     total = sum(filter(None, map(_FIELDS_OF.get, tokens)))
     return [total >> shift & _FIELD_MASK for shift in _FIELD_SHIFTS]
 
 
-# Each byte of a turn becomes the letter of its class, and patterns are searched for in that string of letters: white
-# space, capitals, digits, what ends a sentence or opens a list, and the rest.
+# Each byte of a turn is mapped to the letter of its class, and patterns are searched in that string: white
+# space, capitals, digits, ends of sentences or starts of lists, and the rest.
 _CLASS_OF = bytearray(b"x" * 256)
 _LETTERS = {"s": string.whitespace, "C": string.ascii_uppercase, "0": string.digits, ".": ".?!:"}
 for _letter, _characters in _LETTERS.items():
     for _byte in _characters.encode():
         _CLASS_OF[_byte] = ord(_letter)
 _CLASS_TABLE = bytes(_CLASS_OF)
-# Patterns that open with literal bytes are searched for at memory speed. A capitalised word after a space that does not
-# open a sentence, with the capitalised words right after it; and the first digit of a run.
+# Patterns that start with literal bytes are searched at memory speed. A capitalised word after a space that does not
+# start a sentence, with the capitalised words right after it; and the first digit of a run.
 _ENTITY = re.compile(rb"sC(?<!\.sC)[^s]*(?:sC[^s]*)*")
 _NUMBER = re.compile(rb"0(?<!00)")
 _OPTION = re.compile(r"\n\(?[A-J][.):] ")
@@ -134,7 +134,7 @@ _QUESTION_WORDS, _CONNECTIVES = _KINDS.index("question_words"), _KINDS.index("co
 
 
 def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArray[np.float32]:
-    """Feature vector [len(FEATURE_NAMES)] float32 of `turn`, whose `tokens` come from `tokenise`.
+    """Return float32 [len(FEATURE_NAMES)] for `turn`, whose `tokens` come from `tokenise`.
 
     `turn_chars` is the length before the turn was cut. Shares are per token or per character; counts are log1p.
     """
@@ -198,7 +198,7 @@ def _by_kernels(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArra
 
 
 def _kinds_of_words() -> dict[str, int]:
-    """Word → the kinds that it belongs to, as bits."""
+    """Return word → its kinds, as bits."""
     kinds = range(len(_KINDS))
     return {word: sum(1 << k for k in kinds if fields >> _FIELD_SHIFTS[k] & 1) for word, fields in _FIELDS_OF.items()}
 
@@ -215,20 +215,20 @@ if KERNELS is not None:
 
 
 def surface_features_of_text(text: str) -> dict[str, float]:
-    """Name → value for one text; for tests, explanations and the curious."""
+    """Return name → value for one text; for tests and explanations."""
     return dict(zip(FEATURE_NAMES, surface_features(text, tokenise(text), len(text)).tolist(), strict=True))
 
 
 def keyword_count(name: str, lower: str) -> float:
-    """Occurrences of reasoning keyword `name` in the lower-cased text, at word boundaries."""
+    """Count the reasoning keyword `name` in the lower-cased text, at word boundaries."""
     return float(len(_KEYWORD_PATTERN[name].findall(lower))) if KEYWORDS[name][0] in lower else 0.0
 
 
 def count_entities(text: str) -> int:
-    """Runs of capitalised words that do not open a sentence: "in New York" holds one entity."""
+    """Count runs of capitalised words that do not start a sentence: "in New York" has one entity."""
     return len(_ENTITY.findall(text.encode(errors="replace").translate(_CLASS_TABLE)))
 
 
 def question_depth(questions: int, question_words: int, connectives: int) -> float:
-    """How nested the question is: log of its question words and clause connectives per question asked."""
+    """Return the nesting of the question: log of its question words and clause connectives per question."""
     return math.log1p((question_words + connectives) / max(questions, 1))

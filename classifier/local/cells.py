@@ -1,9 +1,9 @@
-"""Count cells: in each, an estimate is its parent's, moved by the labels seen there.
+"""Count cells: each cell's estimate is its parent's, moved by the cell's labels.
 
 For a prompt of one class p = (n0 p_parent + good) / (n0 + n), which is p_parent plus the sum of the labels' residuals
 over (n0 + n). A prompt that may be of several classes is in all of them by their probabilities; the shifts are then
-those of a ridge regression of the residuals on the probabilities with penalty n0, which for certain classes is the
-same formula.
+those of a ridge regression of the residuals on the probabilities with penalty n0, which for certain classes is the same
+formula.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ Int = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class ClassCells:
-    """Four cells, one for each complexity class, and one that holds them all. float32 `shift` [5, tiers - 1]."""
+    """Four cells, one for each complexity class, and one for all prompts. float32 `shift` [5, tiers - 1]."""
 
     shift: Float
 
     @classmethod
     def fit(cls, classes: Float, residual: Float, told: Float, n0: float) -> tuple["ClassCells", Float]:
-        """The cells of labels with `classes` [n, 4], of which the parent missed `residual` [n, tiers - 1] and that have
-        weights `told`; and what is added for each label's prompt by all the others [n, tiers - 1]."""
+        """Fit the cells on labels with `classes` [n, 4], weights `told` and the parent's `residual` [n, tiers - 1].
+        Also return the leave-one-out shift of each label's prompt [n, tiers - 1]."""
         inputs = _with_all(classes).astype(np.float64)
         shift = np.zeros((inputs.shape[1], residual.shape[1]))
         others = np.zeros(residual.shape)
@@ -38,15 +38,15 @@ class ClassCells:
         return cls(shift.astype(np.float32)), others.astype(np.float32)
 
     def table(self) -> Float:
-        """[4, tiers - 1]: what is added for a prompt of each class."""
+        """Return [4, tiers - 1]: the shift of a prompt of each class."""
         return self.shift[:1] + self.shift[1:]
 
 
 def moved_table(table: Float, classes: Float, scores: Float, told: Float, n0: float) -> Float:
-    """`table` [4, tiers - 1], P(as good) by class, moved by a catalogue's labels and held to [0, 1].
+    """Return `table` [4, tiers - 1], P(as good) by class, moved by a catalogue's labels and clipped to [0, 1].
 
     `classes` [n, 4] of the labelled prompts; `scores` [n, tiers - 1], NaN where their weight `told` is 0; the table
-    itself counts for `n0` labels.
+    counts for `n0` labels.
     """
     cells, _ = ClassCells.fit(classes, np.nan_to_num(scores) - classes @ table, told, n0)
     moved: Float = np.clip(table + cells.table(), 0.0, 1.0)
@@ -58,8 +58,8 @@ def _with_all(classes: Float) -> Float:
 
 
 def group_shifts(group: Int, groups: int, residual: Float, told: Float, n0: float) -> tuple[Float, Float]:
-    """[groups, tiers - 1]: what is added for each of `groups` cells by the labels in it (`group` [n], -1: in none), and
-    for each label's prompt by all the others [n, tiers - 1]."""
+    """Return the shift of each of `groups` cells [groups, tiers - 1] by its labels (`group` [n], -1: in no cell), and
+    the leave-one-out shift of each label's prompt [n, tiers - 1]."""
     inside = group >= 0
     moved = np.zeros((groups, residual.shape[1]), np.float32)
     seen = np.zeros_like(moved)

@@ -1,11 +1,11 @@
 """P(a tier's answer is as good as the strongest's) from the class prior and a catalogue's own labels.
 
-Stage by stage, each on what the one before missed: the prior table; cells of the catalogue, by class; cells of the key
-and of its system prompt; a kernel head of the key. The head is taken in by as much as the key's labels are predicted
-better with it, each by all the others (Bayesian model averaging over leave-one-out squared errors).
+Each stage fits the residuals of the one before: the prior table; cells of the catalogue, by class; cells of the key and
+of its system prompt; a kernel head of the key. The head's share is the improvement of leave-one-out prediction on the
+key's labels (Bayesian model averaging over leave-one-out squared errors).
 
-A linear head over all keys was tried: within a key it ranks prompts no better than the cells do where it was not
-fitted on the key.
+A linear head over all keys was tried: within a key that it was not fitted on, it ranks prompts no better than the
+cells.
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from classifier.local.labels import Labels
 
 Float = npt.NDArray[np.float32]
 
-# How many labels the estimate above counts for: the prior table, the catalogue's cells, the key's.
+# Pseudo-counts of the parent estimate: of the prior table, the catalogue's cells, the key's cells.
 N0_CATALOGUE, N0_KEY, N0_CONTEXT = 10.0, 20.0, 20.0
-# A key has a kernel head from so many labels on, of at most so many, the newest.
+# A key has a kernel head from this many labels on, fitted on at most this many of the newest.
 LEAST_FOR_HEAD, MOST_FOR_HEAD = 16, 512
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """`p_ok` [tiers - 1] in [0, 1]; `labels` and `good` [tiers - 1]: how many prompts like this one were labelled, by
-    class and for this key (for all keys together, where it has none), and how many of them were as good."""
+    """`p_ok` [tiers - 1] in [0, 1]; `labels` and `good` [tiers - 1]: the number of labelled prompts like this one, by
+    class and for this key (for all keys together, if it has none), and of those as good."""
 
     p_ok: Float
     labels: Float
@@ -48,11 +48,11 @@ class _Stages:
 
 
 class LocalEstimator:
-    """Immutable, safe from many threads."""
+    """Immutable, thread-safe."""
 
     def __init__(self, labels: Labels, table: Float, since: int = 0) -> None:
-        """`table` [4, tiers - 1]: what is known without these labels, by class. The first `since` labels have shaped it
-        already, and move keys alone."""
+        """`table` [4, tiers - 1]: the estimate by class without these labels. The first `since` labels are already part
+        of it and move only the keys' cells."""
         told = labels.told
         table = learned_table(labels.take(np.arange(since, len(labels))), table)
         none = np.zeros((0, told.shape[1]), np.float32)
@@ -63,18 +63,18 @@ class LocalEstimator:
             self._keys[int(key)] = _stages(own, table)
 
     def estimate(self, classes: Float, embedding: Float, surface: Float, key: int, context: int) -> Estimate:
-        """For a prompt of these `classes` [4], `embedding` [d] and `surface` features [f]; a `key` or `context` that no
-        label has is answered by what is known above it."""
+        """Estimate for a prompt of these `classes` [4], `embedding` [d] and `surface` features [f]; a `key` or
+        `context` without labels gets its parent's estimate."""
         stages = self._keys.get(key, self._catalogue)
         score = self.score(classes, embedding, surface, key, context)
         return Estimate(np.minimum(np.maximum(score, 0.0), 1.0), classes @ stages.seen, classes @ stages.good)
 
     def labels_of(self, key: int) -> int:
-        """How many labels there are of `key`; below 0: of none."""
+        """Return the number of labels of `key`; a negative key has none."""
         return int(self._labels[key]) if 0 <= key < len(self._labels) else 0
 
     def score(self, classes: Float, embedding: Float, surface: Float, key: int, context: int) -> Float:
-        """The expected scores [..., tiers - 1] of one prompt or of many, not held to [0, 1]."""
+        """Return the expected scores [..., tiers - 1] of one prompt or of many, not clipped to [0, 1]."""
         stages = self._keys.get(key, self._catalogue)
         found: Float = classes @ stages.table
         if 0 <= context < len(stages.contexts):
@@ -83,7 +83,7 @@ class LocalEstimator:
 
 
 def learned_table(labels: Labels, table: Float) -> Float:
-    """`table` [4, tiers - 1] moved by the labels of a whole catalogue."""
+    """Return `table` [4, tiers - 1] moved by the labels of a whole catalogue."""
     return moved_table(table, labels.classes, labels.scores, labels.told, N0_CATALOGUE)
 
 
@@ -109,8 +109,8 @@ def _counts(labels: Labels) -> tuple[Float, Float]:
 
 
 def _share(without: Float, with_head: Float, scores: Float, told: Float) -> Float:
-    """[tiers - 1] in [0, 1]: the head's posterior, given what each label's prompt was missed by without the head and
-    with it [n, tiers - 1]; errors are taken to be as large as the labels' own spread."""
+    """Return [tiers - 1] in [0, 1]: the head's posterior, from the leave-one-out residuals without and with the head
+    [n, tiers - 1]; the error variance is assumed to be that of the labels."""
     total = np.maximum(told.sum(axis=0), 1e-6)
     mean = (told * np.nan_to_num(scores)).sum(axis=0) / total
     spread = (told * np.nan_to_num(scores - mean) ** 2).sum(axis=0) / total

@@ -1,4 +1,4 @@
-"""Labelled prompts as columns: what is known of a catalogue's own answers."""
+"""Labelled prompts as columns: outcomes of a catalogue's own answers."""
 
 from dataclasses import dataclass, fields
 
@@ -11,13 +11,12 @@ Int = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Labels:
-    """n labelled prompts, oldest first; float32 unless said.
+    """n labelled prompts, oldest first; float32 unless stated.
 
     `classes` [n, 4] is P of each complexity class; `embedding` [n, d] of unit length; `surface` [n, f] standardised
-    features. `scores` [n, tiers - 1]: how tier k's answer compares with the strongest tier's, 1 as good and 0 worse,
-    NaN not observed. `weights` [n, tiers - 1] in [0, 1]: what each
-    label tells. int32 `key` and `context` [n] number
-    the keys, and the system prompts of keys (-1: none).
+    features. `scores` [n, tiers - 1]: tier k's answer compared with the strongest tier's, 1 as good, 0 worse, NaN
+    unobserved. `weights` [n, tiers - 1] in [0, 1]: of each label. int32 `key` and `context` [n] number the keys, and
+    the system prompts of keys (-1: none).
     """
 
     classes: Float
@@ -38,10 +37,10 @@ class Labels:
 
     @property
     def told(self) -> Float:
-        """[n, tiers - 1]: the weight of each observation, 0 where there is none."""
+        """Return [n, tiers - 1]: the weight of each observation, 0 where there is none."""
         told: Float = np.where(np.isnan(self.scores), np.float32(0), self.weights).astype(np.float32)
         return told
 
     def take(self, rows: npt.NDArray[np.generic]) -> "Labels":
-        """The chosen rows (a mask or indices)."""
+        """Return the chosen rows (a mask or indices)."""
         return Labels(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})

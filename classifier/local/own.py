@@ -1,4 +1,4 @@
-"""A catalogue's own labels as they are used: keys and system prompts by name, features as they are stored."""
+"""A catalogue's own labels with keys and system prompts by name, and features as stored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ Float = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LabelledRow:
-    """One labelled prompt as it is stored. `scores[k-1]`: tier k's answer against the strongest tier's, 1 as good and 0
-    worse, NaN not observed; `key` and `app` name the caller's key and the system prompt, "" for none.
-    `at`: epoch seconds."""
+    """One labelled prompt as stored. `scores[k-1]`: tier k's answer compared with the strongest tier's, 1 as good, 0
+    worse, NaN unobserved; `key` and `app` name the caller's key and the system prompt, "" for none. `at`: epoch
+    seconds."""
 
     classes: Sequence[float]
     embedding: Float
@@ -32,11 +32,11 @@ class LabelledRow:
 
 
 class OwnOutcomes:
-    """Immutable, safe from many threads."""
+    """Immutable, thread-safe."""
 
     def __init__(self, rows: Sequence[LabelledRow], table: Float, known_until: float = 0.0) -> None:
-        """`rows` oldest first, at least one. `table` [4, tiers - 1]: what is known of the tiers by class; labels of
-        until `known_until` (epoch seconds) have shaped it already."""
+        """`rows` oldest first, at least one. `table` [4, tiers - 1]: the estimate for the tiers by class, which already
+        includes labels until `known_until` (epoch seconds)."""
         model = shipped_complexity()
         self._centre, self._scale = model.centre, model.scale
         self._keys, self._contexts = _numbers(rows)
@@ -45,11 +45,11 @@ class OwnOutcomes:
         self._estimator = LocalEstimator(_columns(rows, self._keys, self._contexts), table, known)
 
     def labels_of(self, key: str) -> int:
-        """How many labels the caller's `key` has, of those that count."""
+        """Return the number of labels of the caller's `key` that count."""
         return self._estimator.labels_of(self._keys.get(key, -1))
 
     def estimate(self, given: RoutingInput, turn: EncodedTurn, classes: Sequence[float]) -> Estimate:
-        """What is known of every weaker tier on the prompt `given`, encoded as `turn`, of these `classes`."""
+        """Estimate every weaker tier on the prompt `given`, encoded as `turn`, of these `classes`."""
         surface = standardised(turn.features, self._centre, self._scale)
         key = self._keys.get(given.key, -1)
         context = self._contexts.get((given.key, given.app), -1)
@@ -57,13 +57,13 @@ class OwnOutcomes:
 
 
 def as_labels(rows: Sequence[LabelledRow]) -> tuple[Labels, list[str]]:
-    """`rows`, at least one, as the columns that the estimator is fitted on; and the name of each key by its number."""
+    """Return `rows`, at least one, as the estimator's columns, and the name of each key by its number."""
     keys, contexts = _numbers(rows)
     return _columns(rows, keys, contexts), list(keys)
 
 
 def _numbers(rows: Sequence[LabelledRow]) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """A number for each key, and for each system prompt among those of its key."""
+    """Number the keys, and the system prompts of each key."""
     keys: dict[str, int] = {}
     contexts: dict[tuple[str, str], int] = {}
     apps_of: dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""The model of an artefact, and its manifest."""
+"""The outcome model of an artefact, and its manifest."""

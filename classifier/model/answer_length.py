@@ -1,4 +1,5 @@
-"""How many tokens each tier's answer will have: a ridge regression of their logarithm on what stage 1 sees."""
+"""Expected tokens of each tier's answer: a ridge regression of their logarithm on the prompt's features and
+embedding."""
 
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ from classifier.errors import ArtefactError
 Float = npt.NDArray[np.float32]
 Tensors = dict[str, npt.NDArray[np.generic]]
 
-# As in the outcome heads: embeddings are of unit length, standardised features of unit variance each.
+# As in the outcome heads: embeddings have unit length, standardised features unit variance each.
 EMBEDDING_SCALE = 4.0
 CLIP = 5.0
 NAMES = ("mean", "scale", "coef", "bias", "smear", "bounds")
@@ -21,7 +22,7 @@ class AnswerLength:
 
     `mean`, `scale` [f]; `coef` [f + d, t], `bias` [t]: the mean of log(1 + tokens); `smear` [t]: mean of the
     exponentials of the residuals, which turns medians into means (Duan 1983); `bounds` [2, t]: the least and the most
-    tokens seen, outside of which nothing is predicted. `encoder`: hash of the encoder that the embedding must be of.
+    tokens seen, which clip predictions. `encoder`: hash of the encoder of the embedding.
     """
 
     def __init__(
@@ -47,19 +48,19 @@ class AnswerLength:
         self.mean, self.scale, self.coef, self.bias, self.smear, self.bounds = mean, scale, coef, bias, smear, bounds
 
     def tokens(self, features: Float, embedding: Float) -> Float:
-        """Expected tokens [..., t] of `features` [..., f] and `embedding` [..., d]."""
+        """Return expected tokens [..., t] for `features` [..., f] and `embedding` [..., d]."""
         log = length_design(features, embedding, self.mean, self.scale) @ self.coef + self.bias
         tokens: Float = np.exp(log) * self.smear - 1.0
         bounded: Float = np.minimum(np.maximum(tokens, self.bounds[0]), self.bounds[1])
         return bounded
 
     def by_tier(self, features: Float, embedding: Float) -> list[float | None]:
-        """`tokens` of one prompt by tier from tier 1 on, None for a tier that is not predicted."""
+        """Return `tokens` of one prompt by tier from tier 1 on, None for a tier without a prediction."""
         known = dict(zip(self.tiers, self.tokens(features, embedding).tolist(), strict=True))
         return [known.get(tier) for tier in range(1, max(self.tiers, default=0) + 1)]
 
     def of_tiers(self, tiers: Sequence[int]) -> "AnswerLength | None":
-        """The same for those of its tiers that are among `tiers`; None if there are none."""
+        """Return the model restricted to `tiers`; None if it has none of them."""
         kept = [place for place, tier in enumerate(self.tiers) if tier in tiers]
         if not kept:
             return None
@@ -75,12 +76,12 @@ class AnswerLength:
         )
 
     def tensors(self) -> Tensors:
-        """The parameters by name, float32."""
+        """Return the parameters by name, float32."""
         return {f"length.{name}": np.asarray(getattr(self, name), np.float32) for name in NAMES}
 
     @classmethod
     def from_tensors(cls, encoder: str, tiers: list[int], tensors: Tensors) -> "AnswerLength":
-        """What `tensors` gave. Raises `ArtefactError`."""
+        """Rebuild the model from `tensors`. Raises `ArtefactError`."""
         try:
             values = {name: tensors[f"length.{name}"].astype(np.float32) for name in NAMES}
         except KeyError as error:
@@ -89,7 +90,7 @@ class AnswerLength:
 
 
 def length_design(features: Float, embedding: Float, mean: Float, scale: Float) -> Float:
-    """Inputs [..., f + d] of the regression."""
+    """Return the inputs [..., f + d] of the regression."""
     standard = np.minimum(np.maximum((features - mean) / scale, -CLIP), CLIP)
     design: Float = np.concatenate((standard, embedding * EMBEDDING_SCALE), axis=-1)
     return design

@@ -1,4 +1,4 @@
-"""The trained layer over an encoded turn: one calibrated linear head per outcome over all that is known of a prompt."""
+"""The trained layer over an encoded turn: one calibrated linear head per outcome."""
 
 from collections.abc import Mapping
 
@@ -10,15 +10,15 @@ from classifier.native import KERNELS
 Float = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
-CLIP = 5.0  # standard deviations; an odd prompt must not extrapolate
+CLIP = 5.0  # standard deviations; outliers must not extrapolate
 _NAMES = ("mean", "scale", "coef", "bias")
 
 
 class Heads:
     """Parameters for h outcomes over n inputs: surface features, embedding, word logits [h], neighbourhood logits [h].
 
-    The two opinions were formed without the row at hand (cross-fitted, its own memory row left out), so that training
-    sees them as serving does, and each head hears what they say about every outcome. `mean`, `scale` [n] standardise
+    The word and neighbourhood logits of training rows are made without the row itself (cross-fitted; its own memory row
+    left out), so that training matches serving. Each head sees both for every outcome. `mean`, `scale` [n] standardise
     the inputs; `coef` [n, h] and `bias` [h] give the logits.
     """
 
@@ -33,7 +33,7 @@ class Heads:
         self._native = self._for_kernels() if KERNELS is not None else None
 
     def design(self, features: Float, embedding: Float, word_logits: Float, neighbourhood_logits: Float) -> Float:
-        """Standardised inputs [..., n]; the arguments' leading axes agree."""
+        """Return the standardised inputs [..., n]; the arguments' leading axes agree."""
         standard = np.concatenate((features, embedding, word_logits, neighbourhood_logits), axis=-1)
         standard -= self.mean
         standard *= self._inverse_scale
@@ -42,7 +42,7 @@ class Heads:
         return inputs
 
     def logits(self, design: Float) -> Float:
-        """Calibrated logits [..., h] of the outcomes."""
+        """Return the calibrated logits [..., h] of the outcomes."""
         logits: Float = design @ self.coef
         logits += self.bias
         return logits
@@ -50,16 +50,16 @@ class Heads:
     def explained(
         self, features: Float, embedding: Float, word_logits: Float, neighbourhood_logits: Float, most: int
     ) -> tuple[Float, list[tuple[int, float]]]:
-        """Calibrated logits [h] of one prompt, and the `most` largest additive parts of the first of them, against an
-        average prompt, largest first: (i, effect) of feature i, or of the embedding, the word logits and the
-        neighbourhood as wholes, which count on from the features."""
+        """Return the calibrated logits [h] of one prompt and the `most` largest additive parts of the first logit,
+        relative to an average prompt, largest first: (i, effect) for feature i, or for the embedding, the word logits
+        and the neighbourhood as wholes, numbered after the features."""
         given = (features, embedding, word_logits, neighbourhood_logits)
         if KERNELS is not None:
             logits = np.empty(len(self.bias), np.float32)
             return logits, KERNELS.apply_heads(self._native, *given, logits, most)
         design = self.design(*given)
         parts, known = design * self._first, len(features)
-        # Only as many features as are shown can be among the largest.
+        # At most `most` features can be among the largest parts.
         largest = np.abs(parts[:known]).argsort()[-most:]
         effects = list(zip(largest.tolist(), parts.take(largest).tolist(), strict=True))
         wholes = np.array([known, known + len(embedding), known + len(embedding) + len(word_logits)])
@@ -68,17 +68,17 @@ class Heads:
         return self.logits(design), effects[:most]
 
     def _for_kernels(self) -> object:
-        """The heads as the kernels want them."""
+        """Return the heads in the kernels' layout."""
         parts = (self.mean, self._inverse_scale, self.coef, self.bias)
         return KERNELS.make_heads(*(np.ascontiguousarray(part, np.float32) for part in parts), CLIP)
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The parameters by name, float32."""
+        """Return the parameters by name, float32."""
         return {f"heads.{name}": np.asarray(getattr(self, name), np.float32) for name in _NAMES}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "Heads":
-        """What `tensors` gave. Raises KeyError for a missing one, ValueError for bad shapes or numbers."""
+        """Rebuild the heads from `tensors`. Raises KeyError for a missing one, ValueError for bad shapes or numbers."""
         mean, scale, coef, bias = (tensors[f"heads.{name}"].astype(np.float32) for name in _NAMES)
         return cls(mean, scale, coef, bias)
 

@@ -1,4 +1,4 @@
-"""Verified outcomes of the neighbourhood: a kNN memory over embeddings, and how novel a prompt is against it."""
+"""A kNN memory over embeddings: verified outcomes of similar prompts, and the novelty of a prompt."""
 
 from bisect import bisect_left
 from typing import NamedTuple
@@ -15,13 +15,13 @@ Float = npt.NDArray[np.float32]
 NEIGHBOURS = 64
 NOVELTY_NEIGHBOURS = 8
 SHARPNESS = 10.0  # weight of a neighbour: exp(SHARPNESS x (cosine - 1))
-PRIOR_WEIGHT = 0.05  # weight of the base rate, in neighbours at cosine 1; decides where nothing is near
+PRIOR_WEIGHT = 0.05  # weight of the base rate, in neighbours at cosine 1; dominates where there are no near neighbours
 
 
 class Neighbourhood(NamedTuple):
-    """`logits` float32 [n, heads]: past rate of each outcome nearby; `distance` [n]: mean cosine distance to the
-    eight nearest; `novelty` [n] in [0, 1]: share of known prompts that are nearer to the known domains, or, in a memory
-    without domains, share of remembered prompts that lie closer to their own neighbours."""
+    """`logits` float32 [n, heads]: rate of each outcome among the neighbours; `distance` [n]: mean cosine distance to
+    the eight nearest; `novelty` [n] in [0, 1]: share of known prompts that are nearer to the known domains, or, in a
+    memory without domains, share of remembered prompts that are closer to their own neighbours."""
 
     logits: Float
     distance: Float
@@ -36,8 +36,8 @@ class Nearby(NamedTuple):
 
 
 class Memory:
-    """A few thousand remembered prompts. Rows are embeddings of unit length, rounded as an artefact stores them;
-    look-ups are one matrix product."""
+    """A few thousand remembered prompts. Rows are embeddings of unit length, rounded as an artefact stores them; a
+    look-up is one matrix product."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Memory:
         novelty: Novelty | None = None,
     ) -> None:
         """`vectors` [m, dim]; `labels` [m, heads] in [0, 1], NaN unobserved; `weights` [m]; `base_rates` [heads];
-        `distances` [m] ascending: every remembered prompt's own mean distance to its nearest others."""
+        `distances` [m] ascending: every remembered prompt's own mean distance to its nearest neighbours."""
         if not len(vectors) == len(labels) == len(weights) == len(distances):
             raise ValueError(f"memory: {len(vectors)} vectors, {len(labels)} labels, {len(weights)} weights differ")
         self._values, self._scale = quantise(vectors)
@@ -65,7 +65,7 @@ class Memory:
     def build(
         cls, vectors: Float, labels: Float, weights: Float, base_rates: Float, novelty: Novelty | None = None
     ) -> "Memory":
-        """The memory of these rows, with every row's own novelty distance computed."""
+        """Build the memory of these rows, and compute every row's own novelty distance."""
         unsorted = cls(vectors, labels, weights, base_rates, np.zeros(len(vectors), np.float32))
         distance = unsorted.look_up(vectors, own_rows=np.arange(len(vectors))).distance
         return cls(vectors, labels, weights, base_rates, np.sort(distance), novelty)
@@ -74,7 +74,7 @@ class Memory:
         return len(self.vectors)
 
     def look_up(self, embeddings: Float, own_rows: npt.NDArray[np.intp] | None = None) -> Neighbourhood:
-        """The neighbourhoods of `embeddings` [n, dim]. `own_rows` [n]: each prompt's own row here, or -1, which is
+        """Return the neighbourhoods of `embeddings` [n, dim]. `own_rows` [n]: each prompt's own row here, or -1; it is
         left out, so that a training row does not find its own label."""
         if KERNELS is not None:
             return self._look_up_each(embeddings, own_rows)
@@ -93,7 +93,7 @@ class Memory:
         return Neighbourhood(self._logits(evidence), distance.astype(np.float32), novelty)
 
     def look_up_one(self, embedding: Float) -> Nearby:
-        """The neighbourhood of one `embedding` [dim]: `look_up` without its detours, for the request path."""
+        """Return the neighbourhood of one `embedding` [dim]: `look_up` optimised for the request path."""
         if KERNELS is not None:
             logits = np.empty(len(self.base_rates), np.float32)
             nearer = KERNELS.look_up(self._native, embedding, -1, logits)[1]
@@ -119,13 +119,13 @@ class Memory:
         return Neighbourhood(logits, distance, nearer if self.novelty is None else self.novelty.shares(embeddings))
 
     def _for_kernels(self) -> object:
-        """The memory as the kernels want it: rows of int8, a quarter of the memory to read."""
+        """Return the memory in the kernels' layout: rows of int8, a quarter of the memory to read."""
         numbers = (self._scale, self._evidence, self._prior, self.distances)
         packed = [np.ascontiguousarray(part, np.float32) for part in numbers]
         return KERNELS.make_memory(self._values, *packed, NEIGHBOURS, NOVELTY_NEIGHBOURS, SHARPNESS, PRIOR_WEIGHT)
 
     def _logits(self, evidence: Float) -> Float:
-        """Past rates as logits [..., heads]; `evidence` [..., 2 x heads]: weights of outcomes, then of sightings."""
+        """Return rates as logits [..., heads]; `evidence` [..., 2 x heads]: weights of good outcomes, then of all."""
         heads = len(self.base_rates)
         rate = (evidence[..., :heads] + self._prior) / (evidence[..., heads:] + PRIOR_WEIGHT)
         rate = np.minimum(np.maximum(rate, 1e-4), 1 - 1e-4)

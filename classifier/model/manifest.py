@@ -1,4 +1,4 @@
-"""manifest.json of an artefact: what was trained, on what, how well it does, and the hashes that hold it together."""
+"""manifest.json of an artefact: how it was trained, its metrics, and the hashes of its files."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ SCHEMA_VERSION = 1
 
 
 class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """When the outcomes were collected (ISO 8601; None where the source does not say) and where they come from."""
+    """When the outcomes were collected (ISO 8601; None if the source does not say) and their source."""
 
     start: str | None
     end: str | None
@@ -16,14 +16,14 @@ class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about an artefact but its numbers.
+    """The metadata of an artefact.
 
-    `tiers`: of the catalogue that it learned of, else of the outcomes that it was trained on. `heads`: names of the
+    `tiers`: of the catalogue that it learned from, else of the outcomes that it was trained on. `heads`: names of the
     outcomes in the tensors' order ("no_worse_1", …, "correct_1", …). `catalogue_fingerprint`: of the models whose
     outcomes were measured; predictions for any other catalogue are a prior. `files`: name → SHA-256. `groups`: names of
-    the clusters that `base.safetensors` numbers. `metrics`: figures, such as how many rows were erased. `adequacy`:
-    P(tier k's answer is as good as the strongest's) of a prompt of each complexity class, as learned of this catalogue,
-    [4][tiers - 1]; None: nothing was learned, and a prior stands for it.
+    the clusters that `base.safetensors` numbers. `metrics`: numbers, such as the count of erased rows. `adequacy`:
+    P(tier k's answer is as good as the strongest's) by complexity class, as learned for this catalogue, [4][tiers - 1];
+    None: nothing was learned, and a prior replaces it.
     """
 
     schema_version: int

@@ -21,7 +21,7 @@ from classifier.model.manifest import Manifest
 
 Float = npt.NDArray[np.float32]
 
-# Nothing learned from some thousand prompts is surer than this.
+# Bounds on probabilities: a few thousand prompts justify no greater certainty.
 P_MIN, P_MAX = 0.005, 0.995
 LOGIT_MAX = 500.0  # beyond, the exponential overflows
 CONTRIBUTIONS = 6
@@ -29,7 +29,7 @@ _EXPLAINED = (*FEATURE_NAMES, "topic", "wording", "neighbourhood")
 
 
 class EncodedTurn(NamedTuple):
-    """One prompt as numbers, without its text: `features` [f], `embedding` [d], `word_logits` [heads], float32."""
+    """One encoded prompt, without its text: `features` [f], `embedding` [d], `word_logits` [heads], float32."""
 
     features: Float
     embedding: Float
@@ -44,10 +44,10 @@ class Outcomes(NamedTuple):
 
 
 class OutcomeModel:
-    """A loaded artefact. Immutable; `predict` is pure and safe from many threads.
+    """A loaded artefact. Immutable; `predict` is pure and thread-safe.
 
-    `catalogue_fingerprint` is the serving catalogue's. `kind` is "measured" if the artefact has a table that was
-    learned of that catalogue's outcomes; else what it says of the tiers is a prior.
+    `catalogue_fingerprint` is the serving catalogue's. `kind` is "measured" if the artefact has a table learned from
+    that catalogue's outcomes; else its predictions are a prior.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OutcomeModel:
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
 
     def for_catalogue(self, fingerprint: str) -> "OutcomeModel":
-        """The same artefact where the catalogue of this fingerprint is served."""
+        """Return the same artefact for serving the catalogue of this fingerprint."""
         return OutcomeModel(self.manifest, self.encoder, self.heads, self.memory, fingerprint)
 
     @property
@@ -68,27 +68,27 @@ class OutcomeModel:
 
     @property
     def adequacy(self) -> Float | None:
-        """[4, tiers - 1]: P(as good as the strongest) by class, as learned; None of a version that learned none."""
+        """Return [4, tiers - 1]: P(as good as the strongest) by class, as learned; None if none was learned."""
         return None if self.manifest.adequacy is None else np.array(self.manifest.adequacy, np.float32)
 
     @cached_property
     def encoder_hash(self) -> str:
-        """Hash of the description of its encoder: what was fitted on its embeddings holds for no other."""
+        """Hash of the encoder's description: whatever was fitted on its embeddings needs the same encoder."""
         return hashlib.sha256(msgspec.json.encode(self.manifest.encoder, order="sorted")).hexdigest()[:16]
 
     def encode(self, prompt: RoutingInput) -> EncodedTurn:
-        """The numbers this artefact's heads look at; what retraining stores in place of the text."""
+        """Return the inputs of this artefact's heads; retraining stores them instead of the text."""
         return encode_turn(self.encoder, prompt)
 
     def predict(self, prompt: RoutingInput) -> Prediction:
-        """The outcome probabilities of one prompt, its novelty, and the features that moved them most."""
+        """Return the outcome probabilities of one prompt, its novelty, and the features with the largest effects."""
         turn = self.encode(prompt)
         return self.prediction(turn, self.memory.look_up_one(turn.embedding))
 
     def prediction(self, turn: EncodedTurn, nearby: Nearby) -> Prediction:
-        """The prediction for an encoded prompt and its neighbourhood."""
+        """Return the prediction for an encoded prompt and its neighbourhood."""
         logits, effects = self.heads.explained(*turn, nearby.logits, CONTRIBUTIONS)
-        # Seven numbers: an array operation on each step would take longer than all of it.
+        # Only seven numbers: array operations would take longer than this loop.
         p = [min(max(1.0 / (1.0 + math.exp(-max(x, -LOGIT_MAX))), P_MIN), P_MAX) for x in logits.tolist()]
         weaker = self.manifest.tiers - 1
         return Prediction(
@@ -103,21 +103,21 @@ class OutcomeModel:
     def outcomes(
         self, features: Float, embedding: Float, word_logits: Float, own_rows: npt.NDArray[np.intp] | None = None
     ) -> Outcomes:
-        """Predictions for many encoded prompts, rows as in `EncodedTurn`; `own_rows` as in `Memory.look_up`."""
+        """Predict many encoded prompts, rows as in `EncodedTurn`; `own_rows` as in `Memory.look_up`."""
         nearby = self.memory.look_up(embedding, own_rows)
         design = self.heads.design(features, embedding, word_logits, nearby.logits)
         return Outcomes(_probability(self.heads.logits(design)), nearby.novelty)
 
 
 def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:
-    """Surface features and encoding of one prompt; its words are cut once for both."""
+    """Return surface features and encoding of one prompt; its words are split once for both."""
     tokens = tokenise(prompt.turn)
     features = surface_features(prompt.turn, tokens, prompt.turn_chars)
     return EncodedTurn(features, *encoder.encode(prompt.turn, tokens, features))
 
 
 def encode_turns(encoder: Encoder, prompts: Sequence[RoutingInput]) -> list[EncodedTurn]:
-    """`encode_turn` of many prompts, by an encoder that is faster together at once."""
+    """Encode many prompts with a batching encoder."""
     if not isinstance(encoder, BatchEncoder):
         return [encode_turn(encoder, prompt) for prompt in prompts]
     features = [surface_features(p.turn, tokenise(p.turn), p.turn_chars) for p in prompts]

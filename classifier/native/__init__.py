@@ -1,7 +1,7 @@
-"""The kernels of a routing decision as an optional extension: where it was not built, numpy does the same work.
+"""The kernels of a routing decision as an optional extension; without it numpy does the same work.
 
-`KERNELS` is the module, or None; `AIO_NATIVE=off` in the environment leaves the work to numpy. Both give the same
-numbers up to rounding, and a test holds them to it. An extension that was built from other sources is left alone.
+`KERNELS` is the module, or None; `AIO_NATIVE=off` in the environment selects numpy. Both give the same numbers up to
+rounding, which a test checks. An extension built from other sources is not used.
 """
 
 import os

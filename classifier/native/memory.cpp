@@ -1,4 +1,4 @@
-// Nearest neighbours of one prompt: `Memory.look_up_one` over int8 vectors, a quarter of the bytes of floats.
+// The neighbourhood of one prompt: `Memory.look_up_one` over int8 vectors, a quarter of the memory to read.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -46,7 +46,7 @@ AIO_INLINE_AVX2 float total(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
 
-// Four rows at a time, to hide the latency of dependent sums.
+// Four rows at a time, because one row alone would wait for its own sums.
 __attribute__((target("avx2,fma"))) void dots_avx2(const int8_t* vectors, const float* query, int rows, int dim,
                                                    float* out) {
   const int whole = dim / 8 * 8;
@@ -82,7 +82,7 @@ void cosines(const Memory& memory, const float* query, float* out) {
 
 // The `count` most similar rows, the `first` of them in order; of equals the earlier row.
 std::vector<std::pair<float, int>> nearest(const std::vector<float>& cosine, size_t count, size_t first) {
-  // At least as many rows reach `floor` as there are groups whose best row does; few other rows reach it.
+  // As many rows as there are groups with a best one that is no less than `floor` are themselves no less: few others are.
   const size_t rows = cosine.size(), groups = 2 * count;
   float floor = -std::numeric_limits<float>::infinity();
   if (rows >= groups && count) {

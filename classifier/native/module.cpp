@@ -1,4 +1,4 @@
-// The Python module of the kernels of a routing decision.
+// Bindings of the kernels of a routing decision.
 #include "python_data.h"
 
 namespace aio {
@@ -33,7 +33,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
-  // Increased with every added or changed function, so that Python detects an extension built from other sources.
+  // Incremented with every added or changed function: Python refuses an extension built from other sources.
   if (module && PyModule_AddIntConstant(module, "VERSION", 3) != 0) Py_CLEAR(module);
   return module;
 }

@@ -1,4 +1,4 @@
-// Arguments from Python: arrays by the buffer protocol, and the kernels' own data in capsules.
+// Data passed from Python: arrays by the buffer protocol, and the kernels' own data in capsules.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,7 +15,7 @@
 
 namespace aio {
 
-// A contiguous array of T for the duration of a call. `failed` leaves a Python error set.
+// A contiguous array of T for the length of a call. `failed` leaves a Python error set.
 template <typename T>
 struct Array {
   Py_buffer view{};

@@ -1,4 +1,4 @@
-// The surface features of one turn in one pass over its bytes; `classifier.features.surface_features` defines each.
+// The surface features of one turn in one pass over its bytes; documented in `classifier.features.surface_features`.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ int occurrences(const char* text, size_t size, const std::string& wanted) {
   return found;
 }
 
-// What a turn has, beyond its bytes by kind. `classes` are the letters of `classifier.features.surface_features`: s, C, 0, . and x.
+// Counts of a turn besides its bytes by kind. `classes` are the letters of that module: s, C, 0, . and x.
 struct Found {
   int bytes[kKinds] = {};
   int entities = 0, numbers = 0, full_stops = 0, options = 0;

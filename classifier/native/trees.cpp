@@ -1,4 +1,4 @@
-// Boosted trees over one row of features; `classifier.encoders.boosted_trees` defines the arrays.
+// Boosted trees over one row of features; `classifier.encoders.boosted_trees` documents the arrays.
 #include <vector>
 
 #include "python_data.h"
@@ -22,7 +22,7 @@ struct Trees {
 }  // namespace
 
 // (feature [N], threshold [N], left [N], right [N], value [N], root [T], head [T], number of features, of heads)
-// -> capsule. The caller must have checked that every child comes after its parent.
+// -> capsule. The caller guarantees that every child comes after its parent.
 PyObject* make_trees(PyObject*, Values values, Py_ssize_t count) {
   if (!expect(count, 9, "make_trees")) return nullptr;
   Array<int32_t> feature(values[0]), left(values[2]), right(values[3]), root(values[5]), head(values[6]);
@@ -56,7 +56,7 @@ PyObject* add_trees(PyObject*, Values values, Py_ssize_t count) {
   const Node* nodes = trees->nodes.data();
   for (size_t t = 0; t < trees->roots.size(); t++) {
     const Node* node = nodes + trees->roots[t];
-    // A NaN feature goes right, as in the reference.
+    // A feature that is no number goes right, as in the reference.
     while (node->feature >= 0) node = nodes + (x[node->feature] <= node->number ? node->left : node->right);
     logits.data()[trees->head[t]] += node->number;
   }

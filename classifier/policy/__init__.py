@@ -1,1 +1,1 @@
-"""From probabilities and costs to a decision: pure functions."""
+"""The routing policy: pure functions from probabilities and costs to a decision."""

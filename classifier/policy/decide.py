@@ -1,9 +1,9 @@
-"""Which tier answers: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
+"""The routing policy: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
 
-The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed (DESIGN §4, RT-05). Costs never fall
-with the tier; ties go to the lower number. Constraints rule tiers out; `classifier.policy.holds` then holds some of
-the rest back. Neither looks at tau, so that a higher quality target chooses among the same tiers and never lowers one.
-The fast path's tier, if it may answer, is chosen before the rule.
+The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed one (DESIGN §4, RT-05). Costs never
+fall with the tier; ties go to the lower number. Constraints exclude tiers; `classifier.policy.holds` then holds back
+some of the rest. Neither depends on tau, so that a higher quality target chooses among the same tiers and never a lower
+one. The fast path's tier, if allowed, is chosen before the rule.
 """
 
 import math
@@ -16,9 +16,9 @@ from classifier.policy.holds import held_back
 
 
 def decide(inputs: PolicyInputs) -> Decision:
-    """The decision for `inputs`; the same inputs always give an equal decision (replay).
+    """Return the decision for `inputs`; the same inputs always give an equal decision (replay).
 
-    Raises `PolicyInputsError` for inputs without meaning and `NoTierAllowedError` if every tier is ruled out.
+    Raises `PolicyInputsError` for invalid inputs and `NoTierAllowedError` if every tier is excluded.
     """
     _check(inputs)
     barred = barred_tiers(inputs)
@@ -43,14 +43,14 @@ def decide(inputs: PolicyInputs) -> Decision:
 
 
 def may_answer(inputs: PolicyInputs, tier: int) -> bool:
-    """Whether `tier` is neither ruled out nor held back."""
+    """Return whether `tier` is neither excluded nor held back."""
     barred = barred_tiers(inputs)
     allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
     return tier in allowed and tier not in held_back(inputs, allowed)
 
 
 def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
-    """Tier → why it may not answer: the caller's exclusions, then pin, minimum and maximum cost."""
+    """Return tier → why it may not answer: the caller's exclusions, then pin, minimum and maximum cost."""
     barred = {e.tier: e.reason for e in inputs.exclusions}
     for k, cost in enumerate(inputs.costs, start=1):
         if k in barred:
@@ -116,7 +116,7 @@ def _by_class(inputs: PolicyInputs, tier: int) -> str:
 
 
 def _known(prediction: Prediction, tier: int) -> str:
-    """How often the tier's answers to such prompts were as good, where there are labels."""
+    """Return the rate of good answers of the tier to such prompts, if there are labels."""
     labels = round(prediction.labels[tier - 1]) if tier <= len(prediction.labels) else 0
     if labels == 0:
         return ""

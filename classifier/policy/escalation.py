@@ -1,4 +1,4 @@
-"""Whether an answer is worth handing to a dearer tier, by the rule that chose its tier (DESIGN §4)."""
+"""Should an answer be escalated to a more expensive tier? By the rule that chose its tier (DESIGN §4)."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from classifier.decision import PolicyInputs
 
 
 class EscalationChoice(msgspec.Struct, frozen=True):
-    """`advantage`: the dearer tier takes over if it is above 0."""
+    """`advantage`: escalate if it is above 0."""
 
     advantage: float
     reason: str
@@ -15,10 +15,10 @@ class EscalationChoice(msgspec.Struct, frozen=True):
 def weigh_escalation(
     inputs: PolicyInputs, tier: int, higher: int, p_ok: list[float], left_usd: float
 ) -> EscalationChoice:
-    """`tier`'s answer against a new one by `higher`, given what is now known of both (`p_ok` by tier).
+    """Compare `tier`'s answer with a new one by `higher`, by the updated `p_ok` of both.
 
-    What `tier` has cost is spent; finishing costs `left_usd` more. An answer that does not reach the target is handed
-    over if that makes it better, unless both together would cost more than the caller's maximum.
+    The cost of `tier` so far is sunk; finishing costs `left_usd` more. An answer below the target is escalated if that
+    raises its quality, unless both together would exceed the caller's maximum cost.
     """
     spent = max(inputs.costs[tier - 1] - left_usd, 0.0)
     total = spent + inputs.costs[higher - 1]

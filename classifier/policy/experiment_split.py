@@ -1,4 +1,4 @@
-"""A split of the traffic for an experiment: which of two arms, if any, a request is in, by a hash of its id (QM-11)."""
+"""The traffic split of an experiment: the arm of a request, if any, by a hash of its id (QM-11)."""
 
 import hashlib
 from typing import Literal
@@ -10,7 +10,7 @@ _PERSON = b"aio-split-v1"
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """How an arm routes: as a version of the classifier decides, or to a tier. `ValueError` unless one is given."""
+    """How an arm routes: by a classifier version, or to a tier. Raises `ValueError` unless exactly one is given."""
 
     version: str | None = None
     tier: int | None = None
@@ -24,7 +24,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment as servers follow it: half of the `share` of the requests is in either arm. Raises `ValueError`."""
+    """An experiment as servers apply it: each arm gets half of the `share` of the requests. Raises `ValueError`."""
 
     experiment_id: str
     share: float
@@ -38,19 +38,19 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"both arms are {self.a}; they must differ")
 
     def arm_of(self, request_id: str) -> ArmName | None:
-        """The arm of a request: the same one whenever and wherever it is asked."""
+        """Return the arm of a request, which is the same at any time and on any replica."""
         draw = _draw(self.experiment_id, request_id)
         if draw >= self.share:
             return None
         return "a" if draw < self.share / 2 else "b"
 
     def arm(self, name: ArmName) -> Arm:
-        """The arm of that name."""
+        """Return the arm of that name."""
         return self.a if name == "a" else self.b
 
     @property
     def tiers(self) -> list[int]:
-        """The tiers that arms are given to."""
+        """The tiers of arms that route to tiers."""
         return [arm.tier for arm in (self.a, self.b) if arm.tier is not None]
 
 

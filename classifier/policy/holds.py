@@ -1,6 +1,6 @@
-"""Tiers that are allowed and yet held back, because a conversation has its tier.
+"""Holds: allowed tiers that are held back because a conversation stays on its tier.
 
-That follows from the request's circumstances alone, never from the quality target, and always leaves a tier.
+Holds depend on the request's circumstances only, never on the quality target, and always leave a tier.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from classifier.decision import PolicyInputs
 
 
 def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
-    """Tier → why it is held back, of the `allowed` tiers (ascending, not empty); never all of them.
+    """Return tier → why it is held back, of the `allowed` tiers (ascending, not empty); never all of them.
 
-    A pinned request is left alone. A tool loop keeps its tier. A conversation moves down only when that saves more
-    than reading it again costs (DESIGN §4).
+    Nothing is held back for a pinned request. A tool loop keeps its tier. A conversation moves to a lower tier only if
+    that saves more than prefilling the conversation again costs (DESIGN §4).
     """
     if inputs.pinned_tier is not None:
         return {}
@@ -25,7 +25,8 @@ def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
 
 
 def _dearer_by_rereading(inputs: PolicyInputs, previous: int, tier: int) -> str | None:
-    """Why the conversation stays above `tier`, if it does: staying saves what the previous tier has read already."""
+    """Return why the conversation stays above `tier`, or None: staying saves the prefix that the previous tier has
+    cached."""
     reuse = inputs.reuse_usd or [0.0] * len(inputs.costs)
     stay = inputs.costs[previous - 1] - reuse[previous - 1]
     move = inputs.costs[tier - 1] - reuse[tier - 1]

@@ -1,4 +1,4 @@
-"""The length-and-keyword heuristic that routes while the classifier is down (RT-13): no artefact, nothing to fail."""
+"""The length-and-keyword heuristic that routes while the classifier is unavailable (RT-13); it needs no artefact."""
 
 from classifier.decision import Prediction
 from classifier.features.routing_input import RoutingInput
@@ -19,9 +19,9 @@ SHORT_CHARS, LONG_CHARS = 80, 4000
 
 
 def heuristic_prediction(prompt: RoutingInput, tiers: int = 4) -> Prediction:
-    """A prediction whose p_ok falls with the prompt's length and signs of reasoning; ordered, not calibrated.
+    """Return a prediction whose p_ok falls with the prompt's length and signs of reasoning; ordered, not calibrated.
 
-    Novelty is 0: what is unknown here is the classifier, and a failure must not send all traffic to one tier.
+    Novelty is 0: the classifier is unavailable, and that must not send all traffic to one tier.
     """
     length = (min(max(prompt.turn_chars, SHORT_CHARS), LONG_CHARS) - SHORT_CHARS) / (LONG_CHARS - SHORT_CHARS)
     lower = prompt.turn.lower()

@@ -1,4 +1,4 @@
-"""A quality target as people write it: one of three named settings, or a number from 0 to 1."""
+"""A quality target as configured: one of three named settings, or a number from 0 to 1."""
 
 from typing import Annotated, Literal
 
@@ -10,5 +10,5 @@ QualitySetting = Annotated[float, msgspec.Meta(ge=0, le=1)] | Literal["economy",
 
 
 def target_of(setting: QualitySetting | None) -> float | None:
-    """The number that a setting stands for; None stays None."""
+    """Return the number of a setting; None stays None."""
     return QUALITY_SETTINGS[setting] if isinstance(setting, str) else setting

@@ -1,4 +1,4 @@
-"""Predictions and tiers for many prompts at once: what `aio classifier predict` writes."""
+"""Predictions and tiers for many prompts at once: the output of `aio classifier predict`."""
 
 import os
 from collections import deque
@@ -21,16 +21,16 @@ from classifier.prediction.class_predictor import ClassPredictor, threshold_of
 from classifier.prediction.prompt_file import PromptRow
 from classifier.registry.acceptance import accepted_artefact
 
-# Rows that are encoded together, and of one task of a process.
+# Rows encoded in one batch, and rows per task of a process.
 BATCH = 256
 # Below this many rows a second process costs more to start than it saves.
 WORTH_A_PROCESS = 4096
 
 
 class PromptPrediction(msgspec.Struct, frozen=True):
-    """One line of the output. `p_ok`: P(good enough) by tier, which follows from `classes`, P of the four complexity
-    classes; `tier`: the policy's choice at the reference prices. A version that learned nothing of the catalogue says
-    it of tiers spread evenly from a 3B model to a 70B one with chain of thought."""
+    """One line of the output. `p_ok`: P(good enough) by tier, derived from `classes`, P of the four complexity classes;
+    `tier`: the policy's choice at the reference prices. A version that learned nothing about the catalogue assumes
+    tiers spread evenly from a 3B model to a 70B one with chain of thought."""
 
     id: str | int
     p_ok: list[float]
@@ -50,7 +50,7 @@ class BatchPredictor:
         self._target = threshold_of(quality_target)
 
     def predict(self, rows: Sequence[PromptRow]) -> list[PromptPrediction]:
-        """The predictions of `rows`, in their order."""
+        """Return the predictions of `rows` in order."""
         found: list[PromptPrediction] = []
         for start in range(0, len(rows), BATCH):
             found += self._batch(rows[start : start + BATCH])
@@ -80,25 +80,25 @@ def predict_lines(
     catalogue_fingerprint: str = "",
     prior: ClassTable | None = None,
 ) -> Iterator[tuple[int, bytes]]:
-    """(Number of rows, their lines of JSON) in the order of `rows`, with the artefact in `folder` for the catalogue of
-    that fingerprint, of whose tiers `prior` is known.
+    """Return (number of rows, their lines of JSON) in the order of `rows`, by the artefact in `folder` for the
+    catalogue of that fingerprint, whose tiers have the `prior`.
 
-    `processes`: how many work beside each other, by default the machine's cores where there is enough to do; memory
-    stays bounded however long `rows` are. Raises `ArtefactError`.
+    `processes`: the number of worker processes, by default the machine's cores if there is enough work; memory stays
+    bounded for any number of `rows`. Raises `ArtefactError`.
     """
     given = iter(rows)
     first = list(islice(given, WORTH_A_PROCESS))
     wanted = (os.cpu_count() or 1) if processes is None else processes
-    # Refused here, with its reason, rather than in every process.
+    # Check here, so that the reason is reported once and not by every process.
     model = accepted_artefact(folder, catalogue_fingerprint)
-    # A slow encoder takes all cores for each of its batches, and much memory.
+    # A slow encoder uses all cores for each batch, and much memory.
     alone = isinstance(model.encoder, SlowEncoder) or len(first) < WORTH_A_PROCESS
     if wanted == 1 or (processes is None and alone):
         predictor = BatchPredictor(model, quality_target, prior)
         for batch in _batches(first, given):
             yield len(batch), _lines(predictor, batch)
         return
-    # A process of its own for each core: matrix products with threads of their own would only get into their way.
+    # One process per core: threads within matrix products would only compete.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with ProcessPoolExecutor(
         wanted, get_context("spawn"), _start, (folder, quality_target, catalogue_fingerprint, prior)

@@ -1,4 +1,4 @@
-"""Predictions by the prompt's complexity class: from what the tiers are like, or what was learned of them."""
+"""Predictions by the prompt's complexity class, from a prior for the tiers or from what was learned about them."""
 
 from functools import cache
 from typing import Literal
@@ -22,8 +22,8 @@ Float = npt.NDArray[np.float32]
 
 
 def threshold_of(quality_target: float | None) -> float:
-    """How likely the chosen tier's answer must be good enough, in [0, 1]: the quality target itself; None is the
-    default one. Raises `PolicyInputsError` for a target outside [0, 1]."""
+    """Return the least P(good enough) of the chosen tier: the quality target itself, in [0, 1]; None is the default
+    target. Raises `PolicyInputsError` for a target outside [0, 1]."""
     if quality_target is None:
         return DEFAULT_TARGET
     if not 0.0 <= quality_target <= 1.0:
@@ -32,13 +32,12 @@ def threshold_of(quality_target: float | None) -> float:
 
 
 class ClassPredictor:
-    """Predictions by complexity class beside one outcome model, whose encoding it uses where that is of the encoder
-    that the classes were trained with; else the shipped one encodes the prompt. Raises `ArtefactError` if either file
-    is missing.
+    """Predictions by complexity class, using one outcome model's encoding if its encoder is the one that the classes
+    were trained with, else that of the shipped encoder. Raises `ArtefactError` if a file is missing.
 
-    `prior`: what is known of the catalogue's tiers, which need not be as many as the model is for; by default as many,
-    spread evenly. A table that the model learned of this catalogue takes its place if it is of as many tiers. `kind` is
-    "measured" where either holds answers of the catalogue's own tiers, else "prior".
+    `prior`: of the catalogue's tiers, whose number may differ from the model's; by default evenly spread tiers. A table
+    that the model learned for this catalogue replaces it if the number of tiers agrees. `kind` is "measured" if either
+    comes from answers of the catalogue's own tiers, else "prior".
     """
 
     def __init__(self, model: OutcomeModel, prior: ClassTable | None = None) -> None:
@@ -50,36 +49,36 @@ class ClassPredictor:
         self._table = self._prior.p if learned is None else learned
         measured = learned is not None or self._prior.measured
         self._kind: Literal["measured", "prior"] = "measured" if measured else "prior"
-        # By tier, so that a decision takes four products for each.
+        # By tier, so that a decision needs four products for each.
         self._by_tier = [tuple(column) for column in self._table.T.tolist()]
         self._version = model.version
         self._shares_encoder = model.manifest.encoder.get("sha256") == self._complexity.encoder
 
     @property
     def kind(self) -> Literal["measured", "prior"]:
-        """Whether the table was learned of this catalogue."""
+        """Whether the table was learned for this catalogue."""
         return self._kind
 
     @property
     def tiers(self) -> int:
-        """How many tiers the predictions are of."""
+        """The number of tiers of the predictions."""
         return len(self._by_tier) + 1
 
     @property
     def table(self) -> Float:
-        """[4, tiers - 1]: P(as good as the strongest) by class, as learned of this catalogue or else the prior."""
+        """[4, tiers - 1]: P(as good as the strongest) by class, learned for this catalogue or else the prior."""
         return self._table
 
     def classes(self, given: RoutingInput, turn: EncodedTurn) -> list[float]:
-        """P of the four classes of the prompt `given`, encoded as `turn`."""
+        """Return P of the four classes of the prompt `given`, encoded as `turn`."""
         encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given)
         tokens = tokenise(given.turn)
         return self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
 
     def prediction(self, given: RoutingInput, turn: EncodedTurn, own: OwnOutcomes | None = None) -> Prediction:
-        """The prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any.
+        """Return the prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any.
 
-        Novelty is the share that what is known above the key's labels has in them: 1 without labels of such prompts.
+        Novelty is the weight of the estimate above the key's labels: 1 without labels of such prompts.
         """
         classes = self.classes(given, turn)
         known = None if own is None else own.estimate(given, turn, classes)
@@ -100,7 +99,7 @@ class ClassPredictor:
         )
 
     def _measured_labels(self, classes: list[float]) -> tuple[list[float], list[float]]:
-        """By tier, how many answers to measured prompts of such classes there are, and how many were as good."""
+        """Return by tier the number of answers to measured prompts of such classes, and of those as good."""
         if not self._prior.measured:
             return [], []
         weights = np.array(classes, np.float32)

@@ -1,4 +1,4 @@
-"""Everything a version has to say about one prompt, for people: what it looked at, what moved it, what it would do."""
+"""An explanation of one prompt for people: its inputs, the effects of features, and the choice."""
 
 import msgspec
 
@@ -37,7 +37,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
-    """The explanation of one prompt by `model`."""
+    """Return the explanation of one prompt by `model`."""
     given, predictor = routing_input_of_text(row.prompt), ClassPredictor(model)
     turn = model.encode(given)
     prediction, target = predictor.prediction(given, turn), threshold_of(None)
@@ -68,7 +68,7 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
 
 
 def _passed_over(text: str) -> list[str]:
-    """The lines of `text` that lose words, for showing; what is lost is a sentence or a setting."""
+    """Return the lines of `text` from which instructions to the router were removed."""
     if without_router_instructions(text) == text:
         return []
     lines = [line.strip() for line in text.splitlines()]

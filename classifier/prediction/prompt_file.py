@@ -1,4 +1,4 @@
-"""Files of prompts, one JSON object a line with `id` and `prompt`, read with errors that name the line."""
+"""Files of prompts, one JSON object a line with `id` and `prompt`; errors name the line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ class PromptRow(msgspec.Struct, frozen=True):
 
 
 def read_prompts(path: Path) -> Iterator[PromptRow]:
-    """The rows in file order; empty lines are passed over. Raises `PromptFileError` naming the file and the line."""
+    """Return the rows in file order without empty lines. Raises `PromptFileError` naming the file and the line."""
     decoder = msgspec.json.Decoder(PromptRow)
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Whether an artefact may serve: whole files, finite numbers, the right models, and a table of probabilities."""
+"""May an artefact serve? It needs intact files, finite numbers, matching models, and valid probabilities."""
 
 import hashlib
 from pathlib import Path
@@ -11,18 +11,17 @@ from classifier.model.manifest import Manifest
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import Tensors, load_manifest, load_model_tensors, model_from_tensors
 
-# NaN marks an outcome that was not observed; everywhere else it is damage.
+# NaN marks an unobserved outcome; in other tensors it is an error.
 MAY_BE_NAN = ("memory.labels",)
 
 
 def accepted_artefact(
     folder: Path, catalogue_fingerprint: str = "", *, tiers: int | None = None, must_be_measured: bool = False
 ) -> OutcomeModel:
-    """The model in `folder` after every check; some milliseconds beyond loading it.
+    """Return the model in `folder` after every check; this takes some milliseconds more than loading it.
 
-    `tiers`: of the serving catalogue, where that is known. `must_be_measured`: refuse a version that learned nothing of
-    the catalogue, or of another number of tiers; otherwise it serves by its prior. Raises `ArtefactError` with the
-    reason.
+    `tiers`: of the serving catalogue, if known. `must_be_measured`: refuse a version that learned nothing about the
+    catalogue or has another number of tiers; otherwise it serves by its prior. Raises `ArtefactError` with the reason.
     """
     manifest = load_manifest(folder)
     _check_files(folder, manifest)
@@ -36,7 +35,7 @@ def accepted_artefact(
 
 
 def check_table(manifest: Manifest) -> None:
-    """Raises `ArtefactError` unless what was learned by class is a probability for each class and weaker tier."""
+    """Raise `ArtefactError` unless the learned table has a probability for each class and weaker tier."""
     table = manifest.adequacy
     if table is None:
         return
@@ -62,7 +61,7 @@ def _check_measured(model: OutcomeModel, catalogue_fingerprint: str, tiers: int 
 
 
 def check_finite(manifest: Manifest, tensors: Tensors) -> None:
-    """Raises `ArtefactError` for a weight that is NaN or infinite, or a probability outside [0, 1]."""
+    """Raise `ArtefactError` for a weight that is NaN or infinite, or a probability outside [0, 1]."""
     for name, tensor in tensors.items():
         if not np.issubdtype(tensor.dtype, np.floating):
             continue
@@ -76,7 +75,7 @@ def check_finite(manifest: Manifest, tensors: Tensors) -> None:
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
-    """Every file of the manifest, those that serving does not read too: retraining would find out too late."""
+    """Check every file of the manifest, including those that only retraining reads."""
     if not manifest.files:
         raise _refused(manifest, "its manifest names no files")
     for name, wanted in manifest.files.items():

@@ -1,4 +1,4 @@
-"""The artefact folder: safetensors and a manifest, at most 25 MB, no pickle; loaded only if all of it fits."""
+"""The artefact folder: safetensors and a manifest, at most 25 MB, no pickle; loaded only if everything is valid."""
 
 import hashlib
 import os
@@ -28,8 +28,8 @@ MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
 BASE = "base.safetensors"
 MAX_BYTES = 25 * 2**20
-# Encoders that need more than numpy, by the name in the manifest. Imported by name when an artefact asks for one: the
-# request path must run without what they bring along.
+# Encoders that need more than numpy, by the name in the manifest. Imported by name when an artefact needs one: the
+# request path must run without their dependencies.
 PLUGGED_ENCODERS = {
     "transformer": "classifier.encoders.transformer_encoder:TransformerEncoder",
     "hidden-states": "classifier.encoders.hidden_state_encoder:HiddenStateEncoder",
@@ -39,12 +39,12 @@ Tensors = dict[str, npt.NDArray[np.generic]]
 
 
 def default_artefact() -> Path:
-    """The folder of the artefact that ships with this package. Raises `ArtefactError` if it is missing."""
+    """Return the folder of the artefact that ships with this package. Raises `ArtefactError` if it is missing."""
     return ArtefactRegistry(Path(__file__).parents[1] / "artefacts").current()
 
 
 def load_artefact(folder: Path, catalogue_fingerprint: str = "") -> OutcomeModel:
-    """The model in `folder`, ready to predict for the catalogue with that fingerprint.
+    """Load the model in `folder`, to predict for the catalogue with that fingerprint.
 
     Raises `ArtefactError` naming the file and what is wrong with it.
     """
@@ -55,9 +55,9 @@ def load_artefact(folder: Path, catalogue_fingerprint: str = "") -> OutcomeModel
 def model_from_tensors(
     manifest: Manifest, tensors: Tensors, catalogue_fingerprint: str = "", registry: Path | None = None
 ) -> OutcomeModel:
-    """The model that `tensors` (the content of `model.safetensors`) describe; `ArtefactError` if they do not fit.
+    """Build the model from `tensors` (the content of `model.safetensors`); raise `ArtefactError` if they do not fit.
 
-    `registry`: where an encoder finds what lies beside the artefact; without it the model predicts for encoded prompts.
+    `registry`: where an encoder finds its checkpoint; without it the model only predicts for encoded prompts.
     """
     try:
         encoder = _encoder_from(manifest, tensors, registry)
@@ -70,17 +70,17 @@ def model_from_tensors(
 
 
 def load_model_tensors(folder: Path) -> Tensors:
-    """The tensors of `model.safetensors`, checked against the manifest's hash."""
+    """Load the tensors of `model.safetensors`, checked against the manifest's hash."""
     return _read_tensors(folder, load_manifest(folder), MODEL)
 
 
 def load_base(folder: Path) -> Tensors:
-    """The tensors of `base.safetensors`: the encoded base data that retraining starts from."""
+    """Load the tensors of `base.safetensors`: the encoded base data of retraining."""
     return _read_tensors(folder, load_manifest(folder), BASE)
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """The manifest alone. Raises `ArtefactError` if it is missing, malformed or of another schema."""
+    """Load the manifest alone. Raises `ArtefactError` if it is missing, malformed or of another schema."""
     path = folder / MANIFEST
     try:
         raw = path.read_bytes()
@@ -95,7 +95,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def model_tensors(encoder: Tensors, heads: Heads, memory: Memory) -> Tensors:
-    """The content of `model.safetensors`; `encoder` is its tensors (other ones are left out), kept bit for bit."""
+    """Return the content of `model.safetensors`; of `encoder` only its own tensors are kept, bit for bit."""
     vectors, scale = quantise(memory.vectors)
     return {
         **{name: tensor for name, tensor in encoder.items() if name.startswith("encoder.")},
@@ -111,9 +111,9 @@ def model_tensors(encoder: Tensors, heads: Heads, memory: Memory) -> Tensors:
 
 
 def save_artefact(root: Path, manifest: Manifest, model: Tensors, base: Tensors) -> Path:
-    """Write `root/<version>/` whole or not at all; returns the folder. `manifest.files` is filled in here.
+    """Write `root/<version>/` atomically and return the folder. `manifest.files` is filled in here.
 
-    Saving an artefact that is there already, bit for bit, is no error. Raises `ArtefactError` if it exceeds 25 MB.
+    Saving an identical artefact again is no error. Raises `ArtefactError` if it exceeds 25 MB.
     """
     blobs = {MODEL: save(dict(sorted(model.items()))), BASE: save(dict(sorted(base.items())))}
     files = {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}

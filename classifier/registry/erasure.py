@@ -1,7 +1,7 @@
-"""Taking a person's rows out of artefacts: versions that remember them are replaced by versions that do not.
+"""Erasure of a user's rows from artefacts: versions that contain them are replaced by versions that do not.
 
-An artefact holds embeddings, never texts or names. Whose they were is told by the digests that the store keeps of an
-erased user's embeddings for a while.
+An artefact contains embeddings, never texts or names. Their owner is identified by digests of an erased user's
+embeddings, which the store keeps for a while.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ from classifier.registry.registry import ArtefactRegistry
 
 
 def embedding_digest(embedding: npt.NDArray[np.float32]) -> str:
-    """SHA-256 of one embedding [d] as artefacts round it."""
+    """Return the SHA-256 of one embedding [d], rounded as artefacts store it."""
     return _digests(quantise(embedding[None, :])[0])[0]
 
 
 def versions_without(registry: ArtefactRegistry, digests: Collection[str]) -> dict[str, str]:
-    """Make a version without these rows of every one that remembers some of them; the new names by the old ones.
+    """Replace every version that contains some of these rows by one without them; return the new names by the old.
 
-    A version without the rows is the same in everything else: its heads were fitted with them, and the next retraining
-    fits them without. Where no other new row is left, the artefact that the line began with takes its place. The
-    pointer stays as it is, and the old versions are for `forget`. Raises `ArtefactError` for one that cannot be read.
+    The new version is otherwise the same: its heads were fitted with the rows, and the next retraining fits them
+    without. If no other new row is left, the lineage's root artefact replaces the version. The pointer is unchanged;
+    delete the old versions by `forget`. Raises `ArtefactError` for a version that cannot be read.
     """
     wanted = frozenset(digests)
     replaced: dict[str, str] = {}
@@ -41,18 +41,19 @@ def versions_without(registry: ArtefactRegistry, digests: Collection[str]) -> di
 
 
 def forget(registry: ArtefactRegistry, versions: Collection[str]) -> None:
-    """Delete versions that the pointer names no more."""
+    """Delete versions that the pointer no longer names."""
     for version in versions:
         with suppress(FileNotFoundError):  # another process was first
             shutil.rmtree(registry.root / version)
 
 
 def _without(registry: ArtefactRegistry, version: str, digests: frozenset[str]) -> str | None:
-    """The name of a version like `version` without these rows, made if need be; None if it holds none of them."""
+    """Return the name of a version like `version` without these rows, creating it if needed; None if it contains none
+    of them."""
     folder = registry.folder(version)
     manifest = load_manifest(folder)
     if manifest.parent is None:
-        # Its base data are the program's own.
+        # Its base data ship with the program.
         return None
     base, model = load_base(folder), load_model_tensors(folder)
     kept, remembered = _kept(base["embedding"], digests), _kept(model["memory.vectors"], digests)
@@ -75,7 +76,7 @@ def _without(registry: ArtefactRegistry, version: str, digests: frozenset[str]) 
 
 
 def _forgotten(model: Tensors, remembered: npt.NDArray[np.bool_]) -> Tensors:
-    """`model` with fewer rows in its memory, and the distances between those that are left."""
+    """Return `model` with fewer rows in its memory, and the distances between the remaining ones."""
     rows = {
         name: model[name][remembered] for name in ("memory.vectors", "memory.scale", "memory.labels", "memory.weights")
     }

@@ -1,4 +1,4 @@
-"""Where a version comes from: the chain of its parents, and what each of them was trained on."""
+"""The lineage of a version: the chain of its parents, and the training data of each."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from classifier.registry.registry import ArtefactRegistry
 
 
 class Ancestor(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a line; `rows`: how many trained it. `problem`: why no more is known of it, None if all is."""
+    """One version of a lineage; `rows`: the number of training rows. `problem`: why no more is known, or None."""
 
     version: str
     parent: str | None = None
@@ -19,7 +19,7 @@ class Ancestor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lineage(registry: ArtefactRegistry, version: str) -> list[Ancestor]:
-    """`version`, its parent, and so on to the first one; a parent that is gone ends the chain, and says so.
+    """Return `version`, its parent, and so on to the root; a missing parent ends the chain with a problem.
 
     Raises `ArtefactError` if there is no such `version`.
     """

@@ -1,4 +1,4 @@
-"""Versions of the artefact side by side, and one pointer file that says which of them serves (RT-14)."""
+"""Versions of the artefact, and one pointer file that names the serving one (RT-14)."""
 
 import json
 import os
@@ -17,7 +17,8 @@ POINTER = "current.json"
 
 
 class Canary(msgspec.Struct, frozen=True, kw_only=True):
-    """A version on trial beside the current one: it decides about a `share` of the requests, in (0, 1)."""
+    """A version on trial: it decides on a `share` of the requests, in (0, 1); the current version decides on the
+    rest."""
 
     version: str
     share: float
@@ -27,23 +28,23 @@ class ArtefactRegistry:
     """A folder with one folder per version, and `current.json`: {"current": version, "previous": version or null,
     "canary": {"version": …, "share": …} or null, "experiment": a `classifier.policy.experiment_split.Split` or null}.
 
-    The pointer is swapped atomically; readers see the old state or the new one. One writer at a time
-    (`quality.rollout.registry_transaction`). A promotion or a rollback ends a canary: it was on trial against what
-    served before. An experiment goes on.
+    The pointer is replaced atomically; readers see the old state or the new one. One writer at a time
+    (`quality.rollout.registry_transaction`). A promotion or a rollback ends a canary, which was compared with the
+    version served before. An experiment continues.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def current(self) -> Path:
-        """Folder of the serving version. Raises `ArtefactError` if none was promoted or it is gone."""
+        """The folder of the serving version. Raises `ArtefactError` if none was promoted or it is missing."""
         version = self._pointer().get("current")
         if version is None:
             raise ArtefactError(f"{self.root / POINTER} names no current version; promote one.")
         return self.folder(version)
 
     def current_or(self, shipped: Path) -> Path:
-        """As `current`; `shipped` while none was promoted."""
+        """Like `current`, or `shipped` while none was promoted."""
         return shipped if self._pointer().get("current") is None else self.current()
 
     def previous(self) -> str | None:
@@ -52,7 +53,7 @@ class ArtefactRegistry:
         return version
 
     def canary(self) -> Canary | None:
-        """The version on trial, if there is one. Raises `ArtefactError` for a pointer that makes no sense."""
+        """The version on trial, if there is one. Raises `ArtefactError` for an invalid pointer."""
         given = self._pointer().get("canary")
         if given is None:
             return None
@@ -64,18 +65,18 @@ class ArtefactRegistry:
         return canary
 
     def versions(self) -> list[str]:
-        """All complete versions, by name."""
+        """Return all complete versions, by name."""
         return sorted(path.parent.name for path in self.root.glob("[!.]*/manifest.json"))
 
     def folder(self, version: str) -> Path:
-        """Folder of `version`. Raises `ArtefactError` if there is no such version."""
+        """Return the folder of `version`. Raises `ArtefactError` if there is no such version."""
         folder = self.root / version
         if version.startswith(".") or Path(version).name != version or not (folder / "manifest.json").is_file():
             raise ArtefactError(f"no artefact version {version!r} under {self.root}; there are {self.versions()}.")
         return folder
 
     def promote(self, version: str) -> Path:
-        """Make `version` current and remember the one before it; promoting the current version only ends a canary."""
+        """Make `version` current and store the previous one; promoting the current version only ends a canary."""
         folder = self.folder(version)
         pointer = self._pointer()
         before = pointer.get("current")
@@ -92,17 +93,19 @@ class ArtefactRegistry:
         return folder
 
     def check_canary(self, version: str, share: float) -> Path:
-        """Raises `ArtefactError` if `version` cannot be put on trial; its folder."""
+        """Return the folder of `version`. Raises `ArtefactError` if it cannot be put on trial."""
         _check_share(share)
         folder, pointer = self.folder(version), self._pointer()
         if pointer.get("current") is None:
-            raise ArtefactError(f"{self.root / POINTER} names no current version to try {version} beside; promote one.")
+            raise ArtefactError(
+                f"{self.root / POINTER} names no current version; promote one before a trial of {version}."
+            )
         if pointer["current"] == version:
             raise ArtefactError(f"{version} serves already; a canary must be another version.")
         return folder
 
     def stop_canary(self) -> str | None:
-        """End the trial; returns the version that was on it."""
+        """End the trial and return its version."""
         pointer = self._pointer()
         canary = pointer.get("canary")
         if canary is None:
@@ -111,7 +114,7 @@ class ArtefactRegistry:
         return str(canary.get("version"))
 
     def experiment(self) -> Split | None:
-        """How the traffic is split, if it is. Raises `ArtefactError` for a pointer that makes no sense."""
+        """The traffic split, or None. Raises `ArtefactError` for an invalid pointer."""
         given = self._pointer().get("experiment")
         try:
             return None if given is None else msgspec.convert(given, Split)
@@ -119,7 +122,7 @@ class ArtefactRegistry:
             raise ArtefactError(f"{self.root / POINTER}: experiment: {error}.") from error
 
     def set_experiment(self, split: Split | None) -> None:
-        """Split the traffic, or no more. Raises `ArtefactError` for an arm whose version is not there."""
+        """Set or remove the traffic split. Raises `ArtefactError` for an arm whose version is missing."""
         for arm in () if split is None else (split.a, split.b):
             if arm.version is not None:
                 self.folder(arm.version)
@@ -127,18 +130,18 @@ class ArtefactRegistry:
             self._write({**self._pointer(), "experiment": None if split is None else msgspec.to_builtins(split)})
 
     def seed(self, shipped: Path) -> Path:
-        """Give an empty registry the version in `shipped` as its first; returns the current one's folder.
+        """Add the version in `shipped` to an empty registry as its first; return the current version's folder.
 
-        Without it the first promotion would have nothing to roll back to.
+        Without it the first promotion would have no version to roll back to.
         """
-        # An experiment that began before may have written the pointer.
+        # An earlier experiment may have written the pointer.
         if self._pointer().get("current") is not None:
             return self.current()
         self.add(shipped)
         return self.promote(shipped.name)
 
     def add(self, artefact: Path) -> Path:
-        """Copy the version in the folder `artefact` here, whole or not at all, if it is not here yet."""
+        """Copy the version in the folder `artefact` here, atomically, unless it exists."""
         target = self.root / artefact.name
         if not target.is_dir():
             incoming = self.root / f".seed-{artefact.name}-{time.time_ns()}"
@@ -146,12 +149,12 @@ class ArtefactRegistry:
             try:
                 incoming.rename(target)
             except OSError:
-                # Another process was first; versions never differ in content.
+                # Another process was first; versions with one name have the same content.
                 shutil.rmtree(incoming)
         return target
 
     def rollback(self) -> Path:
-        """Make the previous version current again (and the other way round). Raises `ArtefactError` without one."""
+        """Make the previous version current again, and the current one previous. Raises `ArtefactError` without one."""
         pointer = self._pointer()
         previous = pointer.get("previous")
         if previous is None:
@@ -161,7 +164,7 @@ class ArtefactRegistry:
         return folder
 
     def replace(self, versions: Mapping[str, str]) -> None:
-        """Let the pointer name other versions in the place of those that are to go, `versions` by the old name."""
+        """Replace versions in the pointer; `versions` maps old names to new ones."""
         pointer = self._pointer()
         named: list[Any] = [pointer.get("current"), pointer.get("previous")]
         current, previous = (versions.get(name, name) for name in named)

@@ -1,4 +1,4 @@
-"""The versions of a registry as an operator wants to see them: status, origin, size, and what is wrong with any."""
+"""The list of a registry's versions for operators: status, origin, size, and problems."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from classifier.registry.registry import POINTER, ArtefactRegistry
 
 class ListedVersion(msgspec.Struct, frozen=True, kw_only=True):
     """`status`: current, previous, "canary 10.0%", shipped (with the program, not in the registry) or "". `line`: the
-    version and its ancestors. `rows` trained it; `problem` is why it cannot be read, "" if it can."""
+    version and its ancestors. `rows`: training rows; `problem`: why it cannot be read, "" if it can."""
 
     version: str
     status: str
@@ -25,7 +25,8 @@ class ListedVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed_versions(root: Path) -> list[ListedVersion]:
-    """Every version in the registry `root`, by name, and the shipped one. Raises `ArtefactError` for a bad pointer."""
+    """Return every version in the registry `root`, by name, and the shipped one. Raises `ArtefactError` for an invalid
+    pointer."""
     registry, shipped = ArtefactRegistry(root), default_artefact()
     status: dict[str, str] = {}
     if (canary := registry.canary()) is not None:

@@ -1,1 +1,1 @@
-"""Training and retraining of artefacts; scikit-learn and scipy are imported only here."""
+"""Train and retrain artefacts; scikit-learn and scipy are imported only here."""

@@ -1,1 +1,1 @@
-"""What stored labels say: to routing at once, to people in words."""
+"""Use stored labels at once: for routing, and for summaries in words."""

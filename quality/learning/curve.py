@@ -1,8 +1,9 @@
-"""Does routing get better with labels? The newest labels, predicted with more and more of those before them.
+"""The learning curve: does routing get better with labels? Predict the newest labels from growing prefixes of the
+earlier ones.
 
-At each point the estimator that serves is fitted on what was stored when the key had so many labels, starting from the
-estimate that AIO ships with, and is tested on labels that came later. All points of a curve are tested on the same
-labels, so that they differ by what was learned and not by what was asked.
+At each point the serving estimator is fitted on the labels that were stored when the key had that many, starting from
+the estimate that AIO ships with, and is tested on later labels. All points of a curve are tested on the same labels, so
+they differ by what was learned and not by what was asked.
 """
 
 from collections.abc import Sequence
@@ -19,17 +20,17 @@ from classifier.policy.utility import cheapest_reaching, utility
 Float = npt.NDArray[np.floating]
 
 CHECKPOINTS = (0, 25, 50, 100, 200, 400)
-# The newest third of the labels is predicted, at most so many; with fewer labels in all there is no curve.
+# The newest third of the labels is predicted, up to a limit; with too few labels there is no curve.
 TESTED_SHARE, MOST_TESTED, LEAST_LABELS = 1 / 3, 150, 15
 # Money and quality need prompts for which every tier's answer is labelled.
 LEAST_LADDERS = 5
-# The keys with most labels have a curve of their own.
+# The keys with the most labels get a curve each.
 MOST_KEYS = 8
 _RESAMPLES, _SEED = 400, 7
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure with its 95% interval, by resampling prompts (percentile bootstrap, Efron 1979)."""
+    """A value with its 95% interval, by resampling prompts (percentile bootstrap, Efron 1979)."""
 
     value: float
     low: float
@@ -37,12 +38,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """With so many `labels`: `error`, the mean squared error of P(as good) on the tested labels (Brier score). The rest
-    is of the tested prompts with labels of all tiers, None where these are too few.
+    """One point of a curve, at `labels` labels. `error`: the mean squared error of P(as good) on the tested labels
+    (Brier score). The other fields cover the tested prompts with labels of all tiers and are None if these are too few.
 
-    `no_worse`: share of the chosen tiers' answers that were as good as the strongest's. `saving`: of the strongest
-    tier's cost. `utility`: quality less a tenth of the cost share. `of_oracle`: how much of the utility that the best
-    possible choice gains over the strongest tier alone.
+    `no_worse`: share of the chosen tiers' answers that were as good as the strongest's. `saving`: share of the
+    strongest tier's cost. `utility`: quality minus a tenth of the cost share. `of_oracle`: the share of the oracle's
+    gain in utility over the strongest tier alone.
     """
 
     labels: int
@@ -54,9 +55,9 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearningCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the labels of one key, or of all (`key` None; "": of requests without a key). `tested` labels were predicted,
-    `ladders` of them of all tiers. `rate_error`: the error of each tier's own rate among the tested labels, the best
-    that can be said without looking at the prompt."""
+    """The curve of one key's labels, or of all (`key` None; "": requests without a key). `tested` labels were
+    predicted; `ladders` prompts have labels of all tiers. `rate_error`: the error of each tier's own rate among the
+    tested labels, the best prediction that ignores the prompt."""
 
     key: str | None
     tested: int
@@ -66,9 +67,12 @@ class LearningCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def learning_curves(rows: Sequence[LabelledRow], table: Float, tau: float, prices: Float) -> list[LearningCurve]:
-    """Of all labels together, then of the keys with most labels. `rows` oldest first; `table` [4, tiers - 1]: what is
-    known without labels, by class; `tau`: the cheapest tier with at least that P(as good) answers; `prices` [tiers]: of
-    an answer. Pure; takes some seconds of one core at most."""
+    """Return the curve of all labels, then those of the keys with the most labels.
+
+    `rows`: oldest first. `table` [4, tiers - 1]: the estimate by class without labels. `tau`: the rule takes the
+    cheapest tier with at least this P(as good). `prices` [tiers]: of an answer. Pure; takes at most some seconds of one
+    core.
+    """
     if len(rows) < LEAST_LABELS:
         return []
     labels, keys = as_labels(rows)
@@ -81,14 +85,14 @@ def learning_curves(rows: Sequence[LabelledRow], table: Float, tau: float, price
 
 
 def checkpoints(known: int) -> list[int]:
-    """Numbers of labels at which a curve is drawn, where `known` labels come before the tested ones."""
+    """Return the numbers of labels at which a curve is drawn, given `known` labels before the tested ones."""
     return [*(n for n in CHECKPOINTS if n < 0.8 * known), known]
 
 
 def _curve(
     key: str | None, labels: Labels, own: npt.NDArray[np.intp], table: Float, tau: float, prices: Float
 ) -> LearningCurve:
-    """`own`: places of the key's labels among all."""
+    """Compute one curve; `own`: indices of the key's labels among all."""
     tested = own[-min(int(len(own) * TESTED_SHARE), MOST_TESTED) :]
     test, known = labels.take(tested), len(own) - len(tested)
     told, scores = test.told.astype(np.float64), np.nan_to_num(test.scores).astype(np.float64)
@@ -114,12 +118,12 @@ def _curve(
 
 
 def _predicted(known: Labels, test: Labels, table: Float) -> Float:
-    """P(as good) [n, tiers - 1] of the prompts of `test`, as it was served with the labels `known`."""
+    """Return P(as good) [n, tiers - 1] of the prompts of `test`, as served with the labels `known`."""
     table = learned_table(known, table.astype(np.float32))
     found = np.zeros(test.scores.shape)
     for key in np.unique(test.key):
         mine = known.take(known.key == key)
-        # The table has learned of all keys already; what is fitted here is the key's part.
+        # The table was learned from all keys; this fits the key's part.
         estimator = LocalEstimator(mine, table, len(mine))
         for context in np.unique(test.context[test.key == key]):
             at = (test.key == key) & (test.context == context)
@@ -130,7 +134,7 @@ def _predicted(known: Labels, test: Labels, table: Float) -> Float:
 
 
 def _with_utility(point: CurvePoint, p_ok: Float, scores: Float, tau: float, prices: Float, draws: Float) -> CurvePoint:
-    """`point` with what the default rule would have come to on prompts whose tiers all have labels."""
+    """Return `point` with the results of the default rule on prompts with labels of all tiers."""
     each, ones = np.arange(len(p_ok)), np.ones(len(p_ok))
     quality = np.column_stack((scores, ones))
     share = prices / prices[-1]
@@ -148,7 +152,7 @@ def _with_utility(point: CurvePoint, p_ok: Float, scores: Float, tau: float, pri
 
 
 def _ratio(part: Float, whole: Float, draws: Float) -> Measured:
-    """Of two sums over prompts, with its interval over `draws` [resamples, n] of these."""
+    """Return the ratio of two sums over prompts, with its interval over `draws` [resamples, n]."""
     below = draws @ whole
     drawn = (draws @ part)[below > 0] / below[below > 0]
     value = float(part.sum() / whole.sum()) if whole.sum() > 0 else 0.0

@@ -1,7 +1,7 @@
-"""Names for kinds of prompts: what they look like, and their own words where their texts may be stored.
+"""Names for kinds of prompts: a description of their features, and characteristic words where texts may be stored.
 
 A word is shown only if several different prompts have it, and prompts of several keys where the kind has several, so
-that a name gives away no single prompt. Without texts the stored counts of features say what the prompts look like.
+that a name reveals no single prompt. Without texts the stored feature counts describe the prompts.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from migrations.tables import api_keys, requests, routing_decisions, training_ro
 from quality.estimates.kinds import Kind
 from quality.verification.training_rows import vector_of
 
-# Of each the newest are looked at; longer conversations are left out.
+# Only the newest of each are read; longer conversations are left out.
 _TEXTS, _ROWS, _MOST_CHARS = 500, 500, 8000
-# A word of a name is in so many different prompts at least.
+# The fewest different prompts that share a word of a name.
 LEAST_PROMPTS = 5
 _WORDS = 4
 # About one standard error.
@@ -46,7 +46,7 @@ _STOPPED = frozenset(_STOP_WORDS.split())
 
 
 class _Seen(NamedTuple):
-    """One prompt: the kinds that it is of, its key, and its different words."""
+    """One prompt: its kinds, its key, and its distinct words."""
 
     kinds: tuple[Kind, ...]
     key: str | None
@@ -54,7 +54,7 @@ class _Seen(NamedTuple):
 
 
 class KindNames:
-    """The names as they are now; read again after a minute."""
+    """The current names, cached for a minute."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class KindNames:
         self._read_at = -math.inf
 
     async def now(self) -> Mapping[Kind, str]:
-        """By kind; one that is not among them has `plain_name`."""
+        """Return the names by kind; a kind without one has `plain_name`."""
         at = time.monotonic()
         if not self._names or at - self._read_at >= _SECONDS:
             self._names, self._read_at = await kind_names(self._engine), at
@@ -70,7 +70,7 @@ class KindNames:
 
 
 async def kind_names(engine: AsyncEngine) -> dict[Kind, str]:
-    """Names of the kinds that the newest texts and labels are of."""
+    """Return names of the kinds of the newest texts and labels."""
     decided, length = routing_decisions.c, func.length(cast(requests.c.messages, Text))
     texts = (
         select(requests.c.key_id, cast(requests.c.messages, Text), cast(decided.inputs, Text))
@@ -96,7 +96,7 @@ async def kind_names(engine: AsyncEngine) -> dict[Kind, str]:
 
 
 def plain_name(kind: Kind, owners: Mapping[str, str] | None = None) -> str:
-    """What is known of a kind without any prompt of it; `owners` names keys."""
+    """Return a name for a kind without any prompt of it; `owners` maps keys to names."""
     if kind.by == "all":
         return "all prompts"
     if kind.complexity is not None:
@@ -106,8 +106,8 @@ def plain_name(kind: Kind, owners: Mapping[str, str] | None = None) -> str:
 
 
 def characteristic_words(seen: Sequence[_Seen], kind: Kind) -> list[str]:
-    """The words that tell the prompts of `kind` from those of other kinds of its sort, by the z-score of the log odds
-    (Monroe, Colaresi and Quinn 2008, section 3.3)."""
+    """Return the words that distinguish the prompts of `kind` from those of other kinds of its sort, by the z-score of
+    the log odds (Monroe, Colaresi and Quinn 2008, section 3.3)."""
     mine = [one for one in seen if kind in one.kinds]
     others = [one for one in seen if kind not in one.kinds]
     here, there = _counts(mine), _counts(others)
@@ -119,7 +119,7 @@ def characteristic_words(seen: Sequence[_Seen], kind: Kind) -> list[str]:
         if several_keys and len({one.key for one in mine if word in one.words}) < 2:
             continue
         if not others:
-            # Nothing to tell them from: what most of them have names them.
+            # Without other prompts to compare with, use the most common words.
             if 2 * count >= len(mine):
                 scores[word] = float(count)
             continue
@@ -132,14 +132,14 @@ def characteristic_words(seen: Sequence[_Seen], kind: Kind) -> list[str]:
 
 
 def words_of(turn: str) -> frozenset[str]:
-    """The words of a turn that a name may have: letters only, no stop words."""
+    """Return the words of a turn that a name may have: letters only, no stop words."""
     return frozenset(
         word for word in tokenise(turn) if word.isalpha() and 3 <= len(word) <= 20 and word not in _STOPPED
     )
 
 
 def look_of(features: np.ndarray) -> str:
-    """What prompts with `features` [n, f] look like, in words."""
+    """Describe in words what prompts with `features` [n, f] look like."""
     value = {name: features[:, place] for place, name in enumerate(FEATURE_NAMES) if place < features.shape[1]}
     words = float(np.median(np.expm1(value["log_words"])))
     size = "short" if words < _SHORT else "long" if words >= _LONG else "medium-length"
@@ -175,7 +175,7 @@ def _named(
 
 
 def _seen(asked: Iterable[Sequence[object]]) -> list[_Seen]:
-    """Each different turn once, as the newest request with it says."""
+    """Return each distinct turn once, from the newest request with it."""
     turns: set[str] = set()
     found = []
     for key, messages, inputs in asked:
@@ -183,7 +183,7 @@ def _seen(asked: Iterable[Sequence[object]]) -> list[_Seen]:
             given = routing_input(_messages(str(messages)))
             classes = _inputs(str(inputs)).prediction.classes
         except msgspec.ValidationError:
-            # Parts of a message that are no text, or what another release wrote.
+            # The message has parts that are not text, or another release wrote it.
             continue
         if given.turn not in turns:
             turns.add(given.turn)

@@ -1,4 +1,4 @@
-"""What a gateway has learned of each key's prompts: labels, what is asked, what routing saves, how well it predicts."""
+"""What a gateway has learned from each key's prompts: labels, traffic, savings and prediction quality."""
 
 import asyncio
 import math
@@ -21,20 +21,20 @@ from quality.estimates.traffic import in_words as traffic_in_words
 from quality.learning.curve import LearningCurve, Measured, learning_curves
 from quality.learning.own_labels import OwnLabels
 
-# From about so many labels on, a key's own outcomes say more than those of all keys together.
+# From about this many labels on, a key's own outcomes predict better than those of all keys together.
 ENOUGH_LABELS = 100
-# The newest requests and labels that are looked at.
+# The newest requests and labels are read up to these numbers.
 MOST_REQUESTS, MOST_LABELS = 2000, 2048
-# Points of time at which labels are counted.
+# The number of times at which labels are counted.
 _TIMES = 25
-# More keys than that are shown by their ids.
+# With more keys than this, names are not read and ids are shown.
 _MOST_NAMES = 1000
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one key; `key_id` None: of requests without a key, or of all keys together. `labels`: of all time;
-    `labels_at`: how many there were at each of `Learning.times`. `traffic`: of the newest requests, None without any.
-    `curve`: None while there are too few labels."""
+    """What was learned from one key. `key_id` None: from requests without a key, or from all keys together. `labels`:
+    the total count; `labels_at`: the count at each of `Learning.times`. `traffic`: the newest requests, None without
+    any. `curve`: None while there are too few labels."""
 
     key_id: str | None
     name: str
@@ -45,8 +45,8 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Learning(msgspec.Struct, frozen=True, kw_only=True):
-    """`times`: epoch seconds, evenly spaced since the first of the newest labels. `keys`: most requests
-    first, then most labels. `tau`: the P(as good) from which the default setting takes a tier."""
+    """`times`: epoch seconds, evenly spaced since the first of the newest labels. `keys`: sorted by requests, then by
+    labels, descending. `tau`: the P(as good) from which the default setting takes a tier."""
 
     times: list[float]
     together: Learned
@@ -55,8 +55,8 @@ class Learning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Which labels count, and for what: those in `model`'s encoding, of `tiers` (fingerprints); `prior` [4, tiers - 1]
-    is the estimate without labels, by class; `tau`: the default setting's P(as good)."""
+    """Which labels count: those in `model`'s encoding with outcomes of `tiers` (fingerprints). `prior` [4, tiers - 1]:
+    the estimate by class without labels; `tau`: the default setting's P(as good)."""
 
     model: OutcomeModel
     tiers: tuple[str, ...]
@@ -65,7 +65,7 @@ class LabelSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LabelCounts(NamedTuple):
-    """How many labels each key has; points of time, and by key the numbers at these."""
+    """Label counts by key: totals, and the counts at `times`."""
 
     counts: dict[str | None, int]
     times: list[float]
@@ -73,10 +73,10 @@ class _LabelCounts(NamedTuple):
 
 
 class LearningRecord:
-    """What was learned, as stored in a database; labels are read again only after they changed."""
+    """What was learned, from a database; labels are read again only after a change."""
 
     def __init__(self, engine: AsyncEngine, redraw_seconds: float = 60.0) -> None:
-        """`redraw_seconds`: no sooner are the curves drawn again."""
+        """`redraw_seconds`: the least time between two computations of the curves."""
         self._engine, self._redraw_seconds = engine, redraw_seconds
         self._drawn_at = -math.inf
         self._of: tuple[Any, ...] | None = None
@@ -87,7 +87,7 @@ class LearningRecord:
         self._last: Learning | None = None
 
     async def of(self, source: LabelSource, since: float = 0.0) -> Learning:
-        """As it is now; requests from `since` (epoch seconds) on."""
+        """Return what was learned by now; requests are read from `since` (epoch seconds) on."""
         async with self._turn:
             routed = await newest_requests(self._engine, since, MOST_REQUESTS)
             known_of = source.model.version, source.tiers, source.tau, await self._newest_labels()
@@ -103,20 +103,20 @@ class LearningRecord:
         return found
 
     async def at_hand(self, source: LabelSource, wait_seconds: float) -> Learning | None:
-        """As `of`, if that takes no longer; else as it was last, and None if it never was. The work goes on."""
+        """Return `of` if it is quick, else the last result, or None without one. The computation continues."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self.of(source))
         await asyncio.wait((self._running,), timeout=wait_seconds)
         return await self._running if self._running.done() else self._last
 
     async def close(self) -> None:
-        """End the work that goes on."""
+        """Cancel the running computation."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,))
 
     async def _newest_labels(self) -> tuple[Any, ...]:
-        """What changes with each label that comes or goes among the newest."""
+        """Return a value that changes with each insertion or deletion among the newest labels."""
         number = training_rows.c.training_row_id
         newest = select(number).order_by(number.desc()).limit(MOST_LABELS).subquery()
         ends = func.count(), func.min(newest.c.training_row_id), func.max(newest.c.training_row_id)
@@ -155,7 +155,7 @@ class LearningRecord:
 
 
 def in_words(one: Learned, tau: float) -> str:
-    """A paragraph that says what is known of one key."""
+    """Return a paragraph that sums up one key."""
     sentences = [f"{one.name}: {labels_in_words(one)}."]
     if one.traffic is not None:
         sentences += [*traffic_in_words(one.traffic), expected_in_words(one.traffic, one.labels)]
@@ -165,7 +165,7 @@ def in_words(one: Learned, tau: float) -> str:
 
 
 def labels_in_words(one: Learned) -> str:
-    """How many labels there are, and how far a key is from a model of its own."""
+    """Return a sentence on the number of labels, and how many a model of the key's own still needs."""
     if one.key_id is None:
         return "1 label" if one.labels == 1 else f"{one.labels:,} labels"
     if one.labels >= ENOUGH_LABELS:
@@ -174,7 +174,7 @@ def labels_in_words(one: Learned) -> str:
 
 
 def curve_in_words(curve: LearningCurve, tau: float) -> list[str]:
-    """What the labels have changed, on the newest of them."""
+    """Return a sentence on what the labels changed, tested on the newest of them."""
     first, last = curve.points[0], curve.points[-1]
     found = [
         f"On its {curve.tested} newest labels, the prediction error fell from {first.error.value:.3f} without labels "
@@ -200,7 +200,7 @@ def curve_in_words(curve: LearningCurve, tau: float) -> list[str]:
 
 
 async def _label_counts(engine: AsyncEngine) -> _LabelCounts:
-    """Counts are exact; when labels came is known of the newest, and the others came before."""
+    """Count labels. Totals are exact; times are known of the newest labels, and all others came before."""
     key, created = training_rows.c.key_id, training_rows.c.created_at
     newest = select(key, created).order_by(training_rows.c.training_row_id.desc()).limit(MOST_LABELS)
     async with engine.connect() as connection:
@@ -229,7 +229,8 @@ async def _names(engine: AsyncEngine, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _prices(routed: Sequence[RoutedRequest], tiers: int) -> npt.NDArray[np.float64]:
-    """[tiers] of an answer: as predicted for the newest requests, in the mean; reference prices without any."""
+    """Return the price [tiers] of an answer: the mean prediction for the newest requests; reference prices without
+    any."""
     costs = [one.costs for one in routed if len(one.costs) == tiers]
     mean = np.mean(costs, axis=0) if costs else np.zeros(tiers)
     return mean if mean[-1] > 0 else np.asarray(reference_prices(tiers), np.float64)

@@ -1,4 +1,4 @@
-"""Outcomes that a team already has: prompts with a score for each tier's answer, as labels of the catalogue."""
+"""Import of a team's existing outcomes: prompts with a score for each tier's answer become labels of the catalogue."""
 
 import hashlib
 import math
@@ -19,11 +19,11 @@ _BATCH = 200
 
 
 class OutcomeFileError(ValueError):
-    """A file of outcomes that cannot be used; the message names the line."""
+    """A file of outcomes is invalid; the message names the line."""
 
 
 class ImportedOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line: a `prompt` or chat `messages`, and `scores` of the tiers' answers, by tier number; higher is better."""
+    """One line: a `prompt` or chat `messages`, and `scores` of the tiers' answers by tier number; higher is better."""
 
     scores: dict[str, float]
     prompt: str | None = None
@@ -36,7 +36,7 @@ class ImportedOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def read_outcomes(path: Path, tiers: int) -> list[ImportedOutcome]:
-    """The lines of a JSON-lines file for a catalogue of so many `tiers`. Raises `OutcomeFileError` and `OSError`."""
+    """Read a JSON-lines file for a catalogue of `tiers` tiers. Raises `OutcomeFileError` and `OSError`."""
     found = []
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -79,10 +79,10 @@ async def import_outcomes(
     weight: float = 1.0,
     now: float,
 ) -> int:
-    """Store `outcomes` as labels; returns how many rows there are of them. What was imported before is replaced.
+    """Store `outcomes` as labels and return the number of rows. An earlier import of a prompt is replaced.
 
     A tier's answer is no worse if its score is at most `margin` below the strongest tier's. `tiers`: fingerprints of
-    the catalogue's tiers; `key_id`: whose prompts these are; `weight` in [0, 1]: what such a label tells.
+    the catalogue's tiers; `key_id`: the key that the prompts belong to; `weight` in [0, 1]: of such a label.
     """
     rows = {row["request_id"]: row for row in _rows(model, outcomes, tiers, key_id, margin, weight, now)}
     stored = list(rows.values())
@@ -121,5 +121,5 @@ def _rows(
 
 
 def _digest(key_id: str | None, messages: list[dict[str, str]]) -> str:
-    """Of the same prompt of the same key always the same."""
+    """Return an id that is the same for the same prompt of the same key."""
     return hashlib.sha256(msgspec.json.encode([key_id, messages])).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Follows the stored labels of a catalogue that is routed by complexity class, for what its cells and heads say."""
+"""Follow the stored labels of a catalogue that is routed by complexity class, and fit its cells and heads."""
 
 import asyncio
 import math
@@ -20,17 +20,17 @@ from quality.verification.training_rows import ANY_CLASS, feature_spec, outcomes
 
 Float = npt.NDArray[np.float32]
 
-# The audit row of a reset, after which older labels move no decision.
+# The audit action of a reset; labels from before it no longer influence decisions.
 RESET = "promotions.reset"
 
-# The newest labels that are used; of each key a head learns from its newest few hundred.
+# The newest labels are used; a key's head learns from its newest few hundred.
 MOST_LABELS = 8192
-# A label from before a change of its tier's answers counts as so many: which prompts are harder has hardly changed.
+# Weight of a label from before a change of its tier's answers: which prompts are harder has hardly changed.
 _BEFORE_CHANGE = 0.1
 
 
 class OwnLabels:
-    """The labels of one catalogue as they are stored: by whichever replica, erasures and resets included."""
+    """The stored labels of one catalogue, from all replicas, with erasures and resets applied."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class OwnLabels:
         table: Float,
         tiers: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`table` [4, tiers - 1]: what `model` knows of the tiers by class; `tiers`: their fingerprints now, whose
+        """`table` [4, tiers - 1]: `model`'s estimate for the tiers by class; `tiers`: their current fingerprints, whose
         outcomes alone count."""
         self._engine, self._table, self._tiers = engine, table, tiers
         self._known_until = trained_until(model.manifest)
@@ -48,7 +48,7 @@ class OwnLabels:
         self._own: OwnOutcomes | None = None
 
     async def catch_up(self, now: float) -> OwnOutcomes | None:
-        """What is known at `now` (epoch seconds); None without labels. Read and fitted only where something changed."""
+        """Return the estimator at `now` (epoch seconds); None without labels. Read and fit only after a change."""
         changes, tiers = await tier_changes(self._engine), self._tiers_now()
         async with self._engine.connect() as connection:
             after = await _reset_at(connection)
@@ -61,7 +61,7 @@ class OwnLabels:
         return self._own
 
     async def newest(self, most: int) -> list[LabelledRow]:
-        """The newest labels that count, oldest first, of the newest `most` that are stored."""
+        """Return the newest `most` stored labels that count, oldest first."""
         changes, tiers = await tier_changes(self._engine), self._tiers_now()
         async with self._engine.connect() as connection:
             rows = await self._rows(connection, await _reset_at(connection), most)
@@ -71,7 +71,7 @@ class OwnLabels:
         return tuple(self._tiers()) or ("",) * (self._table.shape[1] + 1)
 
     async def _extent(self, connection: AsyncConnection, after: float) -> tuple[Any, ...]:
-        """What changes with every row that comes or goes among the newest; an older one does not matter."""
+        """Return a value that changes with every insertion or deletion among the newest rows."""
         number = training_rows.c.training_row_id
         newest = select(number).where(*self._wanted(after)).order_by(number.desc()).limit(MOST_LABELS).subquery()
         ends = func.count(), func.min(newest.c.training_row_id), func.max(newest.c.training_row_id)
@@ -118,7 +118,8 @@ class OwnLabels:
 
 
 def before_change(at: float, weaker: int, changes: Mapping[int, float]) -> list[float]:
-    """By weaker tier, the share of its weight that a label of `at` has after `changes`, both in epoch seconds."""
+    """Return by weaker tier the share of its weight that a label of time `at` keeps after `changes`, in epoch
+    seconds."""
     return [_BEFORE_CHANGE if at < changes.get(k, -math.inf) else 1.0 for k in range(1, weaker + 1)]
 
 
@@ -129,5 +130,5 @@ async def _reset_at(connection: AsyncConnection) -> float:
 
 
 async def reset_labels(engine: AsyncEngine, *, actor: str, reason: str, now: float) -> None:
-    """Forget all labels up to `now` (epoch seconds), on every replica as soon as it looks; they still train."""
+    """Ignore all labels up to `now` (epoch seconds) in routing, on every replica at its next poll; they still train."""
     await record_audit(engine, at=now, actor=actor, action=RESET, subject="own labels", reason=reason)

@@ -1,1 +1,1 @@
-"""Records reach the database through a journal on disk, off the request path."""
+"""Store records in the database through a journal on disk, off the request path."""

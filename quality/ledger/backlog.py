@@ -1,4 +1,4 @@
-"""The backlog: which durable records the database does not have yet, and which journal segments they still need."""
+"""The backlog: durable records that are not in the database yet, and the journal segments that they need."""
 
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
 
 class Backlog:
-    """Durable records in the order they are to be stored; about 300 bytes each, the records stay on disk."""
+    """Durable records in the order of storing; about 300 bytes each, because the records themselves stay on disk."""
 
     def __init__(self) -> None:
         self._queue: deque[Entry] = deque()
@@ -26,7 +26,7 @@ class Backlog:
         self._needed: dict[Path, int] = {}
 
     def __len__(self) -> int:
-        """Records yet to be stored, without the rejected ones."""
+        """The number of records yet to be stored, without rejected ones."""
         return len(self._queue)
 
     def add(self, entries: Iterable[Entry]) -> None:
@@ -37,19 +37,19 @@ class Backlog:
             self.watch(entry.location.segment, 1)
 
     def watch(self, segment: Path, needed: int) -> None:
-        """Count `needed` more frames of `segment` that must not be deleted; with 0 it only becomes deletable."""
+        """Note that `needed` more frames of `segment` must be kept; with 0 the segment only becomes deletable."""
         self._needed[segment] = self._needed.get(segment, 0) + needed
 
     def find(self, request_id: str) -> Location | None:
-        """Where the record lies, if it is durable and not stored."""
+        """Return the location of a durable record that is not stored yet."""
         return self._index.get(request_id)
 
     def head(self, count: int) -> list[Entry]:
-        """The `count` records to be stored next, fewer if there are fewer."""
+        """Return the `count` records to be stored next, or fewer."""
         return list(islice(self._queue, count))
 
     def stored(self, count: int) -> None:
-        """The first `count` records are in the database."""
+        """Remove the first `count` records, which are now in the database."""
         for _ in range(count):
             entry = self._queue.popleft()
             if self._index.get(entry.request_id) == entry.location:
@@ -57,18 +57,18 @@ class Backlog:
             self._needed[entry.location.segment] -= 1
 
     def reject_first(self) -> None:
-        """The database will not take the first record: it can still be found, and its segment stays."""
+        """Mark the first record as rejected by the database: it can still be found, and its segment stays."""
         self._queue.popleft()
 
     def deletable(self, growing: Collection[Path]) -> list[Path]:
-        """Segments of which nothing is needed any more, without those that are still `growing`."""
+        """Return the segments that are no longer needed, without those that are still `growing`."""
         return [segment for segment, needed in self._needed.items() if needed == 0 and segment not in growing]
 
     def forget(self, segments: Iterable[Path]) -> None:
-        """These segments have been deleted."""
+        """Forget deleted segments."""
         for segment in segments:
             del self._needed[segment]
 
     def needs_folder(self, folder: Path) -> bool:
-        """Whether a segment in `folder` has not been deleted."""
+        """Return whether a segment in `folder` has not been deleted."""
         return any(segment.parent == folder for segment in self._needed)

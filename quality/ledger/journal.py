@@ -1,4 +1,4 @@
-"""The append-only journal: written at once by one thread, fsynced by another, many payloads per fsync."""
+"""The append-only journal: one thread writes, another fsyncs many payloads at once."""
 
 import logging
 import threading
@@ -14,18 +14,18 @@ logger = logging.getLogger(__name__)
 
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.05, 2.0
 _CLOSING_TRIES = 3
-# What is appended within this time is written together: waking a thread costs more than a request's frame.
+# Payloads appended within this time are written together, because waking a thread costs more than one frame.
 _GATHER_S = 0.002
 
 
 class JournalFullError(RuntimeError):
-    """The disk has stalled and memory for what waits for it is used up; this payload was not taken."""
+    """The disk has stalled and the buffer of waiting payloads is full; this payload was not accepted."""
 
 
 class Committed(NamedTuple):
     """What one fsync made durable, in the order of appending.
 
-    `growing`: segments of which more may be reported; every other one is complete. `rotations`: how many were done.
+    `growing`: segments that may be reported again; all others are complete. `rotations`: the number completed.
     """
 
     frames: list[tuple[str, Location]]
@@ -49,7 +49,7 @@ class _Stop:
 
 
 class _Synced(NamedTuple):
-    """Queued by the syncing thread: its job is done, or failed."""
+    """Queued by the syncing thread: its fsync succeeded or failed."""
 
     error: OSError | None
 
@@ -63,15 +63,15 @@ class _Written(NamedTuple):
 
 
 class Journal:
-    """Owner of the segments in `folder`, which must not be written by anybody else.
+    """Owner of the segments in `folder`; no other process may write there.
 
-    One thread writes whatever is appended within two milliseconds, so that it survives a kill of the process even while
-    the disk is slow; a second one fsyncs: an append to an idle journal is synced at once, a busy one starts an fsync
-    every `commit_interval` seconds at most, each for everything written. `on_commit` is called from the writing thread.
+    One thread writes what is appended within two milliseconds, so that it survives a kill of the process even on a slow
+    disk. A second thread fsyncs: an append to an idle journal is synced at once; a busy journal starts at most one
+    fsync per `commit_interval` seconds, for everything written. `on_commit` is called from the writing thread.
 
-    When the disk refuses, nothing is dropped: what is not durable is kept and written again (to a fresh segment, if it
-    was an fsync that failed), and `failure` says why. What waits meanwhile is bounded by `max_pending_bytes`; beyond
-    it `append` raises, so that a loss is never silent.
+    When the disk fails, nothing is dropped: payloads that are not durable are kept and written again (to a fresh
+    segment after a failed fsync), and `failure` gives the reason. `max_pending_bytes` bounds the waiting payloads;
+    beyond it `append` raises, so that no loss is silent.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Journal:
         self._max_pending_bytes = max_pending_bytes
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         self._sync_jobs: SimpleQueue[list[SegmentWriter] | None] = SimpleQueue()
-        # Two counters with one writer each, because += is not atomic between threads.
+        # Two counters with one writer each, because += is not atomic across threads.
         self._appended_bytes = 0
         self._committed_bytes = 0
         self._rotations_asked = 0
@@ -102,12 +102,12 @@ class Journal:
             for name, target in (("writer", self._run), ("syncer", self._sync_forever))
         ]
 
-        # From here on: the writing thread's.
+        # The fields below belong to the writing thread.
         self._waiting: list[_Frame] = []
         self._written: list[_Written] = []
         self._syncing: list[_Written] | None = None
         self._segment: SegmentWriter | None = None
-        self._unsynced: list[SegmentWriter] = []  # all that hold anything not reported, and the current one
+        self._unsynced: list[SegmentWriter] = []  # those with unreported frames, and the current one
         self._segments_opened = 0
         self._stop = False
         self._next_sync = 0.0
@@ -127,10 +127,10 @@ class Journal:
             thread.start()
 
     def append(self, key: str, payload: bytes) -> None:
-        """Take `payload`; `on_commit` names its `key` once it is durable. Never waits. One thread may append.
+        """Append `payload`; `on_commit` names its `key` once it is durable. Never waits. Only one thread may append.
 
         Raises:
-            JournalFullError: more than `max_pending_bytes` wait for the disk; the payload was not taken.
+            JournalFullError: more than `max_pending_bytes` wait for the disk; the payload was not accepted.
         """
         if self.pending_bytes + len(payload) > self._max_pending_bytes:
             raise JournalFullError(
@@ -141,13 +141,14 @@ class Journal:
         self._queue.put(_Frame(key, payload))
 
     def rotate(self) -> int:
-        """Ask for the current segment to be completed; done when `Committed.rotations` reaches the returned number."""
+        """Request completion of the current segment; it is complete when `Committed.rotations` reaches the returned
+        number."""
         self._rotations_asked += 1
         self._queue.put(_Rotate())
         return self._rotations_asked
 
     def close(self) -> int:
-        """Commit everything and stop; blocks. Returns how many payloads are lost because the disk refused them."""
+        """Commit everything and stop; blocks. Return the number of payloads lost because the disk refused them."""
         self._queue.put(_Stop())
         for thread in self._threads:
             thread.join()
@@ -168,7 +169,7 @@ class Journal:
         return not self._waiting and not self._written and self._syncing is None
 
     def _take(self) -> list[_Item]:
-        """Everything queued; waits for something unless there is something else to do now."""
+        """Return everything queued; wait for something unless other work is due."""
         items: list[_Item] = []
         try:
             items.append(self._queue.get(timeout=self._pause()))
@@ -180,7 +181,7 @@ class Journal:
             return items
 
     def _pause(self) -> float | None:
-        """Seconds until something is to be done without being asked; None: never."""
+        """Return the seconds until work is due; None if none is scheduled."""
         if self._waiting:
             return max(0.0, self._next_write - time.monotonic())
         if self._written and self._syncing is None:
@@ -246,7 +247,7 @@ class Journal:
                 self._queue.put(_Synced(None))
 
     def _report(self) -> None:
-        """The sync has succeeded: close what is complete, and tell."""
+        """After a successful sync, close complete segments and report what is durable."""
         done, self._syncing = self._syncing or [], None
         self.failure = None
         self._retry = _RETRY_FIRST_S
@@ -261,7 +262,7 @@ class Journal:
         self._on_commit(Committed(frames, growing, self._rotations_reported))
 
     def _take_back(self, error: OSError) -> None:
-        """The sync has failed: everything not reported is to be written again."""
+        """After a failed sync, queue every unreported frame again."""
         self._waiting[:0] = [written.frame for written in (self._syncing or []) + self._written]
         self._syncing, self._written = None, []
         for segment in self._unsynced:

@@ -1,4 +1,4 @@
-"""A process's own journal folder: locked while it lives, adopted by another process once it has died."""
+"""A process's own journal folder: locked while the process lives, adopted by another process after its death."""
 
 import fcntl
 import os
@@ -25,11 +25,11 @@ class JournalFolder:
         return sorted(self.path.glob(f"*{SEGMENT_SUFFIX}"))
 
     def release(self) -> None:
-        """Give the folder up with what is in it; whoever starts next adopts it."""
+        """Unlock the folder with its contents, so that the next process to start can adopt it."""
         os.close(self._lock)
 
     def remove(self) -> None:
-        """Delete the folder with everything in it."""
+        """Delete the folder and its contents."""
         with _root_lock(self.path.parent):
             shutil.rmtree(self.path)
             os.close(self._lock)
@@ -57,14 +57,14 @@ def adopt_orphans(root: Path) -> list[JournalFolder]:
 
 @contextmanager
 def _root_lock(root: Path) -> Iterator[None]:
-    """Folders appear, change hands and vanish under this lock only, so nobody adopts one that is half made."""
+    """Hold the lock under which folders are created, adopted and deleted, so that no half-made folder is adopted."""
     with (root / _LOCK).open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _try_lock(path: Path) -> int | None:
-    # flock, not lockf: two ledgers of one process exclude each other too.
+    # flock, not lockf, because it also excludes two ledgers of one process.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""A journal segment: a file of length- and checksum-framed payloads whose torn tail can be told from its records.
+"""A journal segment: a file of length- and checksum-framed payloads, so that a torn tail is detected.
 
-A frame is `<u32 length> <u32 crc> payload`, little-endian; the checksum covers length and payload, so that a
-tail of zeros, which some file systems leave after a power failure, is no valid (empty) frame.
+A frame is `<u32 length> <u32 crc> payload`, little-endian. The checksum covers length and payload, so that a tail of
+zeros, which some file systems leave after a power failure, is not a valid (empty) frame.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ SEGMENT_SUFFIX = ".journal"
 
 
 class Location(NamedTuple):
-    """Where a payload lies: `offset` is its first byte in `segment`, `length` its bytes."""
+    """The location of a payload: `length` bytes from `offset` in `segment`."""
 
     segment: Path
     offset: int
@@ -28,17 +28,17 @@ class Location(NamedTuple):
 
 
 class SegmentError(RuntimeError):
-    """A frame that had been written correctly can no longer be read: the disk or another program changed it."""
+    """A frame that was written correctly can no longer be read: the disk or another program changed it."""
 
 
 class SegmentWriter:
-    """A segment being written. `size`: bytes written; `synced`: those known to have reached the disk."""
+    """A segment being written. `size`: bytes written; `synced`: bytes known to have reached the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
         self.synced = 0
-        # The texts of users: nobody else's business.
+        # The file has users' texts, so only its owner may read it.
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             sync_folder(path.parent)
@@ -47,11 +47,11 @@ class SegmentWriter:
             raise
 
     def write(self, payloads: Sequence[bytes]) -> list[Location]:
-        """Append frames, all or (raising OSError) none; a killed process loses nothing of them, a dying machine may."""
+        """Append frames, all or (raising OSError) none. They survive a kill of the process, but not a power failure."""
         data = memoryview(b"".join(map(frame, payloads)))
         done = 0
         while done < len(data):
-            # At a position of our own, so that what a failed attempt left behind is overwritten by the next.
+            # Write at an explicit position, so that the next attempt overwrites the remains of a failed one.
             done += os.pwrite(self._descriptor, data[done:], self.size + done)
         locations = []
         for payload in payloads:
@@ -60,14 +60,14 @@ class SegmentWriter:
         return locations
 
     def sync(self) -> None:
-        """Bring what has been written so far to the disk; may run while another thread writes."""
+        """Flush everything written so far to the disk; may run while another thread writes."""
         size = self.size
         os.fdatasync(self._descriptor)
         self.synced = size
 
     def abandon(self) -> None:
-        """Close, keeping only what is known to have reached the disk (pages of a failed sync cannot be trusted)."""
-        # If this fails too, recovery cuts off what is torn, and what is whole is stored once all the same.
+        """Close and keep only what is known to have reached the disk (the pages of a failed sync cannot be trusted)."""
+        # If this fails too, recovery cuts off the torn tail, and whole frames are still stored once.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, self.synced)
             if self.synced == 0:
@@ -75,21 +75,21 @@ class SegmentWriter:
         self.close()
 
     def close(self) -> None:
-        """Write no more. Idempotent."""
+        """Close the file. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class Recovered(NamedTuple):
-    """What a segment of a dead process holds, in the order it was written, and the bytes cut off its end."""
+    """The payloads of a dead process's segment in the order of writing, and the bytes cut off its end."""
 
     frames: list[tuple[Location, bytes]]
     torn_bytes: int
 
 
 def frame(payload: bytes) -> bytes:
-    """`payload` with its header."""
+    """Return `payload` with its header."""
     return _HEADER.pack(len(payload), _checksum(payload)) + payload
 
 
@@ -112,7 +112,7 @@ def read_payload(location: Location) -> bytes:
 
 
 def recover(segment: Path) -> Recovered:
-    """Read every whole frame of a segment that nobody writes any more, and cut off what follows the last."""
+    """Read every whole frame of a segment without a writer, and cut off the torn tail."""
     data = segment.read_bytes()
     frames: list[tuple[Location, bytes]] = []
     end = 0

@@ -1,4 +1,4 @@
-"""The ledger: takes a record without waiting, makes it durable in a journal, and lets the database follow."""
+"""The ledger: accepts a record without waiting, makes it durable in a journal, and stores it in the database later."""
 
 import asyncio
 import contextlib
@@ -21,9 +21,9 @@ from quality.store.queries import get_request, insert_records
 logger = logging.getLogger(__name__)
 
 _RETRY_FIRST_S = 0.05
-# Of so many records that wait, one more is stored at a time, up to so many batches in one.
+# A batch grows by one record for this many that wait, up to a multiple of the usual size.
 _BEHIND, _MOST_BATCHES = 16, 8
-# A disk that takes longer to make a record durable has stalled.
+# The disk counts as stalled if a record is not durable after this time.
 _PATIENCE_S = 1.0
 
 
@@ -32,14 +32,15 @@ class LedgerClosedError(RuntimeError):
 
 
 class Ledger:
-    """Write-behind store of what is `Recorded` (DESIGN §6).
+    """Write-behind store of `Recorded` requests (DESIGN §6).
 
-    A record is *recorded* once its journal frame is fsynced; from then on `find` knows it, whatever happens to the
-    process or the database. A background task stores what is recorded, in order, each once, and deletes journal
-    segments whose records are all stored. While the database is away the journal grows and `status` says why.
+    A record is *recorded* once its journal frame is fsynced; from then on `find` returns it, whatever happens to the
+    process or the database. A background task stores recorded requests in order, each once, and deletes journal
+    segments whose records are all stored. While the database is unavailable the journal grows, and `status` gives the
+    reason.
 
-    Every ledger writes a folder of its own under `journal_dir` and adopts, at start, those of dead processes: any
-    number of processes may share `journal_dir` and the database. All methods belong to one event loop.
+    Every ledger writes its own folder under `journal_dir` and adopts those of dead processes at start: any number of
+    processes may share `journal_dir` and the database. All methods belong to one event loop.
     """
 
     def __init__(
@@ -74,9 +75,9 @@ class Ledger:
         self._progress = asyncio.Event()
 
     async def start(self) -> None:
-        """Claim a journal folder, recover what dead processes left behind, begin to record and to store.
+        """Claim a journal folder, recover the journals of dead processes, and start to record and store.
 
-        Recovered records can be found when this returns and are stored first; the database need not be up.
+        When this returns, recovered records can be found, and they are stored first; the database need not be up.
         """
         self._loop = asyncio.get_running_loop()
         self._folder = await asyncio.to_thread(claim_folder, self._journal_dir)
@@ -95,10 +96,10 @@ class Ledger:
         self._storing = asyncio.create_task(self._store_forever(), name="ledger")
 
     def append(self, record: Recorded) -> None:
-        """Take `record`; never waits and does no I/O.
+        """Append `record`; never waits and does no I/O.
 
-        If the disk has stalled until `max_pending_bytes` wait for it, the record is refused: logged, counted, and
-        from then on `status().healthy` is False.
+        If the disk has stalled and `max_pending_bytes` wait for it, the record is refused: it is logged and counted,
+        and `status().healthy` becomes False.
 
         Raises:
             LedgerClosedError: the ledger is not running.
@@ -114,15 +115,15 @@ class Ledger:
         self._unjournaled[record.request_id] = time.monotonic()
 
     async def recorded(self, request_id: str) -> None:
-        """Wait until the appended record is durable; returns at once if nothing of that id is on its way."""
+        """Wait until the appended record is durable; return at once if no record with that id is pending."""
         while request_id in self._unjournaled:
             await self._progress.wait()
 
     async def find(self, request_id: str) -> Recorded | None:
-        """The record, from the moment it is durable; one that is on its way is waited for. None if there is none.
+        """Return a durable record, waiting for it if it is pending; None if there is none.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError, OSError: it is not in the journal and the database is away.
+            sqlalchemy.exc.SQLAlchemyError, OSError: it is not in the journal and the database is unavailable.
         """
         if request_id in self._unjournaled:
             with contextlib.suppress(TimeoutError):
@@ -131,13 +132,13 @@ class Ledger:
         return self.find_waiting(request_id) or await get_request(self._engine, request_id)
 
     def find_waiting(self, request_id: str) -> Recorded | None:
-        """The record, if it is durable and has yet to be stored."""
+        """Return the record if it is durable but not stored yet."""
         location = self._backlog.find(request_id)
-        # Not in a thread: nothing may delete the segment between the two lines.
+        # Not in a thread, so that nothing deletes the segment between the two lines.
         return None if location is None else decoded(read_payload(location))
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is stored (however long it takes) and gone from the journal.
+        """Wait, without a time limit, until everything appended so far is stored and deleted from the journal.
 
         Raises:
             LedgerClosedError: the ledger is not running.
@@ -149,7 +150,8 @@ class Ledger:
             await self._progress.wait()
 
     async def close(self, *, store_seconds: float = 5.0) -> None:
-        """Make everything appended durable, store what can be stored in `store_seconds`, leave the rest to the next.
+        """Make everything appended durable and store records for at most `store_seconds`; the next process stores the
+        rest.
 
         Idempotent.
         """
@@ -235,7 +237,7 @@ class Ledger:
                 try:
                     await self._store(batch)
                 except Exception as error:
-                    # Whatever it is, records go on being taken, and the batch stays where it is.
+                    # On any error records are still accepted, and the batch stays in the backlog.
                     self._store_failed(error)
                     await asyncio.sleep(retry)
                     retry = min(2 * retry, self._max_retry_seconds)
@@ -249,8 +251,8 @@ class Ledger:
             self._announce()
 
     def _batch_size(self) -> int:
-        """Small, because storing a batch holds the event loop; larger the further the database is behind, because each
-        takes a dozen turns of that loop, and what waits takes memory: a busy process must not fall behind for ever."""
+        """Return a small size, because storing a batch blocks the event loop, that grows with the backlog: each batch
+        costs a dozen turns of the loop and waiting records use memory, so a busy process must be able to catch up."""
         return min(self._batch_records + len(self._backlog) // _BEHIND, _MOST_BATCHES * self._batch_records)
 
     def _store_failed(self, error: Exception) -> None:
@@ -260,7 +262,7 @@ class Ledger:
         self._store_error = repr(error)
 
     async def _store(self, batch: list[Entry]) -> None:
-        """Store `batch`, the head of the backlog; if some record spoils it, store the others one by one."""
+        """Store `batch`, the head of the backlog; if the database rejects a record, store the others one by one."""
         try:
             await self._insert(batch)
         except Exception as error:
@@ -289,7 +291,7 @@ class Ledger:
         return self._backlog.deletable(self._growing)
 
     async def _delete_stored(self) -> None:
-        """Delete segments, and folders of the dead, that are no longer needed; in a thread, as disks may stall."""
+        """Delete segments and adopted folders that are no longer needed; in a thread, because disks may stall."""
         segments = self._deletable()
         try:
             await asyncio.to_thread(_unlink, segments)
@@ -305,7 +307,7 @@ class Ledger:
             await self._progress.wait()
 
     def _announce(self) -> None:
-        """Wake whoever waits; each looks again for what it waits for."""
+        """Wake all waiting calls; each checks its own condition again."""
         self._progress.set()
         self._progress = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What the ledger says about itself, for metrics and the readiness check."""
+"""The ledger's counters and health, for metrics and the readiness check."""
 
 import msgspec
 
@@ -32,5 +32,5 @@ class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def healthy(self) -> bool:
-        """Records are being kept and none was lost; the database may be away."""
+        """Whether records are accepted and none was lost; the database may be unavailable."""
         return self.journal_error is None and self.refused == 0

@@ -1,1 +1,1 @@
-"""The loop that verifies answers, and the sequential tests that say when something has changed."""
+"""Verify answers in a loop, and detect changes with sequential tests."""

@@ -1,4 +1,4 @@
-"""A background loop over some store of work: woken when there is some, polling for the rest, hard to kill by errors."""
+"""A background loop over stored work: woken when there is some, polling otherwise, and not ended by errors."""
 
 import asyncio
 import logging
@@ -11,9 +11,9 @@ Step = Callable[[], Awaitable[bool]]
 
 
 class WorkLoop:
-    """Calls `step` until it returns False (nothing to do now), then waits for `nudge` or `poll_seconds`.
+    """Calls `step` until it returns False (nothing to do), then waits for `nudge` or `poll_seconds`.
 
-    An exception of `step` is logged and counts as "nothing to do now": a database that is away must not end the loop.
+    An exception of `step` is logged and counts as "nothing to do": an unavailable database must not end the loop.
     """
 
     def __init__(self, name: str, step: Step, poll_seconds: float) -> None:
@@ -25,13 +25,13 @@ class WorkLoop:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin. Idempotent."""
+        """Start. Idempotent."""
         if self._task is None:
             self.nudge()
             self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def close(self) -> None:
-        """Cancel the step under way and stop. Idempotent."""
+        """Cancel the running step and stop. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -39,12 +39,12 @@ class WorkLoop:
             self._task = None
 
     def nudge(self) -> None:
-        """There may be work."""
+        """Wake the loop: there may be work."""
         self._idle.clear()
         self._wake.set()
 
     async def drain(self) -> None:
-        """Return once a `step` that began after this call found nothing to do. Raises RuntimeError if not running."""
+        """Wait until a `step` that started after this call found nothing to do. Raises RuntimeError if not running."""
         if self._task is None:
             raise RuntimeError(f"{self.name} is not running; call start() first")
         self.nudge()

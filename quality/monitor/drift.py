@@ -1,4 +1,4 @@
-"""Has what is asked changed, and do the predictions still hold? Shown beside the alarms, with intervals."""
+"""Drift of inputs and of calibration, with intervals; shown next to the alarms."""
 
 import asyncio
 from typing import Any, Literal
@@ -18,11 +18,11 @@ from quality.verification.training_rows import vector_of
 
 Float = npt.NDArray[np.floating]
 
-# Prompts that are compared with those before them, of which so many times as many count.
+# The newest prompts are compared with this many times as many before them.
 WINDOW, BEFORE = 1000, 4
-# Vectors of verified prompts are fewer, and larger.
+# There are fewer vectors of verified prompts, and they are larger.
 VECTORS = 500
-# Verified answers of a tier that predictions are held against.
+# Verified answers of a tier that are compared with the predictions.
 VERDICTS = 500
 _LEAST = 50
 _RESAMPLES = 200
@@ -31,16 +31,16 @@ _Z95 = 1.959963984540054
 
 _NOTHING = np.zeros((0, 1))
 
-# Not the bare condition, for which SQLite would read all vectors of these sources and sort them.
+# With the bare condition SQLite would read and sort all vectors of these sources.
 _VERIFIED = training_rows.c.source.in_(("verification", "probe")).is_(true())
 
 
 class InputDrift(msgspec.Struct, frozen=True, kw_only=True):
     """The last `prompts` against the `before` ones before them; None for too few.
 
-    Of "novelty": by how much its mean rose. Of "embedding": the distance of the mean vectors of verified prompts,
-    squared and without what chance adds (the linear-kernel MMD of Gretton et al. 2012). [`low`, `high`]: 95%; `drifted`
-    says that it lies above 0.
+    "novelty": the rise of its mean. "embedding": the squared distance of the mean vectors of verified prompts,
+    corrected for chance (the linear-kernel MMD of Gretton et al. 2012). [`low`, `high`]: 95%; `drifted`: the interval
+    lies above 0.
     """
 
     of: Literal["novelty", "embedding"]
@@ -53,8 +53,8 @@ class InputDrift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrationDrift(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the last verified `answers` of `tier`, the share no worse that was `predicted` and that was `verified`, and
-    `verified - predicted` in [`low`, `high`] with 95%; `drifted` says that 0 lies outside."""
+    """The last verified `answers` of `tier`: the share no worse as `predicted` and as `verified`, and the 95% interval
+    [`low`, `high`] of `verified - predicted`; `drifted`: the interval excludes 0."""
 
     tier: int
     answers: int
@@ -66,7 +66,7 @@ class CalibrationDrift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputWatch:
-    """Drift of novelty over all requests, and of the vectors of verified prompts, as often as somebody asks.
+    """Drift of novelty over all requests and of the vectors of verified prompts, computed on demand.
 
     Vectors are read and resampled only after another prompt was verified.
     """
@@ -77,7 +77,7 @@ class InputWatch:
         self._embedding = _unknown("embedding", _NOTHING, _NOTHING)
 
     async def look(self) -> list[InputDrift]:
-        """As it is now."""
+        """Return the current drift."""
         decisions = (
             select(routing_decisions.c.novelty)
             .where(routing_decisions.c.prediction_kind.in_(LEARNED_KINDS))
@@ -99,7 +99,7 @@ class InputWatch:
 
 
 async def verified_vectors(connection: AsyncConnection, feature_spec: str) -> Float:
-    """The newest of that spec, [at most VECTORS * (1 + BEFORE), dim]."""
+    """Return the newest vectors of that feature spec, [at most VECTORS * (1 + BEFORE), dim]."""
     verified = (
         select(training_rows.c.embedding)
         .where(training_rows.c.feature_spec == feature_spec, _VERIFIED)
@@ -107,12 +107,12 @@ async def verified_vectors(connection: AsyncConnection, feature_spec: str) -> Fl
         .limit(VECTORS * (1 + BEFORE))
     )
     blobs = (await connection.scalars(verified)).all()
-    # They are of one encoder, and so of one length.
+    # One encoder made them, so they have one length.
     return vector_of(b"".join(blobs)).reshape(len(blobs), -1) if blobs else _NOTHING
 
 
 def novelty_drift(now: Float, before: Float) -> InputDrift:
-    """Mean novelty [n] against that before [m], by their standard errors."""
+    """Compare mean novelty [n] with that before [m], by their standard errors."""
     if min(len(now), len(before)) < _LEAST:
         return _unknown("novelty", now, before)
     rise = float(now.mean() - before.mean())
@@ -121,28 +121,28 @@ def novelty_drift(now: Float, before: Float) -> InputDrift:
 
 
 def embedding_drift(now: Float, before: Float, seed: int = 0) -> InputDrift:
-    """Vectors [n, dim] against those before [m, dim], by resampling both."""
+    """Compare vectors [n, dim] with those before [m, dim], by resampling both."""
     if min(len(now), len(before)) < _LEAST:
         return _unknown("embedding", now, before)
     rng = np.random.default_rng(seed)
     chance = sum(float(part.var(axis=0, ddof=1).sum()) / len(part) for part in (now, before))
 
     def means(part: Float) -> Float:
-        # Counts of a uniform multinomial; by `multinomial` itself numpy takes several times as long.
+        # Counts of a uniform multinomial, several times faster than numpy's `multinomial`.
         n = len(part)
         drawn = rng.integers(n, size=(_RESAMPLES, n)) + n * np.arange(_RESAMPLES)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=_RESAMPLES * n).reshape(_RESAMPLES, n)
         return counts.astype(part.dtype) @ part / n
 
     value = float(((now.mean(axis=0) - before.mean(axis=0)) ** 2).sum()) - chance
-    # A resample is off by chance twice: as the sample is, and as it is drawn from the sample.
+    # A resample has the sampling error twice: the sample's own, and that of drawing from it.
     draws = ((means(now) - means(before)) ** 2).sum(axis=1) - 2 * chance
     low, high = np.quantile(draws, [0.025, 0.975]).tolist()
     return _drift("embedding", now, before, value, low, high)
 
 
 async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[CalibrationDrift]:
-    """By tier, of its last `VERDICTS` sampled answers; tiers with too few are left out."""
+    """Return the drift by tier over its last `VERDICTS` sampled answers; tiers with too few are left out."""
     found = []
     async with engine.connect() as connection:
         for tier in tiers:
@@ -176,7 +176,7 @@ async def calibration_drift(engine: AsyncEngine, tiers: list[int]) -> list[Calib
 
 
 def held_against(tier: int, good: Float, expected: Float, weights: Float) -> CalibrationDrift:
-    """Verdicts [n] of 0 and 1 against the probabilities [n] of a good one, with the weights [n] of their sampling."""
+    """Compare verdicts [n] of 0 and 1 with predicted probabilities [n], weighted by their sampling weights [n]."""
     share = weights / weights.sum()
     predicted, verified = float(share @ expected), float(share @ good)
     difference = verified - predicted
@@ -198,7 +198,7 @@ class _Predicted(msgspec.Struct):
 
 
 class _Inputs(msgspec.Struct):
-    """What is needed of `classifier.decision.PolicyInputs`; decoding all of it takes several times as long."""
+    """The needed part of `classifier.decision.PolicyInputs`; decoding all of it takes several times as long."""
 
     prediction: _Predicted
 
@@ -207,7 +207,7 @@ _read_inputs = msgspec.json.Decoder(_Inputs).decode
 
 
 def _expected(inputs: str, tier: int, reliability: float | None) -> float:
-    """How often such a judge says "no worse" if the version's own word on the tier is right."""
+    """Return how often such a judge says "no worse" if the version's probability for the tier is right."""
     prediction = _read_inputs(inputs).prediction
     return 1.0 - judged_worse(1.0 - prediction.p_ok[tier - 1], reliability)
 

@@ -1,7 +1,7 @@
-"""Have errors become more frequent? One e-detector per stream of verified answers, with a stated rate of false alarms.
+"""Have errors become more frequent? One e-detector per stream of verified answers, with a known false-alarm rate.
 
 The Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo ("E-detectors: a nonparametric framework for sequential
-change detection", 2023). It may be looked at after every answer, and no sample size is fixed beforehand (SPEC QM-04).
+change detection", 2023). It may be checked after every answer, and no sample size is fixed beforehand (SPEC QM-04).
 """
 
 import math
@@ -11,7 +11,7 @@ import msgspec
 
 from quality.estimates.upgrade_rate import wilson_interval
 
-# By how much the log odds of an error may have risen. Evidence is the mean over all, so none costs more than a factor.
+# Rises of the log odds of an error. Evidence is the mean over all, so each costs at most a constant factor.
 SHIFTS = (0.5, 1.0, 2.0, 3.0)
 _FACTORS = tuple(math.exp(shift) for shift in SHIFTS)
 _LEAST, _MOST = 0.005, 0.95
@@ -20,11 +20,11 @@ _SHOWN = 100
 
 
 class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`false_alarm_every`: verified answers, of all streams together, between two false alarms, on average at least.
-    Where serving pays for verifying 2% of the answers, 2,000 are 100,000 requests.
+    """`false_alarm_every`: the mean number of verified answers, over all streams, between two false alarms, at least.
+    If serving pays for verifying 2% of the answers, 2,000 of these are 100,000 requests.
 
-    `tolerance`: how far above the predicted rate a stream may be and nobody minds. `reference`: answers after which the
-    predictions of a stream are looked at, and corrected if they were wrong from the start. Raises `ValueError`.
+    `tolerance`: a rise above the predicted rate that needs no alarm. `reference`: the number of answers after which the
+    predictions of a stream are checked, and corrected if they were wrong from the start. Raises `ValueError`.
     """
 
     false_alarm_every: float = 2_000.0
@@ -43,8 +43,8 @@ class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
     """Errors in `stream` have become more frequent: `rate` of its last `answers`, where at most `allowed` was usual.
 
-    `evidence`: the e-detector's value, at least `ShiftSettings.false_alarm_every` for each view. `since`: when the
-    first answer came from which on errors are most likely to have been more frequent, in the caller's time.
+    `evidence`: the e-detector's value, at least `ShiftSettings.false_alarm_every` for each view. `since`: the time of
+    the first answer after the most likely change, in the caller's clock.
     """
 
     stream: str
@@ -56,7 +56,7 @@ class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """For people."""
+        """A sentence for the operator."""
         return (
             f"{self.rate:.0%} of the last {self.answers} verified answers were worse than the strongest tier's, "
             f"at most {self.allowed:.0%} are usual (evidence {self.evidence:.3g})"
@@ -64,21 +64,21 @@ class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EDetector:
-    """The evidence that the errors of one stream have become more frequent than allowed at some time in the past.
+    """The evidence that the errors of one stream became more frequent than allowed at some time in the past.
 
     As long as each answer's error probability, given those before it, is at most the bound given with it, the expected
-    `evidence` is at most the number of answers. So, over any number of streams together, it takes on average at least c
-    answers until some stream's evidence is c.
+    `evidence` is at most the number of answers. So over any number of streams together it takes on average at least c
+    answers until the evidence of some stream is c.
     """
 
     def __init__(self) -> None:
         self._sums = [0.0] * len(SHIFTS)
-        # By shift the largest summand, which is the likelihood ratio of a change at its time (Page 1954); and the time.
+        # By shift: the largest summand, the likelihood ratio of a change at its time (Page 1954), and that time.
         self._largest = [(0.0, 0.0)] * len(SHIFTS)
 
     @property
     def evidence(self) -> float:
-        """The Shiryaev-Roberts sum, averaged over `SHIFTS`."""
+        """Every stream's current evidence."""
         return sum(self._sums) / len(self._sums)
 
     @property
@@ -87,8 +87,7 @@ class EDetector:
         return max(self._largest)[1]
 
     def observe(self, worse: bool, allowed: float, at: float = 0.0) -> None:
-        """Take in an answer of time `at` whose probability of being worse ought to be at most `allowed`, between 0 and
-        1."""
+        """Observe an answer of time `at` whose probability of being worse should be at most `allowed`, in (0, 1)."""
         ratios = [likelihood_ratio(worse, allowed, factor) for factor in _FACTORS]
         self._sums = [(s + 1.0) * ratio for s, ratio in zip(self._sums, ratios, strict=True)]
         began = [best if best[0] > 1.0 else (1.0, at) for best in self._largest]
@@ -96,7 +95,7 @@ class EDetector:
 
 
 def likelihood_ratio(worse: bool, allowed: float, factor: float) -> float:
-    """Of odds that are `factor` times those of `allowed`, to those of `allowed`, for one answer.
+    """Return the likelihood ratio of odds `factor` times those of `allowed` to those of `allowed`, for one answer.
 
     Grows with `worse`, so that its mean, for an answer that is worse with probability p, is at most 1 for p <= allowed.
     """
@@ -114,9 +113,9 @@ class _Stream:
         self.excess: float | None = None
 
     def look(self) -> None:
-        """Learn by how much more errors than predicted are usual here from the answers so far. Later looks see more,
-        and never forgive what an earlier one has seen."""
-        # The first look leaves room for one standard error, in which no great shift is lost, and later ones, whose
+        """Learn from the answers so far by how much more errors than predicted are usual for this stream. Later looks
+        use more answers and never allow an excess that an earlier one did not."""
+        # The first look leaves room for one standard error, which hides no great shift, and later ones, whose
         # errors are smaller, for as much, until it is the 99% bound.
         z = min(math.sqrt(2**self.looks), _Z99)
         self.looks += 1
@@ -125,15 +124,15 @@ class _Stream:
 
 
 class ShiftDetector:
-    """Streams of verified answers, by name, each against what was predicted of its answers.
+    """Streams of verified answers, by name, each compared with the predictions for its answers.
 
-    If more of the first `reference`, twice as many, four times as many... answers are worse than predicted, that much
-    more is usual for the stream, and is allowed from then on: what is wrong from the start is no shift. A kind of
-    question that nobody has seen, and that the predictions are wrong about, is noticed before that.
+    If more of the first `reference`, twice as many, four times as many... answers are worse than predicted, the excess
+    counts as usual for the stream and is allowed from then on: predictions that were wrong from the start are no shift.
+    This also covers unfamiliar kinds of questions on which the predictions are wrong.
     """
 
     def __init__(self, settings: ShiftSettings, views: int = 1) -> None:
-        """`views`: in how many streams each answer is taken in; the more, the more evidence an alarm needs."""
+        """`views`: the number of streams that each answer belongs to; more views need more evidence for an alarm."""
         self.settings = settings
         self._needed = views * settings.false_alarm_every
         self._streams: dict[str, _Stream] = {}
@@ -143,10 +142,10 @@ class ShiftDetector:
         return {stream: state.detector.evidence for stream, state in self._streams.items()}
 
     def observe(self, stream: str, worse: bool, predicted: float, at: float = 0.0) -> ShiftAlarm | None:
-        """Take in a verified answer of time `at`, `predicted` its probability of being worse; the alarm, if this one
-        raises it.
+        """Observe a verified answer of time `at`, `predicted` to be worse with this probability; return the alarm that
+        it raises.
 
-        After an alarm the stream starts from nothing, its usual excess included.
+        After an alarm the stream starts over, without its usual excess.
         """
         state = self._streams.setdefault(stream, _Stream())
         allowed = min(max(predicted + (state.excess or 0.0) + self.settings.tolerance, _LEAST), _MOST)

@@ -1,4 +1,4 @@
-"""The monitor: watches a sample of the cheap tiers' answers, off the hot path, and says how good they are."""
+"""The monitor: verify a sample of the cheaper tiers' answers off the hot path, and report their quality."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Knobs of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included."""
+    """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included."""
 
     sampling: SamplingSettings = SamplingSettings()
     upgrade: UpgradeSettings = UpgradeSettings()
@@ -49,11 +49,11 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API shows. `dropped`: offers lost because the monitor fell behind by more than `max_offered`; `spending`
-    is of at most `poll_seconds` ago.
+    """The state shown by the API. `dropped`: offers lost because more than `max_offered` were waiting; `spending` is at
+    most `poll_seconds` old.
 
-    `upgrade_rates` are the sources' view (SPEC QM-04); alarms come of the `evidence_of_shift`, by stream.
-    `acceptance_by_kind`: of the whole traffic, by tier and kind of prompts; `acceptance`: of the sample as it is.
+    `upgrade_rates`: the rule of SPEC QM-04; alarms come from `evidence_of_shift`, by stream. `acceptance_by_kind`: of
+    the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
     """
 
     queue: Depth
@@ -72,10 +72,10 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Monitor:
-    """Samples finished requests, verifies them with the strongest tier at batch priority, stores what it learns.
+    """Samples finished requests, verifies them with the strongest tier at batch priority, and stores what it learns.
 
-    `offer` is all that the request path calls; the rest happens in one task, which keeps its work in the database:
-    after a restart it goes on. `on_alarm` is awaited when the sequential test finds more errors than are usual.
+    The request path calls only `offer`; the rest happens in background tasks that keep their state in the database and
+    continue after a restart. `on_alarm` is awaited when the sequential test finds more errors than usual.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Monitor:
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`fingerprints`: of the tiers as they are now, ascending; stored with what is learned."""
+        """`fingerprints`: of the current tiers, ascending; stored with the labels."""
         self.settings = settings
         self._fingerprints = fingerprints
         self._engine = engine
@@ -109,7 +109,7 @@ class Monitor:
             engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
         )
         self._offers: deque[Record] = deque()
-        # Two loops, so that an answer that takes minutes to verify keeps no offer out of the database.
+        # Two loops, so that a verification that takes minutes delays no offer.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
         self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
         self._spending: Spending | None = None
@@ -121,7 +121,7 @@ class Monitor:
 
     @property
     def panel(self) -> Panel:
-        """Who judges; a verification under way ends with the judge it is at."""
+        """The current judges; a running verification ends with the judge that it has reached."""
         return self._verifier.panel
 
     @panel.setter
@@ -129,12 +129,12 @@ class Monitor:
         self._verifier.panel = panel
 
     async def start(self) -> None:
-        """Begin (or go on with) verifying. Idempotent."""
+        """Start verifying, or continue. Idempotent."""
         await self._intake.start()
         await self._worker.start()
 
     async def close(self) -> None:
-        """Stop at once; offers not yet decided and the verification under way go (back) to the queue. Idempotent."""
+        """Stop at once; undecided offers and the running verification return to the queue. Idempotent."""
         await self._worker.close()
         await self._intake.close()
         try:
@@ -145,10 +145,10 @@ class Monitor:
             self._offers.clear()
 
     def offer(self, record: Record) -> None:
-        """Consider `record` for verification; microseconds, no I/O, never fails (SPEC QM-01)."""
+        """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01)."""
         self._offered += 1
         sampling = self.settings.sampling
-        # The ceilings first: the affordable rates are at most as high, so nothing that they would draw is lost here.
+        # Check the ceilings first: the affordable rates are at most as high, so no possible draw is lost.
         if not may_be_drawn(record, sampling):
             return
         if len(self._offers) >= self.settings.max_offered:
@@ -159,16 +159,17 @@ class Monitor:
 
     @property
     def judged_tiers(self) -> list[int]:
-        """Those below the strongest: whose answers are compared with its own."""
+        """The tiers below the strongest, whose answers are compared with its answers."""
         return [tier.number for tier in self._tiers[:-1]]
 
     async def drain(self) -> None:
-        """Wait until every offer is decided and every verification that can be made now is made."""
+        """Wait until every offer is decided and every verification that is due is done."""
         await self._intake.drain()
         await self._worker.drain()
 
     async def upgrade_rate(self, tier: int | None = None, last: int | None = None) -> UpgradeRate:
-        """Share of the last labelled answers (of `tier`, or of all) that were worse than the strongest tier's."""
+        """Return the share of the last labelled answers (of `tier`, or of all) that were worse than the strongest
+        tier's."""
         upgrade = self.settings.upgrade
         if last is not None:
             upgrade = UpgradeSettings(
@@ -177,8 +178,8 @@ class Monitor:
         return upgrade_rate(await recent_verdicts(self._engine, tier, upgrade.window), upgrade, tier)
 
     async def status(self) -> MonitorStatus:
-        """A snapshot for the API and the dashboard."""
-        # Four at a time: further threads that read SQLite would only make the others wait for the interpreter.
+        """Return a snapshot for the API and the dashboard."""
+        # Four at a time: more threads that read SQLite would only contend for the interpreter.
         (spending, depth), (rates, drift), accepted, inputs = await asyncio.gather(
             self._money(), self._by_tier(), acceptance(self._engine), self._inputs.look()
         )
@@ -210,7 +211,7 @@ class Monitor:
         if not self._offers:
             return False
         record, sampling = self._offers[0], self.settings.sampling
-        # Offers are drawn whatever they are about, so that their mean is that of all answers.
+        # Offers are drawn independently of their content, so their mean is that of all answers.
         self._attention += (attention(record, sampling.least_attention) - self._attention) / _ATTENTION_WINDOW
         spending = msgspec.structs.replace(await self._recent_spending(), attention=self._attention)
         decided = draw(
@@ -219,12 +220,13 @@ class Monitor:
         if decided.sampled and await self._queue.add(record, decided, self._clock()):
             self._sampled += 1
             self._worker.nudge()
-        # Only now, so that a failing database loses no offer.
+        # Remove it only now, so that a failing database loses no offer.
         self._offers.popleft()
         return True
 
     async def _recent_spending(self) -> Spending:
-        """A sum over a day's requests is too dear for every offer; the claim checks the budget again, exactly."""
+        """Return cached spending: the sum over a day is too slow for every offer, and the claim checks the budget
+        exactly."""
         now = self._clock()
         if self._spending is None or now - self._spent_at >= self.settings.poll_seconds:
             self._spending, self._spent_at = await self._queue.spending(now), now
@@ -236,11 +238,11 @@ class Monitor:
         return sum(self._price(number, usage) for number in asked)
 
     async def _verify_one(self) -> bool:
-        """Whether something was done, so that there may be more to do."""
+        """Verify one job; return whether something was done, so that there may be more to do."""
         now = self._clock()
         await self._queue.sweep(now, now - self.settings.expire_seconds)
         loads = [tier.load() for tier in self._tiers]
-        # Batch priority yields inside our cores; a remote tier knows no priorities, so do not join its queue.
+        # Batch priority yields in our own cores; a remote tier has no priorities, so do not join its queue.
         if not loads[-1].healthy or any(load.waiting > 0 for load in loads):
             return False
         job = await self._queue.next_job(now)
@@ -249,7 +251,7 @@ class Monitor:
         try:
             bound = self._verifier.bound_usd(job)
         except AttemptError as error:
-            # Take it, so that the failure counts and a poisoned job cannot block the queue.
+            # Claim it, so that the failure counts and a poisoned job cannot block the queue.
             if await self._queue.claim(job, 0.0, now) == "claimed":
                 await self._fail(job, error)
             return True
@@ -265,7 +267,7 @@ class Monitor:
 
     async def _work_on(self, job: VerificationJob, bound_usd: float) -> None:
         try:
-            # Not beyond the lease: from then on somebody else may be at it, and a starved answer must not hold us up.
+            # Stop at the end of the lease: another replica may take over then, and a starved answer must not block us.
             async with asyncio.timeout(self.settings.lease_seconds):
                 rulings = await self._verifier.verify(job)
             row = await self._learn(job, rulings)
@@ -274,7 +276,7 @@ class Monitor:
         except TimeoutError:
             await self._fail(job, AttemptError(f"took longer than {self.settings.lease_seconds:.0f} s", bound_usd))
         except asyncio.CancelledError:
-            # What the aborted answer cost is not known: at most what was reserved.
+            # The cost of the aborted answer is unknown, but at most the reservation.
             now = self._clock()
             await asyncio.shield(self._queue.give_back(job, "the monitor was stopped", bound_usd, now, now))
             raise

@@ -1,4 +1,4 @@
-"""Follows the stored verdicts, whoever made them, and feeds them to the sequential test that asks for a retraining."""
+"""Feed the stored verdicts, from any replica, to the sequential test that requests retraining."""
 
 import re
 from collections.abc import Sequence
@@ -13,57 +13,58 @@ from classifier.decision import LEARNED_KINDS
 from migrations.tables import audit_events, classifier_versions, routing_decisions, training_rows, verifications
 from quality.monitor.e_detector import ShiftAlarm, ShiftDetector, ShiftSettings
 
-# An answer counts with its tier, and with the complexity class of its prompt.
+# An answer belongs to a stream of its tier and one of its prompt's complexity class.
 VIEWS = 2
-# At least so novel, a prompt counts among those that the classifier does not know yet.
+# From this novelty on, a prompt counts as unfamiliar to the classifier.
 UNFAMILIAR = 0.95
 _ALARM = "quality.alarm"
 _BATCH = 1000
 
 
 def streams_of(tier: int, novelty: float, classes: Sequence[float] | None, *, served: bool = True) -> list[str]:
-    """The streams that a verified answer belongs to, as their alarms name them; at most `VIEWS`.
+    """Return the names of the streams of a verified answer; at most `VIEWS`.
 
-    What a probe says of a tier that did not serve is about the tier, not about how prompts of a class are routed.
-    `classes`: P of the four complexity classes, if they are known.
+    A probe's outcome for a tier that did not serve is about that tier, not about the routing of a class. `classes`: P
+    of the four complexity classes, if known.
     """
     by_tier = f"tier {tier}, {'unfamiliar' if novelty >= UNFAMILIAR else 'familiar'} prompts"
     return [by_tier, f"{likeliest(classes).name} prompts"] if served and classes else [by_tier]
 
 
 def changed_tier(stream: str) -> int | None:
-    """The tier whose answers have changed where that stream alarms; None where it may as well be what is asked."""
+    """Return the tier whose answers must have changed if that stream alarms; None if the prompts may have changed
+    instead."""
     tier = re.fullmatch(r"tier (\d+), familiar prompts", stream)
     return None if tier is None else int(tier[1])
 
 
 async def tier_changes(engine: AsyncEngine) -> dict[int, float]:
-    """By tier, when its answers have last changed, in epoch seconds, as far as alarms said so."""
+    """Return by tier the time (epoch seconds) when its answers last changed, according to alarms."""
     query = select(audit_events.c.details).where(audit_events.c.action == _ALARM).order_by(audit_events.c.created_at)
     async with engine.connect() as connection:
         alarms = (await connection.scalars(query)).all()
     found: dict[int, float] = {}
     for alarm in alarms:
         tier = changed_tier(alarm["stream"])
-        # Alarms of earlier releases name no time.
+        # Alarms of earlier releases have no time.
         if tier is not None and "since" in alarm:
             found[tier] = max(alarm["since"], found.get(tier, 0.0))
     return found
 
 
 def judged_worse(predicted: float, reliability: float | None) -> float:
-    """How often a judge of that balanced accuracy says "worse" where it is true with probability `predicted`."""
+    """Return how often a judge of that balanced accuracy says "worse" if it is true with probability `predicted`."""
     error = 0.0 if reliability is None else 1.0 - reliability
     return error + (1.0 - 2.0 * error) * predicted
 
 
 class ShiftWatch:
-    """Streams are each tier's familiar and unfamiliar prompts, and each class's: what gets worse for one kind of
-    prompts is not hidden by the others. Answers count as they were served, and probes with every tier that they asked.
-    Evidence starts anew when a classifier is promoted.
+    """Streams: each tier's familiar and unfamiliar prompts, and each class's, so that a decline on one kind of prompts
+    is not hidden by the others. Answers count as served, and probes count for every tier that they asked. Evidence is
+    reset when a classifier is promoted.
 
-    All is read back from the database: a restart forgets nothing, and a replica sees the verdicts of all. One that is
-    stored late, behind others that finished after it, is passed over; which ones are does not depend on what they say.
+    All evidence is computed from the database, so that it survives restarts and covers all replicas. A verdict that is
+    stored late, behind verdicts that finished after it, is skipped, whatever it says.
     """
 
     def __init__(self, engine: AsyncEngine, settings: ShiftSettings) -> None:
@@ -74,11 +75,11 @@ class ShiftWatch:
         self._cursor = (0.0, 0)
 
     def evidence(self) -> dict[str, float]:
-        """By stream, as its alarm would name it."""
+        """The evidence by stream, under the name that its alarm would use."""
         return {str(stream): value for stream, value in self._detector.evidence().items()}
 
     async def catch_up(self) -> list[ShiftAlarm]:
-        """Take in the verdicts since the last call; the alarms that they raise and that no replica has stored yet."""
+        """Process the verdicts since the last call; return alarms that no replica has stored yet."""
         await self._begin_anew_after_a_promotion()
         raised: list[ShiftAlarm] = []
         while rows := await self._verdicts():
@@ -104,7 +105,7 @@ class ShiftWatch:
             self._begun, self._cursor = promoted, (promoted, 0)
 
     async def _verdicts(self) -> Sequence[RowMapping]:
-        """The next ones with a label, in the order in which they were finished."""
+        """Return the next labelled verdicts in the order of finishing."""
         finished, number = verifications.c.finished_at, verifications.c.verification_id
         query = (
             select(
@@ -128,9 +129,9 @@ class ShiftWatch:
             )
             .where(
                 verifications.c.label.is_not(None),
-                # Of no version's prediction it says nothing.
+                # Without a version's prediction there is nothing to test.
                 routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
-                # Probes ask every tier, whichever was chosen. Those who complain do not do so at random.
+                # Probes ask every tier, whichever was chosen. User complaints are no random sample.
                 or_(verifications.c.tier == routing_decisions.c.tier, verifications.c.sampled_reason == "probe"),
                 verifications.c.sampled_reason != "feedback",
                 or_(finished > self._cursor[0], and_(finished == self._cursor[0], number > self._cursor[1])),
@@ -142,7 +143,7 @@ class ShiftWatch:
             return (await connection.execute(query)).mappings().all()
 
     async def _store(self, alarm: ShiftAlarm, row: RowMapping) -> bool:
-        """Write the alarm that this verdict raised, unless it is there: after a restart, or from another replica."""
+        """Store the alarm of this verdict unless it exists: after a restart, or from another replica."""
         subject = f"{alarm.stream}, verification {row['verification_id']}"
         known = and_(audit_events.c.action == _ALARM, audit_events.c.subject == subject)
         values: dict[str, Any] = {

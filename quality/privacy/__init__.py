@@ -1,1 +1,1 @@
-"""Erasing a user, and how long things are kept."""
+"""Erase a user's data, and limit how long data are kept."""

@@ -1,4 +1,4 @@
-"""Erasing a user: her rows leave the store, and the classifier versions that remember them are replaced."""
+"""Erase a user: delete the user's rows, and replace the classifier versions that were trained on them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from quality.store.queries import ErasedRows, delete_key_data, record_audit
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """What erasing a user did. `replaced`: the classifier versions without her rows, by those that had them."""
+    """The result of erasing a user. `replaced`: new classifier versions without the user's rows, by old version."""
 
     key_id: str
     rows: ErasedRows
@@ -27,10 +27,10 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 async def erase_user(
     engine: AsyncEngine, registry: ArtefactRegistry, key_id: str, *, actor: str, reason: str, now: float
 ) -> Erased:
-    """Delete everything up to `now` of the user with this key, and write down who wanted it.
+    """Delete all data of the user with this key up to `now`, and audit who requested it.
 
-    Raises `ArtefactError` if a classifier version cannot be read: the rows are gone by then, and the next call or
-    `forget_erased` sees to the versions.
+    Raises `ArtefactError` if a classifier version cannot be read: the rows are deleted by then, and the next call or
+    `forget_erased` replaces the versions.
     """
     rows = await delete_key_data(engine, key_id, now=now)
     await record_audit(
@@ -40,10 +40,10 @@ async def erase_user(
 
 
 async def forget_erased(engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, now: float) -> dict[str, str]:
-    """Replace the versions that remember anybody who was erased lately, those finished since included.
+    """Replace the versions that hold rows of recently erased users, including versions finished since.
 
-    Returns the new versions by the old ones; each has an audit row. A rollout that is under way goes on with the new
-    ones. Raises `ArtefactError`.
+    Return the new versions by the old ones; each has an audit row. A running rollout continues with the new ones.
+    Raises `ArtefactError`.
     """
     async with engine.connect() as connection:
         digests = list((await connection.execute(select(erased_embeddings.c.digest))).scalars())
@@ -66,7 +66,7 @@ async def _write_down(
     actor: str,
     now: float,
 ) -> None:
-    """The new version takes the old one's place among the rows of versions."""
+    """Put the new version in the old one's place in the rows of versions."""
     old, new = names
     columns = classifier_versions.c
     known = await connection.execute(select(columns.version, columns.status).where(columns.version.in_(names)))
@@ -91,7 +91,7 @@ async def _write_down(
 
 
 async def _go_on(connection: AsyncConnection, replaced: Mapping[str, str], now: float) -> None:
-    """The rollout under way is about the new versions; about nothing, where both are the same now."""
+    """Make the running rollout refer to the new versions; end it if both are the same now."""
     under_way = rollouts.c.status == "running"
     for old, new in replaced.items():
         for column in (rollouts.c.version, rollouts.c.incumbent):

@@ -1,4 +1,4 @@
-"""Retention: texts and rows are kept for a while and up to a number, and then deleted, a batch at a time."""
+"""Retention: delete texts and rows by age and number, one batch at a time."""
 
 import asyncio
 import time
@@ -13,20 +13,21 @@ from migrations.tables import erased_embeddings, requests, training_rows, verifi
 from quality.store.database import checkpoint
 
 _DAY = 86_400.0
-# A request may be drawn for verification this long after it was stored; until then its text is needed.
+# A request may be sampled for verification this long after it was stored, so its text is needed until then.
 _GRACE_SECONDS = 60.0
-# The budget of verification counts what was spent in the last day.
+# The verification budget counts the spending of the last day.
 _LEAST_VERIFICATION_SECONDS = _DAY
 _DIGEST_SECONDS = 7 * _DAY
 _LOCK = 0x41494F08  # PostgreSQL advisory lock number: "AIO", 8
 
 
 class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept; None: without limit. Days may be fractions.
+    """What is kept; None: no limit. Days may be fractions.
 
-    `text_days`: messages, answers, verifiers' answers and judges' reasons; with 0 they are kept until the request is
-    verified or passed over, so that only embedding and label stay. `days` and `rows`: requests with their routing, and
-    the verifications of that time. `training_days` and `training_rows`: embeddings with labels. Raises `ValueError`.
+    `text_days`: messages, answers, verifiers' answers and judges' reasons. With 0 they are kept until the request is
+    verified or passed over, so that only embedding and label remain. `days` and `rows`: requests with their routing,
+    and the verifications of that time. `training_days` and `training_rows`: embeddings with labels. Raises
+    `ValueError`.
     """
 
     text_days: float | None = 30.0
@@ -43,7 +44,7 @@ class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows lost their texts, and how many were deleted."""
+    """The number of rows that lost their texts, and of rows deleted."""
 
     texts: int = 0
     requests: int = 0
@@ -52,9 +53,9 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention:
-    """Keeps the store of `engine` within `limits`, whenever `purge` is called.
+    """Keeps the store of `engine` within `limits`; call `purge` regularly.
 
-    Replicas take turns, batch by batch. A batch is one short transaction, found by an index on time.
+    Replicas take turns by batch. A batch is one short transaction that finds its rows by an index on time.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Retention:
         self._clock = clock
 
     async def purge(self) -> Purged:
-        """Delete everything that is beyond the limits now."""
+        """Delete everything beyond the limits."""
         now, limits = self._clock(), self.limits
         texts = 0
         if limits.text_days is not None:
@@ -134,31 +135,31 @@ class Retention:
         return select(key).where(condition).order_by(table.c[at]).limit(self._batch).scalar_subquery()
 
     async def _limit(self, table: Table, days: float | None, rows: int | None, now: float) -> float | None:
-        """The time before which rows go: by their age, and so that `rows` of them are left."""
+        """Return the time before which rows are deleted, by age and so that at most `rows` of them remain."""
         limits = [] if days is None else [now - days * _DAY]
         if rows is not None:
             newest = select(table.c.created_at).order_by(table.c.created_at.desc())
             async with self._engine.connect() as connection:
-                # Counting first, as most of the time nothing is beyond the limit.
+                # Count first, because most of the time nothing is beyond the limit.
                 if (await connection.execute(select(func.count()).select_from(table))).scalar_one() > rows:
                     first_kept = newest.offset(max(rows - 1, 0)).limit(1)
                     limits.append((await connection.execute(first_kept)).scalar_one())
         return max(limits, default=None)
 
     async def _in_batches(self, statement: Any) -> int:
-        """Run `statement` until it finds nothing more; how many rows that were."""
+        """Run `statement` until it finds no more rows; return their number."""
         done = 0
         while True:
             async with self._engine.begin() as connection:
                 if connection.dialect.name == "postgresql":
                     mine = await connection.scalar(text("SELECT pg_try_advisory_xact_lock(:number)"), {"number": _LOCK})
                     if not mine:
-                        return done  # another replica is at it
+                        return done  # another replica is purging
                 count = (await connection.execute(statement)).rowcount
             done += count
             if count < self._batch:
                 return done
-            # Let those who serve write in between.
+            # Let the serving processes write in between.
             await asyncio.sleep(self._pause_seconds)
 
 

@@ -1,1 +1,1 @@
-"""What is kept of a request, as data: records, rows, and what is taken out of texts before they are stored."""
+"""What is stored of a request: records, rows, and redaction of texts before they are stored."""

@@ -1,4 +1,4 @@
-"""Recorded: any request as the ledger keeps it, an answer by a tier or an embedding, told apart by `api`."""
+"""`Recorded`: any request as the ledger keeps it, an answer by a tier or an embedding, distinguished by `api`."""
 
 import msgspec
 
@@ -20,5 +20,5 @@ encoded = msgspec.msgpack.Encoder().encode
 
 
 def decoded(payload: bytes) -> Recorded:
-    """What `encoded` was given. Raises `msgspec.DecodeError`."""
+    """Decode what `encoded` returned. Raises `msgspec.DecodeError`."""
     return (_embedding if _kind.decode(payload).api == "embedding" else _answer).decode(payload)

@@ -1,4 +1,4 @@
-"""The EmbeddingRecord: one request for vectors. No tier answered it, nothing was decided, and it holds no texts."""
+"""The EmbeddingRecord: one request for vectors, without tier, routing decision or texts."""
 
 from typing import Literal
 
@@ -6,9 +6,9 @@ import msgspec
 
 
 class EmbeddingRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that `model`, one of the catalogue's embedding models, answered or began to; see
-    `quality.records.record` for what the fields have in common. `overhead_ms` is the time before the model was
-    asked. Who got no vectors was charged for no tokens."""
+    """One request that `model`, one of the catalogue's embedding models, answered or started; see
+    `quality.records.record` for the shared fields. `overhead_ms` is the time before the model was asked. A request
+    without vectors is charged for no tokens."""
 
     request_id: str
     created_at: float

@@ -1,4 +1,4 @@
-"""The Record: one served request, complete, as it flows from the gateway to journal, database and monitor."""
+"""The Record: one served request, complete, as it goes from the gateway to journal, database and monitor."""
 
 from typing import Any, Literal
 
@@ -12,12 +12,12 @@ CacheUse = Literal["hit", "similar", "shared", "miss"]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier that was tried; failed and escalated attempts are billed for what they generated, and so is a second
+    """One tier that was tried. Failed and escalated attempts are billed for what they generated, and so is a second
     sample that an answer was `compared` with.
 
-    Where the answer was judged by its own evidence: of how much (`stage`; `prefill` in old records), P(no worse) of
-    this very answer by it, and the `reason` why it was escalated or not. `replicas`: those that were asked, where the
-    tier has several.
+    If the answer was judged by its own evidence: the `stage` (`prefill` in old records), P(no worse) of this very
+    answer, and the `reason` for or against escalation. `replicas`: the replicas that were asked, if the tier has
+    several.
     """
 
     tier: int
@@ -32,9 +32,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds. `ttft_ms` counts from arrival to the first text; `overhead_ms` is all time outside the tier.
+    """Milliseconds. `ttft_ms` runs from arrival to the first text; `overhead_ms` is all time outside the tier.
 
-    Of the tier that answered: `queue_ms` and then `prefill_ms` up to the first text, and `decode_ms` to the last.
+    Of the tier that answered: `queue_ms`, then `prefill_ms` to the first text, then `decode_ms` to the last.
     """
 
     route_ms: float
@@ -47,13 +47,13 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. `messages` and `answer` are None where the key's owner did not consent to storing texts, as is
-    `response_format`, the form that the caller asked the answer to have, as OpenAI writes it.
+    """One request. `messages`, `answer` and `response_format` (the requested form, as OpenAI writes it) are None unless
+    the key's owner consented to storing texts.
 
-    `cache`: the answer was a kept one (`hit`, or `similar`: that of another prompt), was being made for somebody else
-    (`shared`), or had to be made (`miss`); None where the cache had no part in it. Of what was not made for this
-    request the tokens are told, and cost nothing. `replica`: the process that answered. `tags`: the caller's
-    `metadata`, which bills are split by.
+    `cache`: the answer was a cached one (`hit`, or `similar`: that of another prompt), came from another caller's
+    running request (`shared`), or had to be made (`miss`); None without a cache. Tokens of an answer that was not made
+    for this request are recorded but cost nothing. `replica`: the process that answered. `tags`: the caller's
+    `metadata`, by which bills are split.
     """
 
     request_id: str
@@ -87,5 +87,5 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_made(self) -> bool:
-        """Whether a tier made the answer for this request, so that it says something about the tier."""
+        """Whether a tier made the answer for this request, so that it is evidence about the tier."""
         return self.cache is None or self.cache == "miss"

@@ -1,4 +1,4 @@
-"""Redaction: what an operator wants to be struck out of texts before anything stores them."""
+"""Redaction: remove what the operator specifies from texts before they are stored."""
 
 import importlib
 import logging
@@ -21,12 +21,12 @@ DROPPED = "[dropped: the redaction failed]"
 
 
 class RedactionError(ValueError):
-    """The redaction that was asked for cannot be had; the message names it and says why."""
+    """The requested redaction cannot be loaded; the message names it and gives the reason."""
 
 
 def load_redaction(named: str) -> Redact:
-    """`module:function`, taking and giving a text, or a file of regular expressions, one per line, whose matches are
-    struck out; empty lines and those that begin with # say nothing. Raises `RedactionError`."""
+    """Load `module:function`, which takes and returns a text, or a file of regular expressions, one per line, whose
+    matches are removed; empty lines and lines starting with # are ignored. Raises `RedactionError`."""
     module, separator, function = named.partition(":")
     if separator and all(part.isidentifier() for part in module.split(".")):
         try:
@@ -40,7 +40,7 @@ def load_redaction(named: str) -> Redact:
 
 
 def patterns_redaction(path: Path) -> Redact:
-    """Strikes out what the regular expressions in `path` match. Raises `RedactionError`."""
+    """Return a redaction that removes the matches of the regular expressions in `path`. Raises `RedactionError`."""
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -64,7 +64,8 @@ def patterns_redaction(path: Path) -> Redact:
 
 
 def redacted(record: Record, redact: Redact) -> Record:
-    """`record` with its texts redacted; without any of them if that fails, as half a conversation may tell the rest."""
+    """Return `record` with its texts redacted, or without all texts if that fails: the rest of a conversation may
+    reveal what one part said."""
     try:
         return msgspec.structs.replace(
             record,
@@ -81,13 +82,13 @@ def redacted(record: Record, redact: Redact) -> Record:
             ],
         )
     except Exception:
-        # The error may hold the text it was about: its kind must do.
+        # The error may contain the text, so only its type is logged.
         log.error("the redaction of request %s failed; its texts are dropped", record.request_id)
         return without_texts(record)
 
 
 def without_texts(record: Record) -> Record:
-    """`record` as if its owner had not consented to storing texts."""
+    """Return `record` as if its owner had not consented to storing texts."""
     attempts = [msgspec.structs.replace(attempt, error=attempt.error and DROPPED) for attempt in record.attempts]
     return msgspec.structs.replace(
         record,
@@ -101,7 +102,7 @@ def without_texts(record: Record) -> Record:
 
 
 def redacted_text(text: str | None, redact: Redact | None) -> str | None:
-    """`text` as it may be stored; None if that cannot be found out."""
+    """Return `text` as it may be stored; None if redaction fails."""
     if text is None or redact is None:
         return text
     try:
@@ -122,7 +123,7 @@ def _checked(function: Callable[[str], Any]) -> Redact:
 
 
 def _every_text(value: Any, redact: Redact) -> Any:
-    """`value` with every text in it redacted, names of fields excepted."""
+    """Return `value` with every text in it redacted, except field names."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):

@@ -1,5 +1,5 @@
-"""Redaction of long texts in a process of its own: an expression can take hours for some text of a megabyte, and holds
-the interpreter while it does."""
+"""Redaction of long texts in a separate process: an expression can take hours on a text of a megabyte, and it blocks
+the interpreter meanwhile."""
 
 import asyncio
 import logging
@@ -17,27 +17,27 @@ from quality.records.redaction import load_redaction, redacted, without_texts
 
 log = logging.getLogger(__name__)
 
-# Records whose texts have fewer characters are redacted at once.
+# Records with fewer characters of text are redacted in this process.
 LONG_CHARS = 2048
-# How long the redaction of one record may take.
+# Time limit for the redaction of one record.
 SECONDS = 5.0
-# What may wait for its turn.
+# The most records that may wait.
 MOST_WAITING_CHARS = 64 << 20
 
 _LENGTH = struct.Struct("<Q")
 
 
 def num_chars(record: Record) -> int:
-    """Of all that a redaction looks at, errors aside."""
+    """Return the number of characters that a redaction reads, errors aside."""
     texts = [message["content"] for message in record.messages or ()]
     form = b"" if record.response_format is None else msgspec.json.encode(record.response_format)
     return sum(map(len, (*texts, record.answer or "", record.reasoning or "", form)))
 
 
 class RedactionProcess:
-    """Redacts records one after another, in a process that the first one starts. `named` as for `load_redaction`.
+    """Redacts records one after another in a process that the first one starts. `named` as for `load_redaction`.
 
-    A record loses its texts where their redaction fails, takes longer than `seconds`, or would wait behind too many
+    A record loses its texts if their redaction fails, takes longer than `seconds`, or would wait behind too many
     others. Belongs to one event loop; `close` it.
     """
 
@@ -48,7 +48,7 @@ class RedactionProcess:
         self._process: subprocess.Process | None = None
 
     async def redacted(self, record: Record) -> Record:
-        """As `quality.records.redaction.redacted`."""
+        """Like `quality.records.redaction.redacted`."""
         chars = num_chars(record)
         if self._waiting_chars + chars > MOST_WAITING_CHARS:
             return _dropped(record, "too many wait for theirs")
@@ -69,14 +69,14 @@ class RedactionProcess:
 
     async def _asked(self, record: Record) -> Record:
         try:
-            # It ends itself after `seconds`; twice as long is for a process that cannot even do that.
+            # The process ends itself after `seconds`; it is killed after twice as long.
             async with asyncio.timeout(2 * self._seconds + 10):
                 answer = await self._exchange(encoded(record))
         except (OSError, EOFError, TimeoutError) as error:
             await self.close()
             return _dropped(record, f"took longer than {self._seconds:g} s, or its process failed ({error!r})")
         except asyncio.CancelledError:
-            # An answer that nobody reads would be the next one's.
+            # An unread answer would be taken for that of the next record.
             await self.close()
             raise
         found = decoded(answer)
@@ -111,8 +111,8 @@ def _dropped(record: Record, why: str) -> Record:
 
 
 def _serve(named: str, seconds: float) -> None:
-    """Redact what comes on the standard input until it ends. The alarm, which ends the process, is obeyed within an
-    expression too."""
+    """Redact what arrives on standard input until it ends. The alarm signal ends the process, even within an
+    expression."""
     redact = load_redaction(named)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     receiving, sending = sys.stdin.buffer, sys.stdout.buffer

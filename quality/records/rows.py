@@ -1,4 +1,4 @@
-"""What is `Recorded` as rows of `requests` and `routing_decisions`, and back."""
+"""Convert `Recorded` to rows of `requests` and `routing_decisions`, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from quality.records.any_record import Recorded
 from quality.records.embedding_record import EmbeddingRecord
 from quality.records.record import Attempt, Record, Timings
 
-# Nothing is generated, nothing decided, and nothing saved: no tier could have done it.
+# Embeddings have no generation, no decision and no saving.
 _NO_ANSWER: dict[str, Any] = {
     "stream": False, "tier": None, "attempts": [], "messages": None, "answer": None, "reasoning": None,
     "response_format": None, "finish_reason": None, "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
@@ -19,7 +19,7 @@ _NO_ANSWER: dict[str, Any] = {
 
 
 def request_row(record: Recorded) -> dict[str, Any]:
-    """The row of `requests`."""
+    """Return the row of `requests`."""
     if isinstance(record, EmbeddingRecord):
         return msgspec.structs.asdict(record) | _NO_ANSWER | {"baseline_cost_usd": record.cost_usd}
     row = {name: getattr(record, name) for name in Record.__struct_fields__ if name not in ("decision", "timings")}
@@ -27,7 +27,7 @@ def request_row(record: Recorded) -> dict[str, Any]:
 
 
 def decision_row(record: Record) -> dict[str, Any]:
-    """The row of `routing_decisions`: the whole decision, with what is filtered by in columns of its own."""
+    """Return the row of `routing_decisions`: the whole decision, with the filtered values in their own columns."""
     decision = record.decision
     prediction = decision.inputs.prediction
     return {
@@ -49,7 +49,7 @@ def decision_row(record: Record) -> dict[str, Any]:
 
 
 def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Recorded:
-    """What `request_row` and `decision_row` were made from; `decision` is not looked at for an embedding."""
+    """Rebuild the record from its `request_row` and `decision_row`; an embedding ignores `decision`."""
     if request["api"] == "embedding":
         return EmbeddingRecord(**{name: request[name] for name in EmbeddingRecord.__struct_fields__})
     timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})

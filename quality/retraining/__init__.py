@@ -1,1 +1,1 @@
-"""Training on stored labels: when it runs, where, and what it gives."""
+"""Train on stored labels: schedule, process, and result."""

@@ -1,4 +1,4 @@
-"""What the retraining job asks of its training process, and the files in which they exchange it."""
+"""The messages between the retraining job and its training process, exchanged as files."""
 
 import msgspec
 
@@ -6,11 +6,11 @@ ORDER, ROWS, RESULT = "order.json", "rows.safetensors", "result.json"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to train. `root_artefact` has the encoder, `incumbent` is to be beaten; both are artefact folders.
+    """What to train. `root_artefact` has the encoder and `incumbent` is the version to beat; both are artefact folders.
 
-    `models`: names of the serving catalogue's models by tier, as the manifest keeps them. Window: ISO 8601 or None.
-    `prior` [4][tiers]: P(good enough) of the catalogue's tiers by class before anything was learned of them. `changes`:
-    by tier, since when its answers are others, in epoch seconds.
+    `models`: names of the serving catalogue's models by tier, for the manifest. Window: ISO 8601 or None. `prior`
+    [4][tiers]: P(good enough) of the catalogue's tiers by class before learning. `changes`: by tier, the time (epoch
+    seconds) since when its answers are different.
     """
 
     root_artefact: str

@@ -18,7 +18,7 @@ NICENESS = 10
 def main(folder: Path) -> None:
     """Carry out the order in `folder`."""
     os.nice(NICENESS)
-    # Imported here, so that reading the maths libraries in is niced work too.
+    # Imported here, so that loading the maths libraries is niced too.
     from quality.retraining.train_candidate import carry_out
 
     order = msgspec.json.decode((folder / ORDER).read_bytes(), type=Order)

@@ -1,5 +1,5 @@
-"""Retraining: from stored outcomes to a classifier that is refused or put on trial, every transition a row with its
-reason. How the trial goes on is `quality.rollout.rollout`'s."""
+"""Retraining: from stored outcomes to a classifier that is refused or put on trial. Every transition is a row with its
+reason. `quality.rollout.rollout` continues the trial."""
 
 import asyncio
 import logging
@@ -42,9 +42,9 @@ Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
 
 
 class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Knobs of a run. `catalogue_fingerprint` and `models` (by tier) say whose outcomes the rows are; `tiers`: their
-    fingerprints (`Catalog.tier_fingerprint`), by which rows are chosen; empty: by their number alone. `prior` as for
-    `Order`; empty: tiers spread evenly. `rollout`, how an accepted candidate comes to serve."""
+    """Settings of a run. `catalogue_fingerprint` and `models` (by tier) identify the catalogue of the rows; `tiers`:
+    fingerprints (`Catalog.tier_fingerprint`) by which rows are selected; empty: by the number of tiers. `prior` as for
+    `Order`; empty: evenly spread tiers. `rollout`: how an accepted candidate is rolled out."""
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
@@ -57,8 +57,8 @@ class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended. `judgement` is a `quality.rollout.promotion_gate.Judgement` as plain data, None if nothing was
-    trained."""
+    """The result of a run. `judgement` is a `quality.rollout.promotion_gate.Judgement` as plain data, None if nothing
+    was trained."""
 
     run_id: str
     outcome: Outcome
@@ -69,7 +69,7 @@ class RetrainResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """The training process's result, read without importing what trains."""
+    """The training process's result, decoded without importing the training code."""
 
     version: str
     path: str
@@ -86,11 +86,11 @@ async def retrain(
     clock: Callable[[], float] = time.time,
     train: Train = run_training_process,
 ) -> RetrainResult:
-    """Train a candidate from all stored rows; its rollout begins if it is better (QM-06, QM-07).
+    """Train a candidate on all stored rows, and start its rollout if it is better (QM-06, QM-07).
 
-    One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. Data on
-    which the last run was made already are "nothing new". Whatever fails is written to the run's row and raised.
-    `train` carries out the order in a folder and leaves the result there.
+    One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. If the data
+    are those of the last run, the result is "nothing new". Any failure is written to the run's row and raised. `train`
+    executes the order in a folder and leaves the result there.
     """
     runs = RetrainRuns(engine, settings.lease_seconds)
     run = await runs.acquire(trigger, clock())
@@ -102,7 +102,7 @@ async def retrain(
     result = await _Retraining(engine, registry, settings, runs, run, on_progress, clock, train).complete()
     if result.outcome != "canary":
         return result
-    # The rollout is in the database: should this fail, whoever advances it next begins here.
+    # The rollout is in the database: if this fails, the next replica to advance it starts here.
     said = await Rollouts(engine, registry, clock=clock).advance()
     if said is not None and said.act == "promote":
         return msgspec.structs.replace(result, outcome="promoted", reason=f"{result.reason}; {said.reason}")
@@ -110,7 +110,7 @@ async def retrain(
 
 
 class _Retraining:
-    """One run, step by step: export, train and judge in a process, decide. Each step is safe to repeat."""
+    """One run, step by step: export, train and judge in a process, decide. Each step is idempotent."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Retraining:
         try:
             await asyncio.wait({keeping, working}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                # The lease is gone, and with it the right to write.
+                # Without the lease this runner may not write.
                 keeping.result()
             return await working
         except Exception as error:
@@ -181,7 +181,7 @@ class _Retraining:
     async def _trained(
         self, incumbent: Path, root: Path, tensors: Tensors, changes: dict[int, float], hashed: str
     ) -> _Trained:
-        """The training process's result; a resumed run takes what its dead runner left, if the data are the same."""
+        """Return the training process's result; a resumed run uses its predecessor's, if the data are the same."""
         folder = self._folder_of(hashed)
         if not (folder / RESULT).is_file():
             start, end = await self._window()
@@ -206,7 +206,7 @@ class _Retraining:
         return trained
 
     async def _decide(self, incumbent: Manifest, trained: _Trained, hashed: str) -> RetrainResult:
-        """Refuse the candidate or begin its rollout, in the transaction that ends the run."""
+        """Refuse the candidate or start its rollout, in the transaction that ends the run."""
         reasons: list[str] = list(trained.judgement["reasons"])
         reasons += await asyncio.to_thread(self._unfit, trained, incumbent)
         now, folder = self._clock(), Path(trained.path)
@@ -244,7 +244,7 @@ class _Retraining:
         )
 
     def _unfit(self, trained: _Trained, incumbent: Manifest) -> list[str]:
-        """Why a server would refuse the candidate, whatever the judgement on it."""
+        """Return why a server would refuse the candidate, whatever the judgement says."""
         if trained.version == incumbent.version:
             return ["the candidate is the incumbent"]
         try:
@@ -278,7 +278,7 @@ class _Retraining:
         await self._runs.finish(connection, self._run, now, action=action, reason=reason, fields=fields)
 
     async def _fail(self, error: Exception) -> None:
-        """Write the failure down; if the lease or the database is gone, somebody else will resume the run."""
+        """Store the failure; if the lease or the database is lost, another runner will resume the run."""
         message = f"{type(error).__name__}: {error}"
         log.error("retraining run %s failed: %s", self._run.run_id, message)
         with suppress(Exception):
@@ -312,7 +312,7 @@ class _Retraining:
         return _iso(first), _iso(last)
 
     def _root_of(self, incumbent: Manifest) -> Path:
-        """The artefact that the line began with: a candidate is made of it and of all stored rows afresh."""
+        """Return the artefact that the lineage started with: every candidate is trained from it on all stored rows."""
         manifest = incumbent
         while manifest.parent is not None:
             manifest = load_manifest(self._registry.folder(manifest.parent))

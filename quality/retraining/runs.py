@@ -1,4 +1,4 @@
-"""Runs of the retraining job as rows: one at a time over all replicas, taken over when their runner dies."""
+"""Runs of the retraining job as rows: one at a time over all replicas, taken over if their runner dies."""
 
 import uuid
 from typing import Any
@@ -12,11 +12,11 @@ from migrations.tables import audit_events, retrain_runs
 
 
 class LeaseLostError(RuntimeError):
-    """Another runner has taken the run over; this one must stop without writing anything."""
+    """Another runner has taken over the run; this one must stop without writing."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that this process holds. `step` and `data_hash` are those of an earlier runner that died, else None."""
+    """A run held by this process. `step` and `data_hash` are those of an earlier runner that died, else None."""
 
     run_id: str
     owner: str
@@ -25,7 +25,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """Another runner is at work."""
+    """Another runner holds the lease."""
 
     run_id: str
     owner: str
@@ -33,7 +33,7 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetrainRuns:
-    """Rows of `retrain_runs`, held by a lease. The schema allows one running row, so a double start is one run."""
+    """Rows of `retrain_runs`, held by a lease. The schema allows one running row, so two starts make one run."""
 
     def __init__(self, engine: AsyncEngine, lease_seconds: float) -> None:
         self._engine = engine
@@ -41,7 +41,7 @@ class RetrainRuns:
         self._owner = f"retrain-{uuid.uuid4().hex}"
 
     async def acquire(self, trigger: str, now: float) -> Run | Busy:
-        """Start a run, take an abandoned one over, or say who is busy."""
+        """Start a run, take over an abandoned one, or return `Busy`."""
         run_id = uuid.uuid4().hex
         row = {
             "run_id": run_id,
@@ -60,15 +60,15 @@ class RetrainRuns:
             return await self._take_over(trigger, now)
 
     async def renew(self, run: Run, now: float) -> None:
-        """Keep the lease. Raises `LeaseLostError`."""
+        """Renew the lease. Raises `LeaseLostError`."""
         await self._write(run, {"lease_until": now + self.lease_seconds})
 
     async def release(self, run: Run, now: float) -> None:
-        """Let go of an unfinished run, so that the next start resumes it at once. Raises `LeaseLostError`."""
+        """Give up an unfinished run, so that the next start resumes it at once. Raises `LeaseLostError`."""
         await self._write(run, {"lease_until": now})
 
     async def advance(self, run: Run, step: str, now: float, fields: dict[str, Any] | None = None) -> None:
-        """Note that `step` is reached, with what is known by now, and audit it. Raises `LeaseLostError`."""
+        """Store that `step` is reached, with the results so far, and audit it. Raises `LeaseLostError`."""
         async with self._engine.begin() as connection:
             known = {"step": step, "lease_until": now + self.lease_seconds, **(fields or {})}
             await self._update(connection, run, known)
@@ -82,7 +82,7 @@ class RetrainRuns:
         await self._audit(connection, now, action, run.run_id, reason, fields.get("metrics"))
 
     async def last_trained_hash(self) -> str | None:
-        """The data hash of the last run that finished; None before the first."""
+        """Return the data hash of the last finished run; None before the first."""
         query = (
             select(retrain_runs.c.data_hash)
             .where(retrain_runs.c.status == "done", retrain_runs.c.data_hash.is_not(None))
@@ -94,7 +94,7 @@ class RetrainRuns:
         return found
 
     async def last_started(self, trigger: str) -> float | None:
-        """When the last run with this trigger started (epoch seconds)."""
+        """Return when the last run with this trigger started (epoch seconds)."""
         query = (
             select(retrain_runs.c.created_at)
             .where(retrain_runs.c.trigger == trigger)
@@ -110,7 +110,7 @@ class RetrainRuns:
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
         if row is None:
-            # It ended between our insert and this look; the next try is a fresh run.
+            # The run ended between our insert and this query; the next try starts a new one.
             return await self.acquire(trigger, now)
         busy = Busy(run_id=row["run_id"], owner=row["owner"], lease_until=row["lease_until"])
         if busy.lease_until > now:

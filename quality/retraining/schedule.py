@@ -1,4 +1,4 @@
-"""The weekly retraining job: one cron entry on APScheduler, caught up after a downtime, refusing to pile up."""
+"""The scheduled retraining job: one cron entry on APScheduler; missed runs are made up for, and runs never overlap."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ LastRun = Callable[[], Awaitable[float | None]]
 
 
 class CronError(ValueError):
-    """The cron expression cannot be understood; the message shows the allowed form."""
+    """The cron expression is invalid; the message shows the allowed form."""
 
 
 class RetrainJob:
     """Calls `run` at the times of `cron` (minute hour day month weekday, UTC; 0 and 7 are Sunday), or never if empty.
 
-    `last_run` gives the epoch seconds of the last scheduled run: one that was due while no process was up is made
-    up for at start. Runs never overlap in this process; between processes the lease of `retrain` sees to it.
+    `last_run` gives the epoch seconds of the last scheduled run: a run that was due while no process was up starts at
+    `start`. Runs never overlap in this process; the lease of `retrain` prevents overlap between processes.
     """
 
     def __init__(self, run: Run, last_run: LastRun, cron: str = WEEKLY) -> None:
@@ -41,7 +41,7 @@ class RetrainJob:
         """Schedule, and run at once if a run was missed. Idempotent."""
         if self._trigger is None or self._scheduler is not None:
             return
-        # First, so that a start that fails here can be tried again.
+        # Do this first, so that a failed start can be repeated.
         last = await self._last_run()
         self._scheduler = AsyncIOScheduler(timezone=UTC)
         self._scheduler.add_job(
@@ -58,7 +58,7 @@ class RetrainJob:
             self.fire_now()
 
     async def close(self) -> None:
-        """Unschedule, and cancel a run under way. Idempotent."""
+        """Unschedule, and cancel a running run. Idempotent."""
         if self._scheduler is not None:
             self._scheduler.shutdown(wait=False)
             self._scheduler = None
@@ -68,12 +68,12 @@ class RetrainJob:
             self._running = None
 
     def next_run(self) -> datetime | None:
-        """When it will run next; None while it is not scheduled."""
+        """The time of the next run; None while not scheduled."""
         job = self._scheduler.get_job(_JOB) if self._scheduler is not None else None
         return job.next_run_time if job is not None else None
 
     def fire_now(self) -> None:
-        """Move the next run to this moment."""
+        """Run now instead of at the next scheduled time."""
         if self._scheduler is None:
             raise RuntimeError("the retraining job is not scheduled; call start() first")
         self._scheduler.modify_job(_JOB, next_run_time=datetime.now(UTC))
@@ -83,16 +83,16 @@ class RetrainJob:
         try:
             await self._run()
         except Exception:
-            # A failed run has its own row and reason; the schedule goes on.
+            # A failed run has its own row and reason; the schedule continues.
             log.exception("the scheduled retraining failed")
         finally:
             self._running = None
 
 
 def cron_trigger(expression: str) -> CronTrigger:
-    """The trigger of a five-field cron expression in UTC. Raises `CronError`.
+    """Return the trigger of a five-field cron expression in UTC. Raises `CronError`.
 
-    APScheduler counts weekdays from Monday = 0, cron from Sunday = 0; the day's number becomes its name.
+    APScheduler counts weekdays from Monday = 0, cron from Sunday = 0, so weekday numbers become names.
     """
     fields = expression.split()
     if len(fields) != 5:
@@ -107,7 +107,7 @@ def cron_trigger(expression: str) -> CronTrigger:
 
 
 def missed(trigger: CronTrigger, last: datetime, now: datetime) -> bool:
-    """Whether `trigger` should have fired after `last` and before `now`."""
+    """Return whether `trigger` should have fired after `last` and before `now`."""
     due = trigger.get_next_fire_time(None, last + timedelta(seconds=1))
     return due is not None and due <= now
 
@@ -119,7 +119,7 @@ def _named_days(weekday: str) -> str:
 
 
 def _expanded(weekday: str) -> list[int]:
-    """Ranges and steps as numbers, because a range of names may not run over the week's end."""
+    """Expand ranges and steps to numbers, because a range of names must not cross the end of the week."""
     numbers: list[int] = []
     for part in weekday.split(","):
         span, _, step = part.partition("/")

@@ -1,4 +1,4 @@
-"""Running the training process from the serving one: started, listened to, and killed with its caller."""
+"""Run the training process from the serving process: start it, read its progress, and end it with its caller."""
 
 import asyncio
 import os
@@ -17,13 +17,13 @@ OnProgress = Callable[[str, float], None]
 
 
 class Train(Protocol):
-    """Carries out the order in `folder`, to which it adds the result, the candidate being in the order's registry."""
+    """Executes the order in `folder` and adds the result there; the candidate goes to the order's registry."""
 
     async def __call__(self, folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
-        """Raises `TrainingProcessError`."""
+        """Execute the order. Raises `TrainingProcessError`."""
 
 
-# One thread each: training must not take the cores that serve.
+# One thread each: training must not take CPU cores from serving.
 _SINGLE_THREADED = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
@@ -31,7 +31,7 @@ _ERROR_LINES = 20
 
 
 class TrainingProcessError(RuntimeError):
-    """The training process failed or ran too long; the message ends with its last words."""
+    """The training process failed or ran too long; the message ends with its last output."""
 
 
 async def run_training_process(folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
@@ -66,7 +66,7 @@ async def run_training_process(folder: Path, on_progress: OnProgress, *, timeout
 
 async def _listen(stream: asyncio.StreamReader, on_progress: OnProgress) -> None:
     async for line in stream:
-        # A library may print what it likes; only progress is ours.
+        # Libraries may print other lines; only progress is ours.
         with suppress(msgspec.MsgspecError):
             progress = msgspec.json.decode(line, type=Progress)
             on_progress(progress.step, progress.share)

@@ -1,8 +1,8 @@
-"""What the training process does: from exported labels to a candidate, which is what they say of the tiers by
-complexity class, and the judgement on it.
+"""The work of the training process: from exported labels to a candidate, which is a table of the tiers by complexity
+class, and the judgement on it.
 
-A candidate is compared as it would route: each row by the cells and heads of the labels in the other folds, the
-incumbent by the labels that it was trained on.
+The comparison simulates routing: the candidate scores each row by the cells and heads of the labels in the other folds,
+the incumbent by the labels that it was trained on.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ Progress = Callable[[str, float], None]
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate in the registry and the judgement on it."""
+    """A candidate in the registry, and the judgement on it."""
 
     version: str
     path: str
@@ -41,7 +41,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
-    """Train and judge on the rows in `rows_file`, as `quality.verification.training_rows.export_rows` gives them.
+    """Train and judge on the rows in `rows_file`, as written by `quality.verification.training_rows.export_rows`.
     Raises `TrainingDataError` or `ArtefactError` for rows or artefacts that do not fit."""
     progress("reading the rows", 0.0)
     tensors = load_file(rows_file)
@@ -60,14 +60,14 @@ def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
 
 
 def _judged(order: Order, folder: Path, tensors: Tensors, labels: Labels, prior: Float) -> Judgement:
-    """The decision about the candidate in `folder`, on the rows that the incumbent was not trained on."""
+    """Judge the candidate in `folder` on the rows that the incumbent was not trained on."""
     incumbent = load_artefact(Path(order.incumbent), order.catalogue_fingerprint)
     learned = incumbent.adequacy if incumbent.kind == "measured" else None
     known = prior if learned is None or learned.shape != prior.shape else learned
     compared = tensors["compare"].astype(np.bool_)
     ours = predicted_in_folds(labels, tensors["fold"], prior)
     theirs = predicted_by(labels.take(~compared), known, labels)
-    # What a tier did before it changed no longer says how often it fails.
+    # Outcomes from before a tier's change do not predict how often it fails now.
     stale = labels.told < np.where(np.isnan(labels.scores), 0, tensors["told"])
     current = replace(labels, scores=np.where(stale, np.float32(np.nan), labels.scores))
     judgement = judge_candidate(
@@ -82,7 +82,7 @@ def _judged(order: Order, folder: Path, tensors: Tensors, labels: Labels, prior:
 
 
 def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
-    """Exported rows as labels; those from before `changes` of their tier count for little."""
+    """Return exported rows as labels; those from before `changes` of their tier get a small weight."""
     model = shipped_complexity()
     weaker = tensors["no_worse"].shape[1]
     decay = np.array([before_change(at, weaker, changes) for at in tensors["at"].tolist()], np.float32)
@@ -98,7 +98,8 @@ def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
 
 
 def predicted_in_folds(labels: Labels, fold: npt.NDArray[np.integer], table: Float) -> Float:
-    """P(as good) [n, tiers - 1] of each label's prompt by the labels of other folds, over `table` [4, tiers - 1]."""
+    """Return P(as good) [n, tiers - 1] of each label's prompt from the labels of other folds, over `table` [4, tiers -
+    1]."""
     found = np.zeros(labels.scores.shape, np.float32)
     for number in np.unique(fold):
         mine = fold == number
@@ -107,7 +108,7 @@ def predicted_in_folds(labels: Labels, fold: npt.NDArray[np.integer], table: Flo
 
 
 def rates_in_folds(labels: Labels, fold: npt.NDArray[np.integer]) -> Float:
-    """[n, tiers - 1]: how often each tier was as good in the other folds, whatever was asked."""
+    """Return [n, tiers - 1]: each tier's rate of good answers in the other folds, whatever the prompt."""
     found = np.zeros(labels.scores.shape, np.float32)
     good = labels.told * np.nan_to_num(labels.scores)
     for number in np.unique(fold):
@@ -117,7 +118,7 @@ def rates_in_folds(labels: Labels, fold: npt.NDArray[np.integer]) -> Float:
 
 
 def predicted_by(known: Labels, table: Float, asked: Labels) -> Float:
-    """P(as good) [n, tiers - 1] of the prompts `asked` by the labels `known`, over `table` [4, tiers - 1]."""
+    """Return P(as good) [n, tiers - 1] of the prompts `asked` from the labels `known`, over `table` [4, tiers - 1]."""
     if not len(known):
         scores: Float = asked.classes @ table
     else:
@@ -133,7 +134,7 @@ def predicted_by(known: Labels, table: Float, asked: Labels) -> Float:
 
 
 def _saved(order: Order, table: Float, labels: int) -> Path:
-    """The artefact that the line began with, with what was learned; the name follows from the content."""
+    """Save the lineage's root artefact with what was learned; its name is derived from the content."""
     root, parent = Path(order.root_artefact), load_manifest(Path(order.incumbent))
     content = [parent.version, order.catalogue_fingerprint, str(order.window_end), str(labels), str(table.tolist())]
     manifest = msgspec.structs.replace(

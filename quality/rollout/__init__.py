@@ -1,1 +1,1 @@
-"""A trained version is judged, tried, promoted, watched and rolled back."""
+"""Judge a trained version, put it on trial, promote it, watch it, and roll it back."""

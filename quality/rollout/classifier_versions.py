@@ -1,4 +1,5 @@
-"""The life of every classifier version as rows: candidate, canary, promoted, refused, rolled back, retired, and why."""
+"""The states of classifier versions as rows: candidate, canary, promoted, refused, rolled back, retired, each with a
+reason."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +14,15 @@ VersionStatus = Literal["candidate", "canary", "promoted", "retired", "refused",
 
 
 class ClassifierVersions:
-    """Rows of `classifier_versions`. Exactly one is promoted: the one the registry's pointer names."""
+    """Rows of `classifier_versions`. Exactly one is promoted: the one that the registry's pointer names."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def ensure(self, manifest: Manifest, folder: Path, now: float) -> None:
-        """Note that `manifest` serves, if its row does not say so: it came with the program or was promoted by hand."""
-        # A transaction that reads first and then writes must hold SQLite's write lock from the beginning.
+        """Store that `manifest` serves, if its row does not say so: it shipped with the program or was promoted by
+        hand."""
+        # A transaction that reads before it writes must hold SQLite's write lock from the start.
         async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
             status = await self._status(connection, manifest.version)
             if status == "promoted":
@@ -31,7 +33,7 @@ class ClassifierVersions:
                 await self._set(connection, manifest.version, {"metrics": manifest.metrics})
 
     async def first_seen(self, connection: AsyncConnection, version: str, folder: Path, now: float) -> None:
-        """In the caller's transaction, note that `version` serves, if it has no row yet."""
+        """In the caller's transaction, store that `version` serves, if it has no row yet."""
         if await self._status(connection, version) is None:
             await self.became(connection, version, folder, "promoted", "was serving when first seen", now)
 
@@ -47,7 +49,7 @@ class ClassifierVersions:
         parent: str | None = None,
         metrics: dict[str, Any] | None = None,
     ) -> None:
-        """In the caller's transaction, write what became of `version`; a promotion retires the one before it."""
+        """In the caller's transaction, store the new state of `version`; a promotion retires the previous version."""
         fields: dict[str, Any] = {"path": str(folder), "status": status, "reason": reason}
         fields |= {name: value for name, value in (("parent", parent), ("metrics", metrics)) if value is not None}
         if status == "promoted":
@@ -64,14 +66,14 @@ class ClassifierVersions:
             await self._set(connection, version, fields)
 
     async def trained(self, version: str, folder: Path, incumbent: str, now: float) -> None:
-        """Note a fresh candidate against `incumbent`; one that has been there before keeps its row."""
+        """Store a new candidate against `incumbent`; a candidate that was stored before keeps its row."""
         async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
             if await self._status(connection, version) is None:
                 reason = "trained, to be decided on"
                 await self.became(connection, version, folder, "candidate", reason, now, parent=incumbent)
 
     async def why_rolled_back(self, connection: AsyncConnection, version: str) -> str | None:
-        """The reason, if live evidence has taken `version` back once."""
+        """Return the reason if live evidence has rolled `version` back before."""
         query = select(classifier_versions.c.reason).where(
             classifier_versions.c.version == version, classifier_versions.c.status == "rolled_back"
         )

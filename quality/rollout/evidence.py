@@ -1,4 +1,4 @@
-"""What live traffic says of a version against the one it replaces: on probes newer than either, and as served."""
+"""Live evidence on a version against the one it replaces: on probes newer than both, and on served answers."""
 
 import asyncio
 
@@ -18,13 +18,13 @@ Files = frozenset[tuple[str, int, int]]
 
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`share` of the requests for a canary, 0: promote at once. Levels are probabilities of error, however often one
-    looks: `stop_level` of ending the trial of a version that does no harm, `rollback_level` of taking back one that was
-    promoted, `promote_level` of finding a loss of `margin` in utility harmless. `live_margin`: by how much more of a
-    canary's answers may be worse. `patience` and `watch_probes` count probes since the beginning; without `promotes` a
-    canary waits for an operator. `prior` [4][tiers]: P(good enough) of the catalogue's tiers by class, of a version
-    that learned nothing of them; empty: tiers spread evenly. Raises `ValueError`.
-    """
+    """`share`: of the requests for a canary, 0: promote at once. Levels are error probabilities that hold under
+    continuous monitoring: `stop_level` of ending the trial of a harmless version, `rollback_level` of rolling back a
+    promoted version that does no harm, `promote_level` of finding a loss of `margin` in utility harmless.
+    `live_margin`: the allowed rise of a canary's share of worse answers. `patience` and `watch_probes` count probes
+    since the start; without `promotes` a canary waits for an operator. `prior` [4][tiers]: P(good enough) of the
+    catalogue's tiers by class, for a version that learned nothing about them; empty: evenly spread tiers. Raises
+    `ValueError`."""
 
     share: float = 0.1
     stop_level: float = 0.05
@@ -49,8 +49,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """`paired`: on probes; `live`: on answers as served. `broken`: why the version cannot serve at all; `problem`: why
-    the two cannot be compared."""
+    """`paired`: on probes; `live`: on served answers. `broken`: why the version cannot serve at all; `problem`: why the
+    two cannot be compared."""
 
     paired: Paired = Paired()
     live: LiveComparison = LiveComparison()
@@ -59,14 +59,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutEvidence:
-    """Looks at the database anew each time, so that whoever looks sees the same; keeps two models loaded."""
+    """Reads the database on every call, so that all replicas see the same; caches two models."""
 
     def __init__(self, engine: AsyncEngine, registry: ArtefactRegistry) -> None:
         self._engine, self._registry = engine, registry
         self._loaded: dict[str, tuple[Files, OutcomeModel]] = {}
 
     async def of(self, version: str, incumbent: str, since: float, settings: RolloutSettings) -> Evidence:
-        """Of all that was stored after `since` (epoch seconds)."""
+        """Return the evidence from everything stored after `since` (epoch seconds)."""
         self._loaded = {name: loaded for name, loaded in self._loaded.items() if name in (version, incumbent)}
         try:
             new = await asyncio.to_thread(self._model, version)
@@ -87,7 +87,7 @@ class RolloutEvidence:
         return Evidence(paired=paired, live=live)
 
     def _model(self, version: str) -> OutcomeModel:
-        """After every check that a server makes, made again whenever a file has changed."""
+        """Load the version with every check that a server makes, again whenever a file has changed."""
         folder = self._registry.folder(version)
         files = frozenset((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
         if version not in self._loaded or self._loaded[version][0] != files:

@@ -1,8 +1,8 @@
-"""A/B experiments: two versions or two tiers, each for a share of the requests, until the evidence or patience ends it
+"""A/B experiments: two versions or two tiers, each for a share of the requests, until evidence or patience ends them
 (SPEC QM-11).
 
-The verdict is on full-ladder probes, which show what either arm would have chosen on the same prompt; what became of
-the requests in each arm is shown beside it. Rows are the truth and the registry's pointer follows, as in
+The verdict rests on full-ladder probes, which show what either arm would have chosen for the same prompt; statistics of
+the requests in each arm are shown with it. The rows are authoritative and the registry's pointer follows, as in
 `quality.rollout.rollout`.
 """
 
@@ -35,18 +35,18 @@ from quality.comparison.paired_outcomes import (
 from quality.rollout.registry_transaction import registry_transaction
 
 ACTOR = "experiment"
-# Of a tie: by how much utility the arms may differ.
+# The largest difference of utility that counts as a tie.
 MARGIN = 0.01
 
 
 class ExperimentError(ValueError):
-    """An experiment that cannot be; the message says why."""
+    """The experiment is not possible; the message says why."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`share` of the requests is split between the arms `a` and `b`. `level`: the probability of finding a difference
-    where none is, however often one looks; after `most_probes` none was found. `prior` as for `RolloutSettings`. Raises
-    `ValueError`."""
+    where there is none, under continuous monitoring; after `most_probes` the result is no difference. `prior` as for
+    `RolloutSettings`. Raises `ValueError`."""
 
     share: float
     a: Arm
@@ -68,7 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an arm's requests: means of their cost and of their time to the end; `verified` of them."""
+    """An arm's requests: mean cost, mean time to the end, and the number `verified`."""
 
     requests: int = 0
     cost_usd: float | None = None
@@ -77,7 +77,7 @@ class ArmStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """`paired`: arm b against arm a on probes. `winner`: the arm that is better, None while none is known to be."""
+    """`paired`: arm b against arm a on probes. `winner`: the better arm, None while undecided."""
 
     paired: Paired = Paired()
     a: ArmStatistics = ArmStatistics()
@@ -87,7 +87,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """One under way; `config` is its plan."""
+    """A running experiment; `config` is its plan."""
 
     experiment_id: str
     name: str
@@ -97,12 +97,13 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def split(self) -> Split:
-        """As servers follow it."""
+        """The split as servers apply it."""
         return Split(experiment_id=self.experiment_id, share=self.config.share, a=self.config.a, b=self.config.b)
 
 
 def concluded(plan: Plan, paired: Paired) -> tuple[ArmName | None, str] | None:
-    """The winner and why, or that there is none; None while the experiment goes on. Either side has half the level."""
+    """Return the winner and the reason, or that there is none; None while the experiment continues. Each side has half
+    the level."""
     seen = f"{paired.probes} probes: b gains {paired.gain:+.4f} (worse {paired.worse:+.4f}, cost {paired.cost:+.4f})"
     if paired.benefit >= 2 / plan.level:
         return "b", f"{plan.b} is better than {plan.a} on {seen}; evidence {paired.benefit:.3g}"
@@ -114,7 +115,7 @@ def concluded(plan: Plan, paired: Paired) -> tuple[ArmName | None, str] | None:
 
 
 class Experiments:
-    """Rows of `experiments`, of which one at most is running."""
+    """Rows of `experiments`, of which at most one is running."""
 
     def __init__(
         self, engine: AsyncEngine, registry: ArtefactRegistry, *, clock: Callable[[], float] = time.time
@@ -122,8 +123,8 @@ class Experiments:
         self._engine, self._registry, self._clock = engine, registry, clock
 
     async def start(self, name: str, plan: Plan, *, actor: str, reason: str) -> str:
-        """Begin; returns its id. Raises `ExperimentError` while another one runs, or for versions that probes cannot
-        compare, and `ArtefactError` for a version that cannot serve."""
+        """Start an experiment; return its id. Raises `ExperimentError` while another one runs or for versions that
+        probes cannot compare, and `ArtefactError` for a version that cannot serve."""
         await asyncio.to_thread(self._choices, plan)
         experiment_id, now = uuid.uuid4().hex[:16], self._clock()
         row = {"experiment_id": experiment_id, "name": name, "status": "running", "config": plan, "reason": reason}
@@ -145,7 +146,7 @@ class Experiments:
         return True
 
     async def advance(self) -> str | None:
-        """Look at the evidence; the reason, if it has ended the experiment, unless another replica was faster."""
+        """Check the evidence; return the reason if it ended the experiment, unless another replica was faster."""
         async with self._engine.connect() as connection:
             running = await self._running(connection)
         if running is None and self._registry.experiment() is None:
@@ -200,7 +201,7 @@ class Experiments:
         return {arm: found.get(arm, ArmStatistics()) for arm in ("a", "b")}
 
     def _choices(self, plan: Plan) -> tuple[Choice, Choice]:
-        """What each arm chooses for a probe. Raises `ArtefactError`."""
+        """Return what each arm chooses for a probe. Raises `ArtefactError`."""
 
         def choice(arm: Arm) -> Choice:
             if arm.version is None:

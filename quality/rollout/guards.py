@@ -1,4 +1,4 @@
-"""What a candidate may not do however well it scores on all prompts together: ruin one kind of them."""
+"""Guards: a candidate must not ruin one kind of prompts, however well it scores on all."""
 
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -12,7 +12,7 @@ from classifier.training.metrics.estimates import MIN_ROWS
 
 Float = npt.NDArray[np.floating]
 
-# By how much a kind of prompts may lose for sure; and with which probability any of them is wrongly found to.
+# The allowed certain loss of a class, and the probability of finding any loss wrongly.
 CLASS_TOLERANCE, CLASS_LEVEL = 0.01, 0.05
 
 
@@ -26,9 +26,10 @@ class ClassGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def class_gains(classes: Float, difference: Float) -> list[ClassGain]:
-    """Gains by most likely class, the worst first, of rows with P of the `classes` [n, 4] and paired `difference` [n].
+    """Return gains by most likely class, the worst first, for rows with P of the `classes` [n, 4] and paired
+    `difference` [n].
 
-    Classes of fewer than `MIN_ROWS` rows say nothing. Bounds hold for all of them together (Bonferroni).
+    Classes with fewer than `MIN_ROWS` rows are left out. The bounds hold for all classes together (Bonferroni).
     """
     if not len(classes):
         return []
@@ -47,7 +48,7 @@ def class_gains(classes: Float, difference: Float) -> list[ClassGain]:
 
 
 def class_reasons(gains: Sequence[ClassGain]) -> list[str]:
-    """The classes that certainly lose."""
+    """Return a reason for each class that certainly loses."""
     return [
         f"loses on the {one.rows} {one.complexity} rows: {one.gain:+.4f}, at most {one.high:+.4f}"
         for one in gains

@@ -1,7 +1,7 @@
-"""What an operator orders about classifier versions: promote one by hand, roll back, put one on trial, end the trial.
+"""Operator commands on classifier versions: promote by hand, roll back, start and stop a canary.
 
-The rows are written first and the pointer last, in one transaction: a database that is away (`SQLAlchemyError`,
-`OSError`) leaves everything as it was.
+The rows are written first and the pointer last, in one transaction: an unavailable database (`SQLAlchemyError`,
+`OSError`) leaves everything unchanged.
 """
 
 import time
@@ -28,8 +28,8 @@ async def promote(
     reason: str,
     prior: list[list[float]] | None = None,
 ) -> str:
-    """Make `version` current, by hand, and watch it; returns the version it replaced. `prior` of the catalogue as for
-    `RolloutSettings`. Raises `ArtefactError` for an unknown one."""
+    """Make `version` current by hand and watch it; return the version it replaced. `prior` of the catalogue as for
+    `RolloutSettings`. Raises `ArtefactError` for an unknown version."""
     registry.folder(version)
     before = registry.current().name
     rollouts = Rollouts(engine, registry)
@@ -46,7 +46,7 @@ async def promote(
 async def rollback(
     engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, reason: str, now: float | None = None
 ) -> str:
-    """Make the previous classifier current again and write down who did it and why; returns its version.
+    """Make the previous classifier current again, audit who did it and why, and return its version.
 
     Raises `ArtefactError` if there is no previous one.
     """
@@ -73,9 +73,9 @@ async def start_canary(
     reason: str,
     prior: list[list[float]] | None = None,
 ) -> None:
-    """Let `version` decide about a `share` of the requests, until the operator ends that or live evidence does.
+    """Let `version` decide on a `share` of the requests, until the operator or live evidence ends it.
 
-    `prior` as for `promote`. Raises `ArtefactError` if that cannot be.
+    `prior` as for `promote`. Raises `ArtefactError` if that is not possible.
     """
     registry.check_canary(version, share)
     rollouts = Rollouts(engine, registry)
@@ -86,7 +86,8 @@ async def start_canary(
 
 
 async def stop_canary(engine: AsyncEngine, registry: ArtefactRegistry, *, actor: str, reason: str) -> str | None:
-    """End the trial, or the watch of what was promoted, which goes on to serve; returns the version, None if none."""
+    """End the trial, or the watch of a promoted version, which continues to serve; return the version, None without
+    one."""
     async with registry_transaction(engine) as connection:
         ended = await Rollouts(engine, registry).end(connection, "stopped", actor=actor, reason=reason)
         orphan = registry.canary()

@@ -1,7 +1,7 @@
-"""Whether a candidate classifier may replace the incumbent.
+"""The promotion gate: may a candidate classifier replace the incumbent?
 
-Its probabilities must be certainly nearer to the outcomes than the incumbent's, and nearer than each tier's own rate,
-which knows nothing of the prompt, by more than a standard error: shuffled labels teach the rates, and no more.
+Its probabilities must be significantly nearer to the outcomes than the incumbent's. They must also be nearer, by more
+than a standard error, than each tier's own rate, which ignores the prompt: shuffled labels teach only the rates.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from quality.rollout.guards import ClassGain, class_gains, class_reasons
 
 Float = npt.NDArray[np.floating]
 
-# Standard errors on either side of an estimate that its interval of 95% spans.
+# Half width of a 95% interval in standard errors.
 _TWO_SIDED = 1.96
 
 
@@ -27,8 +27,8 @@ class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
     """Calibration error of the candidate for one tier on the newer rows.
 
     `allowed` is a perfect model's 95% band plus a tolerance, or the incumbent's own error if that is larger. `sharper`:
-    the candidate's probabilities are certainly nearer to the outcomes than the incumbent's, by squared error (Brier
-    1950), however calibrated either is. A guard must not keep a worse model.
+    the candidate's squared error (Brier 1950) is significantly below the incumbent's, whatever the calibration of
+    either; the guard must not keep a worse model.
     """
 
     tier: int
@@ -41,10 +41,10 @@ class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence and the decision, on the newer rows that the incumbent was not trained on.
 
-    `gain`: by how much the squared error of the candidate's probabilities (Brier 1950, in [0, 1]) is below the
-    incumbent's, paired by row; `over_rates`: below that of the tiers' own rates. None where there are too few rows.
-    `classes`: gains by complexity class, the worst first. `outdated`: by tier whose answers have changed, how many of
-    the new rows are from before and no longer say how often it fails. `reasons` are the refusals; empty means promote.
+    `gain`: the reduction of squared error (Brier 1950, in [0, 1]) against the incumbent, paired by row; `over_rates`:
+    against the tiers' own rates. None with too few rows. `classes`: gains by complexity class, the worst first.
+    `outdated`: by tier whose answers have changed, the number of new rows from before the change. `reasons` are the
+    refusals; empty means promote.
     """
 
     candidate: str
@@ -64,8 +64,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Predicted(NamedTuple):
-    """P(as good) [n, tiers - 1] of n newer rows: the candidate's without having seen the row, the incumbent's, and each
-    tier's own rate."""
+    """P(as good) [n, tiers - 1] of n newer rows: by the candidate without having seen the row, by the incumbent, and by
+    each tier's own rate."""
 
     candidate: Float
     incumbent: Float
@@ -75,7 +75,7 @@ class Predicted(NamedTuple):
 def judge_candidate(
     candidate: OutcomeModel, incumbent: OutcomeModel, new: Labels, predicted: Predicted, *, seed: int = 0
 ) -> Judgement:
-    """The decision about `candidate` on the `new` labels."""
+    """Decide on `candidate` by the `new` labels."""
     errors = [_errors(new.scores, p) for p in predicted]
     gain, over_rates = (_certain(errors[0], other, seed) for other in errors[1:])
     calibration = tier_calibration(new.scores, predicted.candidate, predicted.incumbent, seed)
@@ -97,8 +97,8 @@ def judge_candidate(
 
 
 def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> list[TierCalibration]:
-    """By tier with enough rows, of `ours` against what `theirs` allows; all [n, tiers - 1], `scores` with NaN for what
-    was not observed."""
+    """Return the calibration by tier with enough rows, of `ours` against what `theirs` allows; all [n, tiers - 1],
+    `scores` with NaN for unobserved outcomes."""
     found = []
     for tier in range(1, scores.shape[1] + 1):
         seen = ~np.isnan(scores[:, tier - 1])
@@ -121,7 +121,7 @@ def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> li
 
 
 def calibration_reasons(calibration: Sequence[TierCalibration]) -> list[str]:
-    """The tiers whose probabilities are too far from the outcomes."""
+    """Return a reason for each tier whose probabilities are too far from the outcomes."""
     return [
         f"tier {one.tier}: calibration error {one.error:.3f} on {one.rows} rows is above {one.allowed:.3f}"
         for one in calibration
@@ -130,12 +130,12 @@ def calibration_reasons(calibration: Sequence[TierCalibration]) -> list[str]:
 
 
 def shown(value: Estimate) -> str:
-    """An estimate as reasons print it."""
+    """Format an estimate for reasons."""
     return f"{value.value:+.4f} [{value.low:+.4f}, {value.high:+.4f}]"
 
 
 def _errors(scores: Float, p: Float) -> Float:
-    """[n]: mean squared error over the tiers that were observed on a row."""
+    """Return [n]: mean squared error over the observed tiers of each row."""
     seen = ~np.isnan(scores)
     squared = np.where(seen, (p - np.nan_to_num(scores)) ** 2, 0.0).sum(axis=1)
     found: Float = squared / np.maximum(seen.sum(axis=1), 1)

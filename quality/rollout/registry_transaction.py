@@ -1,4 +1,4 @@
-"""One writer at a time over all replicas, for what the registry's pointer and the rows about it say together."""
+"""One writer at a time over all replicas, for the registry's pointer and the rows about it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +11,10 @@ _REGISTRY_LOCK = 0x41494F04  # PostgreSQL advisory lock number: "AIO", 4
 
 @asynccontextmanager
 async def registry_transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that excludes all others of its kind.
+    """Open a transaction that excludes all others of its kind.
 
-    The pointer is written as its last act: a database that is away leaves the pointer alone, and whoever dies before
-    the commit leaves a pointer that the next `Rollouts.advance` brings back to what the rows say.
+    Write the pointer last: an unavailable database then leaves it unchanged, and after a crash before the commit the
+    next `Rollouts.advance` resets it to what the rows say.
     """
     if engine.dialect.name == "postgresql":
         async with engine.begin() as connection:

@@ -1,8 +1,9 @@
-"""How a classifier version comes to serve: a canary, then all, then a watch; and back, if live evidence says so.
+"""The rollout of a classifier version: a canary, then all traffic, then a watch, and a rollback on live evidence of
+harm.
 
-The row is the truth and the registry's pointer follows it: whoever advances a rollout first decides by the evidence,
-then writes the rows, and last the pointer, in one transaction at a time over all replicas. Should it be killed anywhere
-in between, the next one to advance finds the stage that was committed and brings the pointer there.
+The row is authoritative and the registry's pointer follows it: `advance` decides by the evidence, then writes the rows,
+and last the pointer, in one transaction at a time over all replicas. After a crash at any point the next `advance`
+finds the committed stage and sets the pointer to it.
 """
 
 import time
@@ -27,7 +28,7 @@ ACTOR = "rollout"
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """One under way: `version` is on trial beside `incumbent`, or serves in its place and is watched."""
+    """A running rollout: `version` is on trial next to `incumbent`, or serves in its place and is watched."""
 
     rollout_id: str
     version: str
@@ -40,18 +41,18 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutDecision(msgspec.Struct, frozen=True):
-    """What is to be done about a rollout, and why."""
+    """The next action for a rollout, and the reason."""
 
     act: Literal["go on", "promote", "roll back", "keep"]
     reason: str
 
 
 def decide_rollout(rollout: Rollout, evidence: Evidence) -> RolloutDecision:
-    """The rule, of the evidence alone.
+    """Decide by the evidence alone.
 
-    A canary is rolled back on evidence of harm, by probes or by the answers it gave, at `stop_level` for both together;
-    it is promoted on evidence that it loses less than `margin`, or after `patience` probes without evidence of harm.
-    What was promoted is rolled back on evidence of harm at `rollback_level`, and kept after `watch_probes` probes.
+    A canary is rolled back on evidence of harm, on probes or on its served answers, at `stop_level` for both together.
+    It is promoted on evidence that it loses less than `margin`, or after `patience` probes without evidence of harm. A
+    promoted version is rolled back on evidence of harm at `rollback_level`, and kept after `watch_probes` probes.
     """
     settings, paired, live = rollout.settings, evidence.paired, evidence.live
     if evidence.broken is not None:
@@ -82,7 +83,7 @@ def decide_rollout(rollout: Rollout, evidence: Evidence) -> RolloutDecision:
 
 
 class Rollouts:
-    """Rows of `rollouts`, of which one at most is under way, and the pointer of `registry` that follows them."""
+    """Rows of `rollouts`, of which at most one is running, and the pointer of `registry`, which follows them."""
 
     def __init__(
         self, engine: AsyncEngine, registry: ArtefactRegistry, *, clock: Callable[[], float] = time.time
@@ -92,7 +93,7 @@ class Rollouts:
         self._evidence = RolloutEvidence(engine, registry)
 
     async def running(self, connection: AsyncConnection | None = None) -> Rollout | None:
-        """The one under way."""
+        """Return the running rollout."""
         if connection is None:
             async with self._engine.connect() as opened:
                 return await self.running(opened)
@@ -111,9 +112,9 @@ class Rollouts:
         reason: str,
         stage: Stage = "canary",
     ) -> None:
-        """Put `version` on its way, in the caller's `registry_transaction`; whatever was under way ends.
+        """Start the rollout of `version` in the caller's `registry_transaction`; a running rollout ends.
 
-        The pointer does not know yet: call `project` before the end of the transaction, or `advance` after it.
+        The pointer is not set: call `project` before the end of the transaction, or `advance` after it.
         """
         now = self._clock()
         under_way = await self.running(connection)
@@ -142,7 +143,7 @@ class Rollouts:
         await self._audit(connection, actor, action, version, reason, details)
 
     async def end(self, connection: AsyncConnection, status: End, *, actor: str, reason: str) -> Rollout | None:
-        """End what is under way without a verdict, in the caller's `registry_transaction`, and write who did it."""
+        """End the running rollout without a verdict in the caller's `registry_transaction`, and audit who did it."""
         rollout = await self.close(connection, status, reason=reason)
         if rollout is not None:
             ended = "classifier.canary_stopped" if rollout.stage == "canary" else "classifier.watch_ended"
@@ -150,7 +151,7 @@ class Rollouts:
         return rollout
 
     async def close(self, connection: AsyncConnection, status: End, *, reason: str) -> Rollout | None:
-        """As `end`, where another audit row says it already; a canary is refused then."""
+        """Like `end`, if another audit row says so already; a canary is refused then."""
         rollout = await self.running(connection)
         if rollout is None:
             return None
@@ -160,7 +161,7 @@ class Rollouts:
         return rollout
 
     async def advance(self) -> RolloutDecision | None:
-        """Look at the evidence and do what it says, unless another replica has done it; None without a rollout."""
+        """Check the evidence and act on it, unless another replica has; None without a rollout."""
         rollout = await self.running()
         if rollout is None:
             await self._end_orphan()
@@ -203,11 +204,11 @@ class Rollouts:
             if rollout.stage == "watch":
                 await self._became(connection, rollout.incumbent, "promoted", f"rolled back to: {said.reason}")
             await self._audit(connection, ACTOR, "classifier.rolled_back", rollout.version, said.reason, details)
-            # Of a canary it only ends the trial.
+            # For a canary this only ends the trial.
             self.registry.promote(rollout.incumbent)
 
     def project(self, rollout: Rollout) -> None:
-        """Bring the pointer to what `rollout` says, whatever was left of it."""
+        """Set the pointer to what `rollout` says, from any state."""
         if rollout.stage == "watch":
             self.registry.promote(rollout.version)
             return
@@ -218,7 +219,7 @@ class Rollouts:
             self.registry.start_canary(rollout.version, rollout.share)
 
     async def _end_orphan(self) -> None:
-        """End a trial of which the database knows nothing: whoever began it died before the commit."""
+        """End a trial that the database does not know: its starter crashed before the commit."""
         if self.registry.canary() is None:
             return
         async with registry_transaction(self._engine) as connection:

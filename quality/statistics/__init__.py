@@ -1,1 +1,1 @@
-"""Tests and scores that depend on nothing here."""
+"""Statistical tests and scores."""

@@ -1,4 +1,4 @@
-"""How much two texts have in common: ROUGE-L and BLEU, as their papers define them (SPEC QZ-10)."""
+"""Overlap of two texts: ROUGE-L and BLEU, as their papers define them (SPEC QZ-10)."""
 
 import math
 import re
@@ -17,9 +17,9 @@ _SPLITS = (
 
 
 def rouge_l(candidate: str, reference: str) -> float:
-    """F-measure of the longest common subsequence of lower-case words (Lin 2004, beta 1), 0 to 1.
+    """Return the F-measure of the longest common subsequence of lower-case words (Lin 2004, beta 1), 0 to 1.
 
-    Two texts without any words are alike (1); one against none has nothing in common (0).
+    Two texts without words score 1; one against none scores 0.
     """
     a, b = (_ROUGE_WORD.findall(text.lower()) for text in (candidate, reference))
     if not a or not b:
@@ -29,9 +29,9 @@ def rouge_l(candidate: str, reference: str) -> float:
 
 
 def bleu(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """BLEU-4 of a corpus (Papineni et al. 2002), 0 to 1: `references[i]` are those of `candidates[i]`.
+    """Return BLEU-4 of a corpus (Papineni et al. 2002), 0 to 1: `references[i]` are those of `candidates[i]`.
 
-    Words as the WMT evaluations cut them, case kept, no smoothing: without a common run of four words it is 0.
+    Tokenised as in the WMT evaluations, case-sensitive, without smoothing: without a common 4-gram it is 0.
     """
     found, possible = [0] * _MAX_ORDER, [0] * _MAX_ORDER
     length = expected = 0
@@ -50,9 +50,8 @@ def bleu(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> floa
 
 
 def clipped_matches(words: Sequence[str], references: Sequence[Sequence[str]], order: int) -> tuple[int, int]:
-    """Runs of `order` words that a reference has too, each counted as often as the reference with most of it has it;
-    and all runs.
-    """
+    """Return the number of n-grams of length `order` that a reference has too, each clipped to its largest count in one
+    reference, and the number of all n-grams."""
     runs = _runs(words, order)
     allowed: Counter[tuple[str, ...]] = Counter()
     for reference in references:
@@ -61,7 +60,7 @@ def clipped_matches(words: Sequence[str], references: Sequence[Sequence[str]], o
 
 
 def bleu_words(text: str) -> list[str]:
-    """The words and punctuation marks of a text."""
+    """Return the words and punctuation marks of a text."""
     spaced = f" {text} "
     for pattern, replacement in _SPLITS:
         spaced = pattern.sub(replacement, spaced)

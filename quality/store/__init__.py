@@ -1,1 +1,1 @@
-"""The database: connections, queries, pages of lists."""
+"""The database: connections, migrations, queries and pages of lists."""

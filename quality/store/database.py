@@ -1,4 +1,4 @@
-"""Opening the store: one engine for SQLite or PostgreSQL, and migrations that several replicas may start at once."""
+"""Open the store: one engine for SQLite or PostgreSQL, and migrations that several replicas may start at once."""
 
 import asyncio
 import fcntl
@@ -30,30 +30,30 @@ _DRIVERS = {
 _MIGRATION_LOCK = 0x41494F01  # PostgreSQL advisory lock number: "AIO", 1
 _BUSY_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_S = 5.0
-# SQLSTATE classes of PostgreSQL that blame the data: 22 data exception, 23 integrity constraint violation.
+# SQLSTATE classes of errors in the data: 22 data exception, 23 integrity constraint violation.
 _DATA_SQLSTATES = ("22", "23")
 MOST_INTEGER = 2**63 - 1
 """The largest that an integer column of either database holds."""
 
 
 class DatabaseUrlError(ValueError):
-    """The database URL cannot be used; the message says what is allowed."""
+    """The database URL is invalid; the message says what is allowed."""
 
 
 class SchemaError(RuntimeError):
-    """The database's schema is not one that this version of AIO can migrate."""
+    """This version of AIO cannot migrate the database's schema."""
 
 
 def open_database(url: str) -> AsyncEngine:
-    """Make an engine for `url`; connects on first use. JSON columns take msgspec structs as they are.
+    """Return an engine for `url`, which connects on first use. JSON columns accept msgspec structs.
 
-    SQLite runs in WAL mode (set by `migrate`) with synchronous=FULL: the journal deletes a segment once its
-    records are committed here, so a commit has to survive a power failure. Transactions are deferred: one that
-    will write must write first, otherwise a concurrent writer makes it fail instead of wait; where it has to read
-    first, begin it on `engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")`. Deleted content is overwritten,
-    because erasing a user must leave no text behind.
+    SQLite runs in WAL mode (set by `migrate`) with synchronous=FULL: the journal deletes a segment once its records are
+    committed here, so a commit has to survive a power failure. Transactions are deferred. A transaction that will write
+    must write first, otherwise a concurrent writer makes it fail instead of wait; if it has to read first, begin it on
+    `engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")`. Deleted content is overwritten, because erasing a user
+    must leave no text behind.
 
-    PostgreSQL connections are tested before use, so that an outage costs no request after it has ended.
+    PostgreSQL connections are tested before use, so that no request fails after an outage has ended.
 
     Raises:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
@@ -62,7 +62,7 @@ def open_database(url: str) -> AsyncEngine:
 
 
 async def migrate(url: str) -> str:
-    """Bring the schema to the newest revision and return its name; safe when several replicas start at once.
+    """Migrate the schema to the newest revision and return its name; safe when several replicas start at once.
 
     Raises:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
@@ -73,7 +73,7 @@ async def migrate(url: str) -> str:
 
 
 async def downgrade(url: str, revision: str) -> None:
-    """Take the schema back to `revision` ("base": to nothing), dropping what later revisions added.
+    """Downgrade the schema to `revision` ("base": to an empty one), dropping what later revisions added.
 
     Raises:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
@@ -83,7 +83,7 @@ async def downgrade(url: str, revision: str) -> None:
 
 
 async def current_revision(url: str) -> str | None:
-    """The revision the database is at; None where nothing was migrated yet."""
+    """Return the database's revision; None before the first migration."""
     engine = open_database(url)
     try:
         async with engine.connect() as connection:
@@ -93,7 +93,8 @@ async def current_revision(url: str) -> str | None:
 
 
 def blames_data(error: Exception) -> bool:
-    """Whether trying the same values again is pointless, as opposed to a database that is away, full or unmigrated."""
+    """Return whether repeating the same values is pointless, unlike for a database that is unavailable, full or
+    unmigrated."""
     if isinstance(error, (IntegrityError, DataError, OverflowError)):
         return True
     sqlstate = getattr(getattr(error, "orig", None), "sqlstate", None)
@@ -101,17 +102,17 @@ def blames_data(error: Exception) -> bool:
 
 
 async def checkpoint(engine: AsyncEngine) -> None:
-    """Move SQLite's write-ahead log into its file and empty it, so that deleted content is nowhere any more."""
+    """Move SQLite's write-ahead log into its file and truncate it, so that no copy of deleted content remains."""
     if engine.dialect.name == "sqlite":
         async with engine.execution_options(sqlite_begin=None).connect() as connection:
             await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
 
 
 def head_revision() -> str:
-    """The newest revision this version of AIO knows."""
+    """Return the newest revision that this version of AIO knows."""
     head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
     if head is None:
-        raise SchemaError("no alembic revision was found beside the migrations package: reinstall AIO")
+        raise SchemaError("no alembic revision was found in the migrations package: reinstall AIO")
     return head
 
 
@@ -139,7 +140,7 @@ def _engine(url: URL, *, sqlite_pragmas: Sequence[str]) -> AsyncEngine:
     }
     if url.get_backend_name() == "postgresql":
         return create_async_engine(url, pool_pre_ping=True, connect_args={"timeout": _CONNECT_TIMEOUT_S}, **arguments)
-    # The driver's own habit is to begin transactions before some statements only; we begin them ourselves.
+    # The driver begins transactions only before some statements, so we begin them ourselves.
     engine = create_async_engine(url, connect_args={"isolation_level": None}, **arguments)
     _prepare_sqlite(
         engine, [f"busy_timeout={_BUSY_TIMEOUT_MS}", "synchronous=FULL", "secure_delete=ON", *sqlite_pragmas]
@@ -164,7 +165,7 @@ def _prepare_sqlite(engine: AsyncEngine, pragmas: Sequence[str]) -> None:
 
 def _alembic_config() -> Config:
     config = Config()
-    # A percent sign would be taken for interpolation.
+    # Escape percent signs, which would be read as interpolation.
     config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
     return config
 
@@ -189,9 +190,9 @@ async def _run_alembic(url: str, run: Callable[[Config], None]) -> None:
 
 @asynccontextmanager
 async def _locked_connection(url: URL) -> AsyncIterator[AsyncConnection]:
-    """One transaction that excludes every other migration of this database."""
-    # Switching to WAL does not wait for other connections, hence only here, under the lock file; it lasts.
-    # Rebuilding a table with foreign keys on would cascade into its children.
+    """Open a transaction that excludes every other migration of this database."""
+    # Switching to WAL does not wait for other connections, so do it only here, under the lock file; it is permanent.
+    # With foreign keys on, rebuilding a table would cascade to its children.
     engine = _engine(url, sqlite_pragmas=("journal_mode=WAL", "foreign_keys=OFF"))
     try:
         if url.get_backend_name() == "postgresql":

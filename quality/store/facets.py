@@ -1,4 +1,4 @@
-"""Rows by any combination of columns with few different values: one index finds them all, newest first."""
+"""List rows by any combination of columns with few distinct values; one index serves all combinations, newest first."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,19 +7,18 @@ from sqlalchemy import Table, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 SEPARATOR = "/"
-# SQLite puts at most 500 statements together.
+# SQLite allows at most 500 statements in one compound.
 MOST_AT_ONCE = 200
 LOOKED_THROUGH = 2000
 
 
 class Facets:
-    """The combinations of `columns` that a table's rows have, told apart by its column `facet`: their values with
-    slashes between them, nothing for NULL. Indexes begin with `facet`, and with `owner` and `facet`, and go on with
-    `created_at` and the key.
+    """The combinations of `columns` that a table's rows have, encoded in the column `facet`: their values joined by
+    slashes, empty for NULL. Indexes start with `facet`, and with `owner` and `facet`, followed by `created_at` and the
+    key.
 
     A page of rows by some of the columns is found among the newest rows of all, or else by merging the newest rows of
-    every combination that fits: as many short looks into the index as there are combinations, however rare the rows are
-    and however many others there are.
+    every matching combination: one short index look-up per combination, independent of how rare the rows are.
     """
 
     def __init__(self, table: Table, key: str, columns: Sequence[str], owner: str) -> None:
@@ -28,9 +27,9 @@ class Facets:
         self._table, self._key = table.name, key
 
     async def matching(self, connection: AsyncConnection, chosen: Mapping[str, Any]) -> list[str]:
-        """The combinations in the table that have the values in `chosen`, by column; by a skip scan of the index."""
+        """Return the table's combinations with the values in `chosen`, by column; uses a skip scan of the index."""
         mine = f"{self.owner} = :owner AND" if self.owner in chosen else ""
-        # Names of tables and columns are the schema's own.
+        # Table and column names come from the schema.
         first = f"SELECT t.facet FROM {self._table} AS t WHERE {mine} {{}} ORDER BY t.facet LIMIT 1"  # noqa: S608
         lowest, next_one = first.format("TRUE"), first.format("t.facet > found.facet")
         statement = text(
@@ -45,7 +44,8 @@ class Facets:
     async def among_newest(
         self, connection: AsyncConnection, chosen: Mapping[str, Any], bounds: Mapping[str, Any]
     ) -> list[Any]:
-        """The keys of at most `limit` rows that fit, of the newest `LOOKED_THROUGH` ones alone; `bounds` as below."""
+        """Return the keys of at most `limit` matching rows among the newest `LOOKED_THROUGH` rows; `bounds` as
+        below."""
         order = f"ORDER BY created_at DESC, {self._key} DESC"
         conditions = self._conditions(chosen, bounds)
         among = f"WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -65,9 +65,9 @@ class Facets:
         chosen: Mapping[str, Any],
         bounds: Mapping[str, Any],
     ) -> list[Any]:
-        """The keys of the newest `limit` rows of these combinations.
+        """Return the keys of the newest `limit` rows of these combinations.
 
-        `bounds`: `limit`, and `since`, `until`, or `at` and `last`, the position behind which rows are wanted.
+        `bounds`: `limit`, and `since`, `until`, or `at` and `last`, the position after which rows are wanted.
         """
         if connection.dialect.name == "postgresql":
             given = {"facets": list(facets), **bounds, **self._owner(chosen)}
@@ -80,7 +80,7 @@ class Facets:
         return [key for _, key in found[: bounds["limit"]]]
 
     def _lateral(self, chosen: Mapping[str, Any], bounds: Mapping[str, Any]) -> Any:
-        """`statement` of any number of combinations, planned as one."""
+        """Return `statement` for any number of combinations, planned as one."""
         among = "".join(f" AND {condition}" for condition in self._conditions(chosen, bounds))
         columns, order = f"created_at, {self._key}", f"ORDER BY created_at DESC, {self._key} DESC LIMIT :limit"
         return text(
@@ -89,9 +89,10 @@ class Facets:
         )
 
     def statement(self, facets: Sequence[str], chosen: Mapping[str, Any], bounds: Mapping[str, Any]) -> Any:
-        """What finds times and keys of the newest rows of some combinations, newest first; `bounds` as for `newest`.
+        """Return a query for times and keys of the newest rows of some combinations, newest first; `bounds` as for
+        `newest`.
 
-        SQLite knows no lateral join.
+        SQLite has no lateral join.
         """
         among = "".join(f" AND {condition}" for condition in self._conditions(chosen, bounds))
         columns, order = f"created_at, {self._key}", f"ORDER BY created_at DESC, {self._key} DESC LIMIT :limit"
@@ -108,7 +109,7 @@ class Facets:
         return {"owner": chosen[self.owner]} if self.owner in chosen else {}
 
     def _conditions(self, chosen: Mapping[str, Any], bounds: Mapping[str, Any]) -> list[str]:
-        # The first part of the last one alone is for the index.
+        # The first part of the last condition only serves the index.
         behind = f"created_at <= :at AND (created_at < :at OR {self._key} < :last)"
         known = {"since": "created_at >= :since", "until": "created_at < :until", "at": behind}
         owned = [f"{self.owner} = :owner"] if self.owner in chosen else []

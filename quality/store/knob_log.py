@@ -11,10 +11,10 @@ from migrations.tables import knob_changes
 
 
 class KnobChange(msgspec.Struct, frozen=True, kw_only=True):
-    """`actor` set `knob` of `part` (and of its `model`; None is all of them) from `old_value` to `new_value`.
+    """`actor` set `knob` of `part` (and of its `model`; None is all models) from `old_value` to `new_value`.
 
-    Values are JSON. `kept`: whether it outlasts a restart. `refused` says why nothing was changed; None if it was.
-    `created_at`: epoch seconds. `knob_change_id` is the store's.
+    Values are JSON. `kept`: whether the change survives a restart. `refused`: why nothing was changed, None if it was.
+    `created_at`: epoch seconds. `knob_change_id` is assigned by the store.
     """
 
     created_at: float
@@ -31,7 +31,7 @@ class KnobChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def record_knob_changes(engine: AsyncEngine, changes: Sequence[KnobChange]) -> None:
-    """Write `changes` down, all or none."""
+    """Store `changes`, all or none."""
     rows = [msgspec.structs.asdict(change) for change in changes]
     for row in rows:
         del row["knob_change_id"]
@@ -43,7 +43,7 @@ async def record_knob_changes(engine: AsyncEngine, changes: Sequence[KnobChange]
 async def list_knob_changes(
     engine: AsyncEngine, *, limit: int = 100, before: int | None = None, knob: str | None = None
 ) -> list[KnobChange]:
-    """Newest first; `before` is the id of the last one of the previous page."""
+    """List changes, newest first; `before` is the id of the last one of the previous page."""
     columns = knob_changes.c
     query = select(*columns).order_by(columns.knob_change_id.desc()).limit(limit)
     if before is not None:

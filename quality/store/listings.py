@@ -1,4 +1,4 @@
-"""What can be listed of requests and of the quality loop, and by what."""
+"""The lists of requests and of the quality loop, and their filters."""
 
 from migrations.tables import (
     REQUEST_FACETS,
@@ -15,7 +15,7 @@ from migrations.tables import (
 from quality.store.facets import Facets
 from quality.store.pages import Listing
 
-# Texts of users are shown one row at a time, to whoever asks for that row.
+# Users' texts are shown for one requested row at a time, never in lists.
 REQUESTS = Listing(
     requests,
     "request_id",

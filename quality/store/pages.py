@@ -1,4 +1,4 @@
-"""Pages of what the quality loop stored, newest first: found by an index, read on from where the last one ended."""
+"""Pages of stored rows, newest first, found by an index and continued by a cursor."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ MOST = 1000
 
 
 class PageError(ValueError):
-    """A cursor that no page gave, or a limit out of range; `param` names it."""
+    """The cursor comes from no page, or the limit is out of range; `param` names the parameter."""
 
     def __init__(self, message: str, param: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class PageError(ValueError):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` is the cursor of the page after this one, None after the last."""
+    """`next` is the cursor of the following page, None after the last."""
 
     rows: list[dict[str, Any]]
     next: str | None
@@ -32,9 +32,9 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class Listing:
     """How rows of a table are listed: by `created_at` and then `key`, without the columns in `hidden`.
 
-    `filters` may be asked for by value. Each combination of them needs an index with `created_at` behind it, so that a
-    page costs the same however many rows there are; `tests/quality` holds every one of them to that. Where there are
-    too many combinations for that, `facets` finds the rows.
+    `filters` are columns to filter by value. Each combination of them needs an index that continues with `created_at`,
+    so that a page costs the same for any number of rows; tests in `tests/quality` check each of them. If there are too
+    many combinations for that, `facets` finds the rows.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Listing:
 
     @property
     def columns(self) -> list[str]:
-        """The names of what a page's rows show."""
+        """The names of the columns that a page shows."""
         return [column.name for column in self._shown]
 
     def kind(self, column: str) -> type[int] | type[str]:
-        """Of what type the values of a column are: numbers, or texts of some sort."""
+        """Return the type of a column's values: numbers, or some sort of text."""
         return int if isinstance(self.table.c[column].type, Integer) else str
 
     def query(
@@ -70,7 +70,7 @@ class Listing:
         cursor: str | None = None,
         limit: int = 100,
     ) -> Any:
-        """The statement for a page and the first row after it; `chosen` by column, times in epoch seconds, `since`
+        """Return the query for a page and the first row after it; `chosen` by column, times in epoch seconds, `since`
         inclusive, `until` exclusive. Raises `PageError`."""
         if not 1 <= limit <= MOST:
             raise PageError(f"limit is {limit}; it must lie between 1 and {MOST}", "limit")
@@ -82,12 +82,12 @@ class Listing:
             conditions.append(created < until)
         if cursor is not None:
             at, last = self._position(cursor)
-            # The first part alone is for the index; together they are the rows behind that position.
+            # The first part only serves the index; together they select the rows after that position.
             conditions.append(and_(created <= at, or_(created < at, key < last)))
         return select(*self._shown).where(*conditions).order_by(created.desc(), key.desc()).limit(limit + 1)
 
     async def page(self, engine: AsyncEngine, chosen: Mapping[str, Any], *, limit: int = 100, **bounds: Any) -> Page:
-        """The rows that `query` finds. Raises `PageError`."""
+        """Return the rows that `query` finds. Raises `PageError`."""
         query = self.query(chosen, limit=limit, **bounds)
         async with engine.connect() as connection:
             if self.facets is not None and not self.facets.columns.isdisjoint(chosen):
@@ -98,7 +98,7 @@ class Listing:
         return Page(rows=rows, next=self.cursor_of(rows[-1]) if more else None)
 
     def cursor_of(self, row: Mapping[str, Any]) -> str:
-        """Of the page that begins after this row."""
+        """Return the cursor of the page that starts after this row."""
         return f"{row['created_at']!r}:{row[self._key]}"
 
     async def _by_facets(
@@ -115,7 +115,7 @@ class Listing:
         if cursor is not None:
             given["at"], given["last"] = self._position(cursor)
         bounds = {name: value for name, value in given.items() if value is not None}
-        # What is common is common among the newest rows; what is not has few combinations.
+        # Common values are found among the newest rows; rare values have few combinations.
         keys = await facets.among_newest(connection, chosen, bounds)
         if len(keys) <= limit:
             keys = await facets.newest(connection, await facets.matching(connection, chosen), chosen, bounds)
@@ -123,7 +123,7 @@ class Listing:
         return select(*self._shown).where(key.in_(keys)).order_by(self.table.c.created_at.desc(), key.desc())
 
     async def one(self, engine: AsyncEngine, key: Any) -> dict[str, Any] | None:
-        """The whole row, hidden columns too."""
+        """Return the whole row, hidden columns included."""
         query = select(*self._whole).where(self.table.c[self._key] == key)
         async with engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()

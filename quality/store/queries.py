@@ -1,4 +1,4 @@
-"""Queries over the store: requests and their costs, erasing a user, and the audit trail."""
+"""Queries over the store: requests and their costs, erasure of a user, and the audit trail."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,8 @@ _ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
 
 
 class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests to list; None does not filter. `since` is inclusive, `until` exclusive (epoch seconds)."""
+    """Filters of the list of requests; None does not filter. `since` is inclusive, `until` exclusive (epoch
+    seconds)."""
 
     tier: int | None = None
     key_id: str | None = None
@@ -42,7 +43,7 @@ class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows erasing a user deleted."""
+    """The numbers of rows deleted by erasing a user."""
 
     requests: int
     verifications: int
@@ -52,9 +53,9 @@ class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def insert_records(connection: AsyncConnection, records: Sequence[Recorded]) -> None:
-    """Store `records` in the caller's transaction; those already stored are left as they are.
+    """Store `records` in the caller's transaction; records that are already stored stay unchanged.
 
-    Records of a user who has been erased since they were made are dropped.
+    Records of a user who was erased after they were made are dropped.
     """
     if connection.dialect.name == "postgresql":
         # Either the erasure sees these rows, or they see the erasure.
@@ -62,7 +63,7 @@ async def insert_records(connection: AsyncConnection, records: Sequence[Recorded
     await connection.execute(_insert_if_absent(connection, requests), [request_row(r) for r in records])
     if decisions := [decision_row(r) for r in records if isinstance(r, Record)]:
         await connection.execute(_insert_if_absent(connection, routing_decisions), decisions)
-    # Almost always there are none. A list of every batch's ids would be another statement for each length of it, and
+    # Almost always there are none. A list of ids would be a different statement for each batch size, and
     # connections keep what they have prepared.
     oldest = min((record.created_at for record in records), default=0.0)
     marks = select(erasures.c.key_id, erasures.c.erased_at).where(erasures.c.erased_at >= oldest)
@@ -72,7 +73,7 @@ async def insert_records(connection: AsyncConnection, records: Sequence[Recorded
 
 
 async def get_request(engine: AsyncEngine, request_id: str) -> Recorded | None:
-    """The stored record; None if there is none (`Ledger.find` also knows those not stored yet)."""
+    """Return the stored record, or None (`Ledger.find` also knows records that are not stored yet)."""
     found = await _records(engine, _select_records().where(requests.c.request_id == request_id))
     return found[0] if found else None
 
@@ -84,7 +85,7 @@ async def list_requests(
     limit: int = 100,
     before: tuple[float, str] | None = None,
 ) -> list[Recorded]:
-    """Newest first; `before` is (created_at, request_id) of the last record of the previous page."""
+    """List requests, newest first; `before` is (created_at, request_id) of the last record of the previous page."""
     filters = filters or RequestFilters()
     columns = requests.c
     query = _select_records().order_by(columns.created_at.desc(), columns.request_id.desc()).limit(limit)
@@ -97,7 +98,7 @@ async def list_requests(
         query = query.where(columns.created_at < filters.until)
     if before is not None:
         created_at, request_id = before
-        # The first condition is implied; with it the index on time can be used.
+        # The first condition is implied, but allows the index on time to be used.
         query = query.where(
             columns.created_at <= created_at,
             (columns.created_at < created_at) | (columns.request_id < request_id),
@@ -106,12 +107,11 @@ async def list_requests(
 
 
 async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:
-    """Erase everything stored of a user up to `now`, and drop on arrival what journals still hold of her.
+    """Delete everything stored of a user up to `now`, and drop the user's records that still arrive from journals.
 
-    Of her training rows the digests of their embeddings stay for a while, by which artefacts that remember them are
-    found (`quality.privacy.erase_user`). Call `Ledger.flush` first, so that no text remains in this process's journal
-    files either. SQLite overwrites
-    the deleted content in its file and log; PostgreSQL reclaims it by its own vacuum.
+    The digests of the user's training embeddings stay for a while, to find artefacts that hold them
+    (`quality.privacy.erase_user`). Call `Ledger.flush` first, so that no text remains in this process's journal files.
+    SQLite overwrites the deleted content in its file and log; PostgreSQL reclaims it by its own vacuum.
     """
     async with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
@@ -123,7 +123,7 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
         )
         await _keep_digests(connection, key_id, now)
         counts = {}
-        # Decisions go with their requests, contents with their files, and lines with their batches.
+        # Decisions are deleted with their requests, contents with their files, and lines with their batches.
         for table in (training_rows, verifications, requests, files, batches):
             mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
             counts[table.name] = (await connection.execute(mine)).rowcount
@@ -149,7 +149,7 @@ async def record_audit(
     engine: AsyncEngine, *, at: float, actor: str, action: str, subject: str, reason: str | None = None,
     details: Any = None,
 ) -> None:  # fmt: skip
-    """Write down that `actor` did `action` to `subject`; `details` is any JSON value or struct."""
+    """Store an audit row: `actor` did `action` to `subject`; `details` is any JSON value or struct."""
     row = {
         "created_at": at, "actor": actor, "action": action, "subject": subject, "reason": reason, "details": details,
     }  # fmt: skip

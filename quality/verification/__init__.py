@@ -1,1 +1,1 @@
-"""A sample of answers is drawn, queued and compared with the strongest tier's; users' words and reviews."""
+"""Sample answers, queue them, and compare them with the strongest tier's; user feedback and reviews."""

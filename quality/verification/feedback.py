@@ -1,4 +1,4 @@
-"""What users say of answers: the strongest label there is, stored at once and learned from (DESIGN §5)."""
+"""Feedback and reviews of answers: the strongest kind of label, stored at once and used for training (DESIGN §5)."""
 
 import logging
 import time
@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import delete, or_, select
+from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import audit_events, training_rows, verifications
+from migrations.tables import audit_events, requests, training_rows, verifications
 from quality.judges.exact import ExactJudge
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, Redact, redacted_text
@@ -24,9 +24,9 @@ _SOURCE = "feedback"
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
-    """`score` in [0, 1], from useless to all that was wanted; `correction`: what the answer should have said.
+    """`score` in [0, 1], from useless to everything wanted; `correction`: what the answer should have been.
 
-    `comment` is for people to read.
+    `comment` is only read by people.
     """
 
     score: float | None = None
@@ -35,7 +35,7 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedbackTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made of it. `learned`: it is a row that the next training uses; `reason` says why, or why not."""
+    """The effect of feedback. `learned`: it became a row for the next training; `reason` says why, or why not."""
 
     request_id: str
     tier: int
@@ -45,9 +45,11 @@ class FeedbackTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedbackDesk:
-    """Takes feedback on recorded requests of a ladder of `tiers`; a later word on a request replaces the one before.
+    """Stores feedback on recorded requests of a ladder of `tiers`; later feedback on a request replaces earlier
+    feedback.
 
-    A verification that waits for the request is spared, and what an earlier one taught is forgotten: users know better.
+    A verification that waits for the request is cancelled, and the labels of an earlier one are removed: feedback is
+    more reliable.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class FeedbackDesk:
         redact: Redact | None = None,
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
-        """`fingerprints`: of the tiers as they are now, ascending; stored with what is learned."""
+        """`fingerprints`: of the current tiers, ascending; stored with the labels."""
         self._engine = engine
         self._fingerprints = fingerprints
         self._encode = encode
@@ -68,9 +70,9 @@ class FeedbackDesk:
         self._redact = redact
 
     async def take(self, record: Record, feedback: Feedback, reviewer: str | None = None) -> FeedbackTaken:
-        """Store what the user says of `record`'s answer. Raises `ValueError` for a feedback that says nothing.
+        """Store the user's feedback on `record`'s answer. Raises `ValueError` for empty feedback.
 
-        `reviewer`: the operator who says so in the user's place, which is an audit event with what was so before.
+        `reviewer`: the operator who gives it instead of the user, which is audited with the previous feedback.
         """
         good, why = await _verdict(record, feedback, "user" if reviewer is None else "reviewer")
         learned = await self._training_row(record, good)
@@ -96,7 +98,7 @@ class FeedbackDesk:
         self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, why: str, reviewed: bool
     ) -> Any:
         now = self._clock()
-        # Texts are kept only of requests whose texts are.
+        # Store texts only if the request's texts are stored.
         correction, comment = (
             redacted_text(said, self._redact) if record.messages else None
             for said in (feedback.correction, feedback.comment)
@@ -113,7 +115,7 @@ class FeedbackDesk:
             "finished_at": now,
         }
         if reviewed and correction is None:
-            # What the reviewer compared the answer with stays.
+            # Keep the text that the reviewer compared the answer with.
             del verdict["verifier_answer"]
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         row = insert(verifications).values(
@@ -129,7 +131,7 @@ class FeedbackDesk:
             created_at=now,
             **verdict,
         )
-        # One that is being worked on ends as it will: its money must be booked.
+        # A running verification is left to end, because its cost must be booked.
         free = or_(verifications.c.status != "pending", verifications.c.owner.is_(None))
         return row.on_conflict_do_update(
             index_elements=[verifications.c.request_id, verifications.c.tier], set_=verdict, where=free
@@ -184,7 +186,7 @@ class FeedbackDesk:
 
 
 async def _verdict(record: Record, feedback: Feedback, who: str) -> tuple[bool, str]:
-    """Whether the answer was good enough, and why. A correction that can be checked speaks for itself."""
+    """Return whether the answer was good enough, and why. A correction that can be checked decides alone."""
     if feedback.correction is not None and record.messages and record.answer:
         said = await ExactJudge().judge(
             prompt=prompt_text(record.messages), answer=record.answer, reference_answer=feedback.correction
@@ -196,3 +198,20 @@ async def _verdict(record: Record, feedback: Feedback, who: str) -> tuple[bool, 
     if feedback.correction is None:
         raise ValueError("feedback needs a score or a correction")
     return False, f"the {who} corrected the answer"
+
+
+async def reviewable(engine: AsyncEngine, numbers: Sequence[int]) -> set[int]:
+    """Return those of these verifications that are about the served answer and have both answers' texts stored."""
+    v = verifications.c
+    query = (
+        select(v.verification_id)
+        .join(requests, and_(requests.c.request_id == v.request_id, requests.c.tier == v.tier))
+        .where(
+            v.verification_id.in_(numbers),
+            v.verifier_answer.is_not(None),
+            requests.c.messages.is_not(None),
+            requests.c.answer.is_not(None),
+        )
+    )
+    async with engine.connect() as connection:
+        return set(await connection.scalars(query))

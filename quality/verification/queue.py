@@ -27,7 +27,7 @@ from quality.estimates.upgrade_rate import newest_verifications
 from quality.records.record import Record
 from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
 
-# What the rows of one request's rulings have in common.
+# The columns shared by the rows of one request's rulings.
 _SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "attempts", "created_at")
 _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 
@@ -47,7 +47,7 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finished verification says of one tier; `label` None with a reason where nothing may be learned."""
+    """The result of a verification for one tier; `label` is None, with a reason, if nothing may be learned."""
 
     tier: int
     model: str
@@ -63,8 +63,8 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of rows that wait, and, of the newest `quality.estimates.upgrade_rate.NEWEST`, of those done, failed, and
-    done with a label."""
+    """Counts of waiting rows, and among the newest `quality.estimates.upgrade_rate.NEWEST` rows of those done, failed,
+    and done with a label."""
 
     pending: int
     done: int
@@ -73,10 +73,10 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerificationQueue:
-    """Rows of `verifications`. A row is worked on by whoever holds its lease; only the holder may finish it.
+    """Rows of `verifications`. The holder of a row's lease works on it, and only the holder may finish it.
 
-    Money: claiming reserves the most an attempt can cost in the same exclusive transaction that checks the budget,
-    so that what is spent and reserved never passes the share of the serving cost (SPEC QM-10), whatever the number of
+    Money: claiming reserves the most that an attempt can cost, in the same exclusive transaction that checks the
+    budget. So spending plus reservations never exceed the share of the serving cost (SPEC QM-10), for any number of
     replicas. The reservation of an attempt whose worker died counts as spent, because it may have been.
     """
 
@@ -90,9 +90,9 @@ class VerificationQueue:
         self.owner = f"monitor-{uuid.uuid4().hex}"
 
     async def add(self, record: Record, drawn: Draw, now: float) -> bool:
-        """Make `record` wait for its verification; False if it did already or its user's data was erased.
+        """Queue `record` for verification; False if it was queued before or its user's data was erased.
 
-        Until it is known what other tiers have to be judged, the row is the served tier's.
+        The row is that of the tier that served, until the other tiers to judge are known.
         """
         row = {
             "request_id": record.request_id,
@@ -117,7 +117,7 @@ class VerificationQueue:
             return bool((await connection.execute(statement)).rowcount)
 
     async def next_job(self, now: float) -> VerificationJob | None:
-        """The oldest job that could be claimed now. A job waits until the ledger has stored its request."""
+        """Return the oldest job that could be claimed now. A job waits until the ledger has stored its request."""
         columns = (
             verifications.c.verification_id,
             verifications.c.request_id,
@@ -143,7 +143,7 @@ class VerificationQueue:
     async def claim(
         self, job: VerificationJob, bound_usd: float, now: float
     ) -> Literal["claimed", "taken", "no budget"]:
-        """Take the lease of `job` and reserve `bound_usd` for it, if both are to be had."""
+        """Take the lease of `job` and reserve `bound_usd` for it, if both are available."""
         async with self._exclusive() as connection:
             spending = await self._spending(connection, now)
             if not admits(spending, bound_usd, job.purpose, self.sampling):
@@ -168,7 +168,7 @@ class VerificationQueue:
     async def finish(
         self, job: VerificationJob, rulings: Sequence[Ruling], training_row: Mapping[str, Any] | None, now: float
     ) -> bool:
-        """Write a row per ruling and what may be learned from them, at once; False if the lease was lost meanwhile."""
+        """Write a row per ruling and the training row in one transaction; False if the lease was lost."""
         own, *others = map(msgspec.structs.asdict, rulings)
         cost_usd = own.pop("cost_usd")
         async with self._engine.begin() as connection:
@@ -199,7 +199,7 @@ class VerificationQueue:
             return True
 
     async def give_back(self, job: VerificationJob, error: str, cost_usd: float, retry_at: float, now: float) -> None:
-        """End a failed attempt: the row waits until `retry_at`, or fails for good after the last attempt."""
+        """End a failed attempt: the row waits until `retry_at`, or fails permanently after the last attempt."""
         last = job.attempts + 1 >= self._max_attempts
         async with self._engine.begin() as connection:
             await connection.execute(
@@ -218,7 +218,8 @@ class VerificationQueue:
             )
 
     async def sweep(self, now: float, expire_before: float) -> int:
-        """Fail what nobody will finish: rows from before `expire_before`, and those whose last attempt died."""
+        """Fail rows that no worker will finish: those from before `expire_before`, and those whose last attempt
+        died."""
         hopeless = and_(
             self._free(now),
             or_(verifications.c.attempts >= self._max_attempts, verifications.c.created_at < expire_before),
@@ -240,12 +241,12 @@ class VerificationQueue:
             return swept.rowcount
 
     async def spending(self, now: float) -> Spending:
-        """What the trailing window's serving and verifying cost."""
+        """Return the serving and verification cost of the trailing window."""
         async with self._engine.connect() as connection:
             return await self._spending(connection, now)
 
     async def depth(self) -> Depth:
-        """How many rows wait; how many of the newest are done, failed, and done with a label."""
+        """Count the waiting rows, and among the newest those done, failed, and done with a label."""
         newest = newest_verifications().c
         waiting = select(func.count()).where(verifications.c.status == "pending")
         ended: Select[Any] = select(newest.status, func.count(), func.count(newest.label)).group_by(newest.status)
@@ -266,11 +267,11 @@ class VerificationQueue:
         probe = (verifications.c.sampled_reason == "probe").label("probe")
         usd = func.sum(verifications.c.cost_usd + verifications.c.reserved_usd).label("usd")
         ended = verifications.c.finished_at
-        # In halves, as PostgreSQL reads no index alone for an OR, and at once, as rows move from one to the other.
+        # Two halves, because PostgreSQL uses no index for an OR; one statement, because rows move between them.
         halves = (select(probe, usd).where(half).group_by(probe) for half in (ended.is_(None), ended > since))
         spent = union_all(*halves).subquery().c
         committed = select(spent.probe, func.sum(spent.usd)).group_by(spent.probe)
-        # What users say of their own accord has no price. No condition, for which SQLite would read all rows of it.
+        # User feedback costs nothing. It is no condition of the query, for which SQLite would read all of its rows.
         paid = and_(verifications.c.status == "done", verifications.c.sampled_reason != "feedback")
         done = case((paid, verifications.c.request_id)).label("done")
         verified = select(probe, done).where(ended > since).distinct().subquery().c
@@ -296,7 +297,7 @@ class VerificationQueue:
         return and_(self._free(now), verifications.c.attempts < self._max_attempts)
 
     def _held(self, job: VerificationJob) -> ColumnElement[bool]:
-        # The number of attempts fences off an earlier attempt of our own that lost its lease.
+        # The attempt number excludes an earlier attempt of this process that lost its lease.
         return and_(
             verifications.c.verification_id == job.verification_id,
             verifications.c.status == "pending",
@@ -306,7 +307,7 @@ class VerificationQueue:
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[AsyncConnection]:
-        """One transaction at a time over all replicas, because budget check and reservation belong together."""
+        """Open one transaction at a time over all replicas, because budget check and reservation must be atomic."""
         if self._engine.dialect.name == "postgresql":
             async with self._engine.begin() as connection:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _CLAIM_LOCK})

@@ -1,4 +1,4 @@
-"""Which answers are verified: repeatable draws by request id, under ceilings and within a budget."""
+"""Which answers are verified: reproducible draws by request id, under ceilings and within a budget."""
 
 import hashlib
 from typing import Literal, TypeVar
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from quality.records.record import Record
 
 _PERSON = b"aio-sampling-v1"
-# Of answers to prompts of which nothing is known; half of it with 20 labels of such prompts, a fifth with 80.
+# Rate for prompts without labels; half of it with 20 labels of such prompts, a fifth with 80.
 COLD_START_RATE = 0.25
 
 Purpose = Literal["sample", "downgrade", "probe"]
@@ -22,14 +22,13 @@ Number = TypeVar("Number", float, npt.NDArray[np.floating])
 class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Live knobs of sampling (SPEC QM-01, QM-08, QM-10).
 
-    `rates[k-1]`: ceiling for the answers of tier k; of tiers below `downgrade_from` it is asked whether they are good
-    enough, of the others whether the tier below would have been. The answers of the surest decisions get
-    `least_attention` of their ceiling, the most doubtful ones all. `probe_rate`: ceiling for requests that every tier
-    answers. `budget_share` bounds what all of it may cost, as a share of the trailing day's serving cost, and
-    `probe_share` of that is for probes. A cold start needs labels sooner: up to `cold_start_rate` of the answers to
-    prompts of which little is known are verified, falling as labels of such prompts come in, and `cold_start_usd` may
-    be spent on verification in a window beyond the budget. `key` separates deployments, so that nobody can choose
-    request ids that are never sampled. Raises `ValueError`.
+    `rates[k-1]`: ceiling for the answers of tier k. Answers of tiers below `downgrade_from` are checked for being good
+    enough; for the others the tier below is checked. Answers of the most certain decisions get `least_attention` of
+    their ceiling, the most doubtful ones all of it. `probe_rate`: ceiling for requests that every tier answers.
+    `budget_share` bounds the total cost as a share of the trailing day's serving cost; `probe_share` of it is for
+    probes. A cold start needs labels sooner: up to `cold_start_rate` of the answers to unfamiliar prompts are verified,
+    falling as labels of such prompts arrive, and `cold_start_usd` may be spent per window beyond the budget. `key` is a
+    secret per deployment, so that callers cannot choose request ids that are never sampled. Raises `ValueError`.
     """
 
     rates: tuple[float, ...] = (0.05, 0.05, 0.01, 0.01)
@@ -58,22 +57,22 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"budget window is {self.window_seconds} seconds; it must be positive")
 
     def rate(self, tier: int) -> float:
-        """The ceiling for the answers of `tier`."""
+        """Return the ceiling for the answers of `tier`."""
         return self.rates[tier - 1] if tier <= len(self.rates) else 0.0
 
     def purpose(self, tier: int) -> Purpose:
-        """Why an answer of `tier` is sampled."""
+        """Return why an answer of `tier` is sampled."""
         return "downgrade" if tier >= self.downgrade_from else "sample"
 
     def share(self, purpose: Purpose) -> float:
-        """Of the serving cost, what may be spent on `purpose`: probes have a part of their own."""
+        """Return the share of the serving cost that may be spent on `purpose`; probes have their own."""
         return self.budget_share * (self.probe_share if purpose == "probe" else 1.0 - self.probe_share)
 
 
 def sampling_of(tiers: int, rate: float, budget_share: float, cold_start_usd: float = 0.0) -> SamplingSettings:
-    """The settings for a ladder of `tiers`: `rate` of the answers of its cheaper half, the middle tier included, and a
-    fifth of that of the dearer half. Of four tiers these are tiers 1 and 2, and tiers 3 and 4 (SPEC QM-01). Where one
-    of `rate` and `budget_share` is 0, nothing is verified in a cold start either."""
+    """Return settings for a ladder of `tiers`: `rate` for the cheaper half, the middle tier included, and a fifth of it
+    for the rest. With four tiers these are tiers 1 and 2, and tiers 3 and 4 (SPEC QM-01). If `rate` or `budget_share`
+    is 0, nothing is verified in a cold start either."""
     cheap = (tiers + 1) // 2
     rates = (*[rate] * cheap, *[rate / 5] * (tiers - cheap))
     cold_start_usd = cold_start_usd if rate and budget_share else 0.0
@@ -87,10 +86,10 @@ def sampling_of(tiers: int, rate: float, budget_share: float, cold_start_usd: fl
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved by what is under way.
+    """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved.
 
-    `answered`: consenting answered chats by tier, of whose ceilings they get `attention` on average. Of probes apart:
-    `probe_usd`, committed, and `probes`; the others, `committed_usd` and `verifications`, are without them.
+    `answered`: consenting answered chats by tier, which get `attention` of their ceilings on average. Probes are
+    counted apart: `probe_usd`, committed, and `probes`; `committed_usd` and `verifications` exclude them.
     """
 
     serving_usd: float = 0.0
@@ -106,7 +105,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
-    """The fate of one request. `probability` is the chance it had of being drawn for `purpose` (Horvitz-Thompson)."""
+    """The decision on one request. `probability`: its chance of being drawn for `purpose` (Horvitz-Thompson)."""
 
     sampled: bool
     probability: float
@@ -115,7 +114,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def uniform(request_id: str, key: str = "") -> float:
-    """A number in [0, 1) that depends on `request_id` and `key` alone."""
+    """Return a number in [0, 1) that depends only on `request_id` and `key`."""
     digest = hashlib.blake2b(
         request_id.encode(), digest_size=8, key=hashlib.blake2b(key.encode()).digest(), person=_PERSON
     )
@@ -123,7 +122,7 @@ def uniform(request_id: str, key: str = "") -> float:
 
 
 def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
-    """Whether the ceilings alone leave a chance, so that the rest is worth looking at; microseconds."""
+    """Return whether the ceilings alone leave a chance, so that the rest must be evaluated; takes microseconds."""
     return eligible(record) is None and (
         uniform(record.request_id, settings.key) < max(settings.rate(record.tier), settings.cold_start_rate)
         or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
@@ -131,17 +130,17 @@ def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
 
 
 def admits(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:
-    """Whether a verification that costs at most `bound_usd` fits: what is committed never passes the budget, with what
-    a cold start may spend beyond it."""
+    """Return whether a verification that costs at most `bound_usd` fits into the budget, with what a cold start may
+    spend beyond it."""
     beyond = 0.0 if purpose == "probe" else settings.cold_start_usd
     return spending.committed(purpose) + bound_usd <= settings.share(purpose) * spending.serving_usd + beyond
 
 
 def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
-    """The share of the ceilings at which verifying would use the budget up and no more, at most 1.
+    """Return the share of the ceilings, at most 1, at which verification uses exactly the budget.
 
-    The price of one verification is the window's mean, or `bound_usd` while nothing has been verified. Thinning the
-    draw evenly keeps the sample representative; a bare cap would verify the first requests of each day only.
+    The price of one verification is the window's mean, or `bound_usd` before the first. Thinning evenly keeps the
+    sample representative; a bare cap would verify only the first requests of each day.
     """
     count = spending.probes if purpose == "probe" else spending.verifications
     price = spending.committed(purpose) / count if count else bound_usd
@@ -154,8 +153,8 @@ def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: S
 
 
 def affordable(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
-    """The share of the ceilings at which requests are drawn now; 0 while not one more verification fits."""
-    # The store lags behind serving: while it knows of no request yet, only the claim can tell what is affordable.
+    """Return the share of the ceilings at which requests are drawn now; 0 if no further verification fits."""
+    # The store lags behind serving: while it has no request yet, only the claim can check the budget.
     budget = settings.share(purpose) * spending.serving_usd
     if spending.answered and spending.committed(purpose) + bound_usd > budget:
         return 0.0
@@ -163,26 +162,26 @@ def affordable(spending: Spending, bound_usd: float, purpose: Purpose, settings:
 
 
 def attention(record: Record, least: float) -> float:
-    """What share of its tier's ceiling an answer gets, from `least` to 1: more, the less sure the decision was.
+    """Return the share of its tier's ceiling that an answer gets, from `least` to 1, rising with the decision's doubt.
 
-    Doubt is the variance of the predicted outcome, over its largest value, and the prompt's novelty.
+    Doubt combines the variance of the predicted outcome, over its largest value, with the prompt's novelty.
     """
     prediction = record.decision.inputs.prediction
-    # The strongest tier is sure of itself; in doubt is whether the one below would have done.
+    # The strongest tier's P is 1; the doubt is whether the tier below would have been enough.
     p = prediction.p_ok[min(record.tier, max(len(prediction.p_ok) - 1, 1)) - 1]
     return least + (1.0 - least) * doubt(p, min(max(prediction.novelty, 0.0), 1.0))
 
 
 def doubt(p: Number, novelty: Number) -> Number:
-    """From 0 to 1, of a predicted probability and a novelty that lie between 0 and 1 themselves; arrays or numbers."""
+    """Return the doubt, 0 to 1, of a predicted probability and a novelty, both in [0, 1]; arrays or numbers."""
     doubtful: Number = (4.0 * p * (1.0 - p) + novelty) / 2.0
     return doubtful
 
 
 def cold_start_share(record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings) -> float:
-    """The probability with which an answer is drawn because nothing of the catalogue was measured yet and little is
-    known of such prompts: less with every label of them, and with what the window's cold start has spent already, so
-    that it lasts."""
+    """Return the probability of drawing an answer because no outcome of the catalogue is measured and such prompts have
+    few labels. It falls with every label of them and with the cold-start money spent in the window, so that the money
+    lasts."""
     prediction = record.decision.inputs.prediction
     if not settings.cold_start_usd or prediction.kind != "prior":
         return 0.0
@@ -195,17 +194,17 @@ def cold_start_share(record: Record, spending: Spending, bound_usd: float, setti
 
 
 def eligible(record: Record) -> Draw | None:
-    """The reason why `record` can never be drawn, or None if it can."""
+    """Return why `record` can never be drawn, or None if it can."""
     if record.api != "chat":
-        # A raw continuation has no question that another answer could be better at.
+        # A raw continuation has no question that an answer could be compared on.
         return Draw(sampled=False, probability=0.0, reason="not a chat")
     if not record.messages or record.answer is None:
         return Draw(sampled=False, probability=0.0, reason="no consent")
-    # An answer that was cut off says little about its tier, and an uncut one of the verifier would be no fair match.
+    # A truncated answer says little about its tier, and cannot be compared fairly with a complete one.
     if record.status != "ok" or record.finish_reason != "stop" or not record.answer.strip():
         return Draw(sampled=False, probability=0.0, reason="not answered")
     if not record.is_made:
-        # Drawn when it was made, or not; drawing copies too would favour what is asked often.
+        # Only the original answer may be drawn: copies would give frequent prompts more weight.
         return Draw(sampled=False, probability=0.0, reason="cached")
     return None
 
@@ -213,9 +212,9 @@ def eligible(record: Record) -> Draw | None:
 def draw(
     record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings, probe_usd: float | None = None
 ) -> Draw:
-    """Decide on `record`; the same request id with the same spending always gets the same answer.
+    """Decide on `record`; the same request id with the same spending always gets the same result.
 
-    `bound_usd` and `probe_usd`: the most that verifying this answer and probing this request can cost.
+    `bound_usd` and `probe_usd`: the most that verifying this answer, or probing this request, can cost.
     """
     refused = eligible(record)
     if refused is not None:
@@ -244,7 +243,7 @@ def _drawn(
     rate = max(ceiling * share, least)
     if share == 0.0 and rate == 0.0:
         return Draw(sampled=False, probability=0.0, reason="no budget", purpose=purpose)
-    # Probes are uniformly random and independent of everything else, the other draws included.
+    # Probes are uniformly random and independent of everything else, including the other draws.
     key = f"{settings.key}/probe" if purpose == "probe" else settings.key
     sampled = uniform(record.request_id, key) < rate
     return Draw(sampled=sampled, probability=rate, reason="drawn" if sampled else "not drawn", purpose=purpose)

@@ -1,7 +1,7 @@
-"""Whose outcomes a stored row has: a tier's fingerprint (`Catalog.tier_fingerprint`) owns them, wherever it stands.
+"""Outcomes belong to tier fingerprints (`Catalog.tier_fingerprint`), not to positions in the ladder.
 
-A change of one tier's model, policy or quantisation thereby leaves the outcomes of the others. "No worse" compares with
-the strongest tier's answer, so that a change of the strongest ends what is known of all.
+A change of one tier's model, policy or quantisation thus keeps the outcomes of the others. "No worse" compares with the
+strongest tier's answer, so a change of the strongest tier invalidates all.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ Value = TypeVar("Value", bool, float)
 def outcomes_of_tiers(
     outcomes: Sequence[Value | None], owners: Sequence[str] | None, tiers: Sequence[str]
 ) -> list[Value | None] | None:
-    """`outcomes` of the tiers with the fingerprints `owners` as those of today's `tiers`, None for a tier without one.
+    """Map `outcomes` of the tiers with the fingerprints `owners` to the current `tiers`, None for a tier without one.
 
-    None as a whole where the row says nothing of today's: its strongest tier was another, or its owners were not stored
-    and it has another number of tiers. With as many, such a row is taken to be of today's tiers.
+    Returns None if the row has no current outcome: its strongest tier was another, or its owners were not stored and it
+    has another number of tiers. With the same number such a row is assumed to belong to the current tiers.
     """
     if not owners:
         return list(outcomes) if len(outcomes) == len(tiers) else None

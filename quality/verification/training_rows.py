@@ -1,4 +1,4 @@
-"""Stored experience: prompts as the classifier's vectors, written by the monitor and read back for retraining."""
+"""Stored training rows: prompts as the classifier's vectors, written by the monitor and exported for retraining."""
 
 import asyncio
 import hashlib
@@ -25,22 +25,23 @@ from quality.verification.verifier import EncodedPrompt
 Encode = Callable[[list[dict[str, str]]], Awaitable[EncodedPrompt]]
 Tensors = dict[str, npt.NDArray[Any]]
 
-# The source in a manifest's training window, if stored rows trained the version.
+# The source in a manifest's training window if the version was trained on stored rows.
 TRAINED_ON = "verified traffic"
-# Each row is compared on by a candidate that was trained on the rows of the other folds.
+# In cross-validation each row is predicted from the rows of the other folds.
 FOLDS = 4
 _SPLIT_KEY = "retraining split"
-# Who complains does not do so at random: a word of a user counts as a quarter of a verification.
+# User feedback is no random sample, so it counts as a quarter of a verification.
 FEEDBACK_WEIGHT = 0.25
-# Of rows that earlier releases stored.
+# For rows stored by earlier releases.
 ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
 _F4 = np.dtype("<f4")
 
 
 def encoder_of(model: Callable[[], OutcomeModel]) -> Encode:
-    """An `Encode` with whatever artefact `model` returns at the moment, so that a promotion takes effect at once.
+    """Return an `Encode` that uses the artefact that `model` returns at each call, so that a promotion takes effect at
+    once.
 
-    A slow encoder is waited for while others are served.
+    A slow encoder runs in a thread, so that other requests are served meanwhile.
     """
 
     async def encode(messages: list[dict[str, str]]) -> EncodedPrompt:
@@ -53,7 +54,7 @@ def encoder_of(model: Callable[[], OutcomeModel]) -> Encode:
 
 
 def text_embedder(encode: Encode) -> Callable[[str], Awaitable[npt.NDArray[np.float32]]]:
-    """Embeddings of bare texts by the encoder of `encode`, to compare answers with."""
+    """Return a function that embeds bare texts by the encoder of `encode`, to compare answers."""
 
     async def embed(text: str) -> npt.NDArray[np.float32]:
         return vector_of((await encode([{"role": "user", "content": text}])).embedding)
@@ -62,7 +63,7 @@ def text_embedder(encode: Encode) -> Callable[[str], Awaitable[npt.NDArray[np.fl
 
 
 def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> EncodedPrompt:
-    """`messages` as vectors of `model`'s encoder; `features` holds surface features, then word logits."""
+    """Encode `messages` by `model`'s encoder; `features` holds surface features, then word logits."""
     given = routing_input(messages)
     turn = model.encode(given)
     return EncodedPrompt(
@@ -75,21 +76,22 @@ def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> Encode
 
 
 def feature_spec(manifest: Manifest) -> str:
-    """What makes vectors comparable: the frozen encoder and the list of surface features; 64 characters."""
+    """Return an id of 64 characters for what makes vectors comparable: the frozen encoder and the list of surface
+    features."""
     parts = [str(manifest.encoder["sha256"]), *manifest.feature_names, *manifest.heads]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequence[str]) -> Tensors:
-    """All stored rows that `manifest`'s encoder made, oldest first, as tensors without texts or names.
+    """Return all stored rows made by `manifest`'s encoder, oldest first, as tensors without texts or names.
 
-    float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN unobserved and
-    `told` [n, tiers - 1], what each label tells; uint8 `fold` [n], which follows from a hash of the request, and
-    `compare` [n] (the version of `manifest` was not trained on it); float64 `at` [n], epoch seconds; int32 `key` and
+    float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
+    outcomes, and the label weights, `told` [n, tiers - 1]; uint8 `fold` [n] by a hash of the request, and
+    `compare` [n] (`manifest`'s version was not trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
     `context` [n] number callers' keys and their system prompts, -1 for none.
 
-    `tiers_now`: fingerprints of today's tiers, whose outcomes alone count (`quality.verification.tier_outcomes`); ""
-    for each where they are not known: then those of rows with as many tiers.
+    `tiers_now`: fingerprints of the current tiers, whose outcomes alone count (`quality.verification.tier_outcomes`);
+    "" for unknown ones: then rows with the same number of tiers count.
     """
     query = (
         select(training_rows)
@@ -118,14 +120,14 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequen
 
 
 def _of_today(row: dict[str, Any], tiers: Sequence[str]) -> dict[str, Any] | None:
-    """A stored row with the outcomes of today's tiers; None if it has none of theirs."""
+    """Return a stored row with the outcomes of the current tiers; None without any."""
     owners = row["tiers"] if any(tiers) else None
     no_worse = outcomes_of_tiers(row["no_worse"], owners, tiers)
     return None if no_worse is None else row | {"no_worse": no_worse}
 
 
 def told_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[float]:
-    """What a stored row's label of each weaker tier of today's `tiers` tells, in [0, 1]."""
+    """Return the weight, in [0, 1], of a stored row's label for each weaker tier of the current `tiers`."""
     share = FEEDBACK_WEIGHT if row["source"] == "feedback" else 1.0
     weights = [share * min(max(weight, 0.0), 1.0) for weight in row["weights"]]
     found = outcomes_of_tiers(weights, row["tiers"] if any(tiers) else None, tiers or [""] * len(weights))
@@ -137,37 +139,37 @@ def _stacked(rows: Sequence[Any], columns: int) -> npt.NDArray[np.float32]:
 
 
 def _numbered(names: Sequence[str]) -> npt.NDArray[np.int32]:
-    """[n]: equal names have equal numbers from 0 on; "" has -1."""
+    """Return [n]: equal names have equal numbers from 0 on; "" has -1."""
     numbers = {"": -1}
     return np.array([numbers.setdefault(name, len(numbers) - 1) for name in names], np.int32)
 
 
 def folds(draws: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-    """The fold [n] of each row by its number in [0, 1)."""
+    """Return the fold [n] of each row by its number in [0, 1)."""
     return (draws * 997.0 % 1.0 * FOLDS).astype(np.uint8)
 
 
 def trained_until(manifest: Manifest) -> float:
-    """Epoch seconds until which verified traffic trained this version; 0 if none did."""
+    """Return the epoch seconds until which verified traffic trained this version; 0 without any."""
     window = manifest.training_window
     if window.source != TRAINED_ON or window.end is None:
         return 0.0
-    # Manifests name whole seconds.
+    # Manifests have whole seconds.
     return datetime.fromisoformat(window.end).timestamp() + 1.0
 
 
 def data_hash(tensors: Tensors, *versions: str) -> str:
-    """SHA-256 of rows and of the versions of what they are trained on: equal hashes give equal candidates."""
+    """Return the SHA-256 of rows and of the versions that they are trained on: equal hashes give equal candidates."""
     digest = hashlib.sha256("\n".join(versions).encode())
     digest.update(save({name: np.ascontiguousarray(values) for name, values in sorted(tensors.items())}))
     return digest.hexdigest()
 
 
 def vector_of(blob: bytes) -> npt.NDArray[np.float32]:
-    """A stored vector."""
+    """Decode a stored vector."""
     return np.frombuffer(blob, _F4).astype(np.float32)
 
 
 def outcomes_of(values: list[bool | None]) -> list[float]:
-    """Stored outcomes as 0, 1 and NaN for what was not observed."""
+    """Return stored outcomes as 0, 1 and NaN for unobserved."""
     return [float("nan") if value is None else float(value) for value in values]

@@ -1,4 +1,5 @@
-"""One verification: tiers answer the same prompt, the panel compares with the strongest's, labels become a row."""
+"""One verification: tiers answer the same prompt, the panel compares with the strongest tier's answer, labels become a
+row."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -27,12 +28,12 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """A cut-off or empty answer is no reference, and no match for one."""
+        """Whether the answer is complete and not empty; only such answers are compared."""
         return self.finish_reason == "stop" and bool(self.text.strip())
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and what made them.
+    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and the encoder's id.
 
     `classes`: P of the four complexity classes; `app`: a hash of the system prompt, None without one.
     """
@@ -45,7 +46,7 @@ class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptError(Exception):
-    """An attempt failed after costing `cost_usd`; the cause is the exception's `__cause__`."""
+    """An attempt failed after it had cost `cost_usd`; the cause is the exception's `__cause__`."""
 
     def __init__(self, message: str, cost_usd: float) -> None:
         super().__init__(message)
@@ -53,9 +54,9 @@ class AttemptError(Exception):
 
 
 def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int]) -> list[int]:
-    """Of `tiers`, ascending, those whose answers are judged, the one that the verification is about first (DESIGN §5).
+    """Return those of `tiers`, ascending, whose answers are judged, with the verification's own tier first (DESIGN §5).
 
-    An answer of the strongest tier is the reference itself, so that the one below it is judged.
+    The strongest tier's answer is the reference, so for it the tier below is judged.
     """
     below = min(served, tiers[-1] - 1)
     if purpose == "probe":
@@ -66,11 +67,11 @@ def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int]) -> list[in
 
 
 class Verifier:
-    """Runs jobs on `tiers`, cheapest first, at batch priority and greedily, so that a repeated verification gives the
-    same answers. The strongest tier's answer is the reference.
+    """Runs jobs on `tiers`, cheapest first, at batch priority and greedily, so that verification is repeatable. The
+    strongest tier's answer is the reference.
 
-    `max_tokens` bounds an answer, reasoning included, and with it the cost of a job. `samples`: of how many sequences a
-    tier's answer, by number, may be billed. `redact` is applied to what of the texts is kept.
+    `max_tokens` bounds an answer, reasoning included, and with it the cost of a job. `samples`: the number of sequences
+    that an answer of a tier may be billed for. `redact` is applied to stored texts.
     """
 
     def __init__(
@@ -93,17 +94,18 @@ class Verifier:
 
     @property
     def tier(self) -> Tier:
-        """The strongest, which every job asks."""
+        """The strongest tier, which every job asks."""
         return self._tiers[self._strongest]
 
     def judged(self, purpose: Purpose, served: int) -> list[int]:
-        """The tiers whose answers a job judges; the first one's ruling is the job's own row."""
+        """Return the tiers that a job judges; the first one's ruling is the job's own row."""
         return judged_tiers(purpose, served, list(self._tiers))
 
     def bound_usd(self, job: VerificationJob) -> float:
-        """The most that `job` can cost: all answers at full length, and the pairwise judge if it sits on the panel.
+        """Return the most that `job` can cost: all answers at full length, and the pairwise judge if it is on the
+        panel.
 
-        Raises `AttemptError` for texts that a tier cannot take.
+        Raises `AttemptError` for texts that a tier cannot accept.
         """
         try:
             asked = {self._strongest, *self.judged(job.purpose, job.served_tier)} - {job.served_tier}
@@ -119,32 +121,32 @@ class Verifier:
         bound = 0.0
         for judge in self.panel.judges:
             if isinstance(judge, PairwiseJudge):
-                # The answers are not all there yet: a token has at most a handful of characters, a clip has a length.
+                # The answers do not exist yet: bound them by characters per token and by the clip length.
                 longest = "x " * self._max_tokens
                 for request in judge.requests(prompt_text(job.messages), longest, longest):
                     bound += self._bound(self._strongest, request, judge.max_tokens)
         return bound
 
     async def verify(self, job: VerificationJob) -> list[Ruling]:
-        """Answer, compare, rule: a ruling per judged tier, the job's own first. Raises `AttemptError`."""
+        """Answer, compare and rule: return a ruling per judged tier, the job's own first. Raises `AttemptError`."""
         bill: list[float] = []
         rulings: list[Ruling] = []
         try:
             reference = await self._answer(job, self._strongest, bill)
             for number in self.judged(job.purpose, job.served_tier):
                 finding, reason = await self._judge(job, number, reference, bill)
-                # The reference is on the bill of the first.
+                # The first ruling is billed for the reference.
                 cost = sum(bill) - sum(ruling.cost_usd for ruling in rulings)
                 rulings.append(self._ruling(number, reference, finding, reason, cost))
         except Exception as error:
-            # Whatever went wrong (a tier, a judge, a bug in one), the job is retried and then given up.
+            # After any failure (of a tier, a judge, or a bug) the job is retried and then given up.
             raise AttemptError(f"{type(error).__name__}: {error}", sum(bill)) from error
         return rulings
 
     async def _judge(
         self, job: VerificationJob, number: int, reference: Reply, bill: list[float]
     ) -> tuple[Finding | None, str]:
-        """The panel's word on a tier's answer, or None and why there is none."""
+        """Return the panel's finding on a tier's answer, or None and the reason."""
         if not reference.is_whole:
             return None, "the verifier's own answer is empty or was cut off"
         answer = await self._answer(job, number, bill)
@@ -161,7 +163,7 @@ class Verifier:
         return finding, finding.reason
 
     async def _answer(self, job: VerificationJob, number: int, bill: list[float]) -> Reply:
-        """The answer of a tier: the one that was served, or another."""
+        """Return the tier's answer: the served one, or a new one."""
         if number == job.served_tier:
             return Reply(text=job.answer, finish_reason="stop")
         text, finish_reason = "", None
@@ -204,7 +206,7 @@ class Verifier:
 
 
 def prompt_text(messages: list[dict[str, str]]) -> str:
-    """What was asked: the last user turn, or the last message where there is none."""
+    """Return what was asked: the last user turn, or the last message without one."""
     asked = [message["content"] for message in messages if message["role"] == "user"]
     return asked[-1] if asked else messages[-1]["content"]
 
@@ -217,8 +219,8 @@ def training_row(
     now: float,
     fingerprints: Sequence[str] = (),
 ) -> dict[str, Any] | None:
-    """The row of `training_rows` that `rulings` teach for `tiers` tiers, with their `fingerprints` where known; None if
-    no ruling has a label.
+    """Return the `training_rows` row that `rulings` yield for `tiers` tiers, with their `fingerprints` where known;
+    None without a label.
 
     Only the judged tiers' outcomes are known; the strongest tier is no worse than itself. `correct` stays empty,
     because agreeing with the strongest tier is not being right. The weight is the judge's informedness (Youden's J).
@@ -246,7 +248,7 @@ def training_row(
 
 
 def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:
-    """What the served answer had to follow, the other answers must too."""
+    """Return the grammar of the served answer, which the other answers must follow too."""
     if response_format is None:
         return None
     schema = (response_format.get("json_schema") or {}).get("schema")

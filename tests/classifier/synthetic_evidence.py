@@ -1,4 +1,4 @@
-"""Outcomes of two tiers with evidence that tells, by construction, what the prompt does not."""
+"""Outcomes of two tiers with evidence that, by construction, informs beyond the prompt."""
 
 from pathlib import Path
 
@@ -20,11 +20,11 @@ DIM, SAID = 4, 61
 def synthetic_folder(root: Path, n: int = 450, seed: int = 0, worth: float = 1.0) -> OutcomeFolder:
     """Tier 1 is right half of the time, tier 4 nearly always and at ten times the price.
 
-    Whether tier 1 is right depends on the prompt's first feature a little, on its tokens' uncertainty much, and of half
-    of the answers a second sample tells some more. `worth`: of the evidence; at 0 it is noise.
+    Whether tier 1 is right depends a little on the prompt's first feature and strongly on its tokens' uncertainty; half
+    of the answers have an informative second sample. `worth`: strength of the evidence; at 0 it is noise.
     """
     rng = np.random.default_rng(seed)
-    # Some that say something or nothing; how many there are in all is not this test's matter.
+    # Some informative numbers and some noise; their total number does not matter here.
     features = np.zeros((n, len(FEATURE_NAMES)), np.float32)
     features[:, :SAID] = rng.normal(size=(n, SAID))
     embedding = rng.normal(size=(n, DIM)).astype(np.float32) / DIM**0.5

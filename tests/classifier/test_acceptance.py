@@ -30,7 +30,7 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def poison(folder: Path, name: str, value: float) -> None:
-    """Put `value` into a tensor, with a manifest that vouches for it."""
+    """Put `value` into a tensor, with matching hashes in the manifest."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
     tensors[name].reshape(-1)[0] = value
@@ -71,7 +71,7 @@ def test_trees_that_a_walk_would_not_come_out_of_are_refused(copied: Path) -> No
         accepted_artefact(copied)
 
 
-def test_outcomes_that_nobody_observed_are_no_damage_and_impossible_ones_are(copied: Path) -> None:
+def test_unobserved_outcomes_are_accepted_and_impossible_ones_refused(copied: Path) -> None:
     poison(copied, "memory.labels", np.nan)
     accepted_artefact(copied)
     poison(copied, "memory.labels", 2.0)
@@ -86,7 +86,7 @@ def test_other_surface_features_than_this_programs_are_refused(copied: Path) -> 
 
 
 def learn(folder: Path, fingerprint: str, table: list[list[float]]) -> None:
-    """As a retraining on the outcomes of the catalogue of that fingerprint leaves it."""
+    """Make a version as retraining on the outcomes of the catalogue of that fingerprint does."""
     edit(folder, lambda manifest: manifest.update(catalogue_fingerprint=fingerprint, adequacy=table))
 
 

@@ -37,7 +37,7 @@ def test_a_loaded_artefact_predicts_what_the_trained_model_predicts(tiny: Candid
     assert load_artefact(tiny.folder).predict(prompt) == tiny.model.predict(prompt)
 
 
-def test_the_artefact_that_ships_loads_is_small_and_holds_no_text() -> None:
+def test_the_shipped_artefact_loads_is_small_and_contains_no_text() -> None:
     folder = default_artefact()
     files = list(folder.iterdir())
     assert sorted(f.name for f in files) == ["base.safetensors", "manifest.json", "model.safetensors"]

@@ -1,4 +1,4 @@
-"""Boosted trees as arrays: the same as the library that grew them, cross-fitted, refused if they are no trees."""
+"""Boosted trees as arrays: equal to the library's, cross-fitted, refused if invalid."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def rows(n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return features, labels, np.arange(n) % 5
 
 
-def test_the_arrays_say_what_the_library_says() -> None:
+def test_the_arrays_predict_what_the_library_predicts() -> None:
     features, labels, fold = rows()
     found, _ = fit_trees(features, labels, fold, rounds=12, seed=3)
     model = HistGradientBoostingClassifier(
@@ -54,7 +54,7 @@ def test_a_row_is_judged_by_trees_that_did_not_see_its_fold() -> None:
     assert abs(np.corrcoef(unseen[:, 0], noise[:, 0])[0, 1]) < 0.1
 
 
-def test_soft_labels_pull_as_far_as_they_say_and_labels_of_one_kind_nowhere() -> None:
+def test_soft_labels_count_in_proportion_and_labels_of_one_kind_give_no_trees() -> None:
     features, labels, fold = rows()
     soft = np.stack([0.5 + 0.2 * (labels[:, 0] - 0.5), np.ones(len(features))], axis=1).astype(np.float32)
     logits = fit_trees(features, soft, fold, rounds=60)[0].logits(features)

@@ -23,7 +23,7 @@ from tests.examples import examples
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels were not built")
 
-# Pieces that the features look for, beside words and characters of every kind.
+# Pieces that the features search for, besides words and characters of every kind.
 PIECES = (
     *(
         "what ",
@@ -79,7 +79,7 @@ def test_encodings_and_predictions_are_the_same_up_to_rounding(shipped: OutcomeM
         p_ok = shipped.predict(prompt).p_ok
     np.testing.assert_allclose(turn.embedding, reference.embedding, atol=2e-6)
     np.testing.assert_allclose(turn.word_logits, reference.word_logits, rtol=1e-5, atol=1e-5)
-    # A turn without a known word is equally far from all that is remembered: which of it counts is anybody's choice.
+    # A turn without a known word is equally far from all remembered rows, so the chosen neighbours are arbitrary.
     assert prediction.p_ok == pytest.approx(p_ok, abs=2e-4 if turn.embedding.any() else 2e-3)
     found, largest = shipped.heads.explained(*turn, turn.word_logits, CONTRIBUTIONS)
     np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-5)

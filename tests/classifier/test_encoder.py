@@ -98,7 +98,7 @@ def test_int8_rows_are_within_half_a_step_and_keep_zeros(values: list[list[float
 
 
 def clustered_memory() -> Memory:
-    """Two tight clusters around two axes: outcome 0 happens in the first one, outcome 1 is seen only there."""
+    """Two tight clusters around two axes: outcome 0 occurs in the first one, outcome 1 is observed only there."""
     rng = np.random.default_rng(0)
     vectors = np.repeat(np.eye(8, dtype=np.float32)[:2], 50, axis=0) + 0.05 * rng.normal(size=(100, 8)).astype("f4")
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Learning the static encoder: distillation of a teacher's vectors, and cross-fitting."""
+"""Fitting the static encoder: distillation of a teacher's vectors, and cross-fitting."""
 
 import numpy as np
 import numpy.typing as npt

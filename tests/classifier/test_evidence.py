@@ -1,4 +1,4 @@
-"""Evidence of answers: what each number says, and that any text gives finite ones in little time."""
+"""Evidence of answers: the meaning of each number, and finite numbers for any text in little time."""
 
 import math
 
@@ -31,7 +31,7 @@ def test_any_text_gives_finite_numbers(
     assert np.isfinite(found).all()
 
 
-def test_uncertainty_is_told_by_quantiles_over_the_whole_answer() -> None:
+def test_uncertainty_is_summarised_by_quantiles_over_the_whole_answer() -> None:
     found = features("x", uncertainty=[0.0] * 8 + [math.e - 1] * 2)
     assert (found["uncertainty_known"], found["uncertainty_p50"], found["uncertainty_p10"]) == (1, 0, 0)
     assert found["uncertainty_worst"] == pytest.approx(1.0)
@@ -59,12 +59,12 @@ def test_uncertainty_is_told_by_quantiles_over_the_whole_answer() -> None:
         ("is_empty", " \n", "yes"),
     ],
 )
-def test_the_form_of_a_text_is_told(name: str, yes: str, no: str) -> None:
+def test_the_form_of_a_text_is_part_of_the_evidence(name: str, yes: str, no: str) -> None:
     assert features(yes)[name] > 0
     assert features(no)[name] == 0
 
 
-def test_length_end_and_agreement_are_told() -> None:
+def test_length_end_and_agreement_are_part_of_the_evidence() -> None:
     assert features("word " * 80, finish_reason="length")["cut_off"] == 1
     assert features("word " * 80)["log_length"] == pytest.approx(math.log1p(100))
     assert (features("4")["agreement_known"], features("4", agreement=1.0)["agreement"]) == (0, 1)
@@ -76,7 +76,7 @@ def test_brackets_without_end_are_broken_json_and_take_no_deep_recursion() -> No
     assert features('{"a":' * 60_000)["json_invalid"] == 1
 
 
-def test_of_a_long_text_its_beginning_and_its_end_are_looked_at() -> None:
+def test_only_the_ends_of_a_long_text_are_read() -> None:
     filler = "".join(f"w{number} " for number in range(50_000))
     assert features("I think so. " + filler + " Probably.")["hedges"] == 2
     assert features(filler + " I think so. " + filler)["hedges"] == 0

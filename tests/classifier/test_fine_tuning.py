@@ -1,4 +1,4 @@
-"""Fine-tuning a checkpoint: it learns, stops in time, goes on where it stopped, and ends in an artefact's encoder."""
+"""Fine-tuning a checkpoint: it learns, stops early, resumes, and ends in an artefact's encoder."""
 
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def test_training_without_an_observed_outcome_is_refused(tmp_path: Path) -> None
 
 
 class Interrupted(Exception):
-    """Somebody pulled the plug."""
+    """A simulated crash."""
 
 
 def test_an_interrupted_run_goes_on_to_the_very_same_parameters(

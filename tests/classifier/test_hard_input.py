@@ -1,4 +1,4 @@
-"""Whatever a prompt holds there is a decision, by the artefact that ships and by the heuristic; typos matter little."""
+"""Every prompt gets a decision, by the shipped artefact and by the heuristic; typos matter little."""
 
 import base64
 import random
@@ -86,7 +86,7 @@ def test_hard_input_gets_a_decision_and_the_same_one_twice(shipped: OutcomeModel
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_what_is_looked_at_is_bounded_however_long_the_prompt_is(name: str) -> None:
+def test_the_work_is_bounded_for_prompts_of_any_length(name: str) -> None:
     """The time limit is the size limit: features and encoder are linear in what is left of a turn."""
     assert len(routing_input_of_text(HARD[name]).turn) <= 8 * (HEAD_WORDS + TAIL_WORDS) + 1
 

@@ -1,4 +1,4 @@
-"""The layer above hidden states: what it learns, that it does not look at the row at hand, how it is stored."""
+"""The layer above hidden states: what it learns, that it is cross-fitted, how it is stored."""
 
 import numpy as np
 import pytest
@@ -46,10 +46,10 @@ def test_rows_without_an_outcome_teach_nothing_of_it() -> None:
         found = fitted(labels)
     assert not found.above.weights[::3].any()
     assert not found.above.weights[:, 1].any()
-    assert (found.logits[:, 1] == 0).all()  # nobody knows: even odds
+    assert (found.logits[:, 1] == 0).all()  # unobserved: even odds
 
 
-def test_what_is_stored_gives_the_same_encodings_bit_by_bit() -> None:
+def test_a_stored_encoder_gives_bit_identical_encodings() -> None:
     layer = fitted(crossed(states(ROWS, 0))[:, None]).above
     again = KernelLayer.from_tensors(layer.tensors())
     new = np.concatenate([states(20, 1), np.zeros((1, HIDDEN), np.float32), np.full((1, HIDDEN), 1e6, np.float32)])

@@ -34,12 +34,12 @@ def test_a_tool_loop_keeps_its_tier_up_and_down() -> None:
             assert f"the tool loop stays on tier {previous}" in decision.reason
 
 
-def test_a_tool_loop_whose_tier_is_down_goes_on_elsewhere() -> None:
+def test_a_tool_loop_whose_tier_is_down_continues_on_another_tier() -> None:
     down = [Exclusion(tier=2, reason="the tier is down")]
     assert decide(example(previous_tier=2, in_tool_loop=True, exclusions=down)).tier == 1
 
 
-def test_what_is_held_back_may_still_take_over_when_the_tier_fails() -> None:
+def test_a_held_back_tier_may_still_take_over_when_the_tier_fails() -> None:
     assert barred_tiers(example(previous_tier=2, in_tool_loop=True)) == {}
 
 
@@ -56,7 +56,7 @@ def test_a_conversation_moves_down_only_when_that_saves_more_than_reading_it_aga
     assert decide(example(previous_tier=3, reuse_usd=[0.0009, 0, 0.0095, 0])).tier == 1, "it shares the cache"
 
 
-def test_a_conversation_whose_tier_is_not_allowed_has_nothing_to_lose() -> None:
+def test_a_conversation_whose_tier_is_not_allowed_is_not_held() -> None:
     down = [Exclusion(tier=3, reason="down")]
     assert decide(example(previous_tier=3, reuse_usd=[0, 0, 0.0095, 0], exclusions=down)).tier == 1
 

@@ -1,4 +1,4 @@
-"""Requests that come together are answered together, each with its own result."""
+"""Concurrent requests are answered in one batch, each with its own result."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ import pytest
 from classifier.encoders.micro_batcher import MicroBatcher
 
 
-def test_what_arrives_during_a_batch_is_the_next_one() -> None:
+def test_items_that_arrive_during_a_batch_form_the_next_one() -> None:
     seen: list[list[int]] = []
     first, release = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Novelty: what is unlike every known domain is told from what is merely odd."""
+"""Novelty: prompts of an unknown domain are distinguished from outliers of known ones."""
 
 import numpy as np
 import pytest

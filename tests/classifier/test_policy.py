@@ -103,13 +103,13 @@ def test_the_strongest_allowed_tier_answers_when_none_reaches_tau() -> None:
     assert "no allowed tier reaches tau" in decision.reason
 
 
-def test_of_tiers_that_cost_the_same_the_lowest_number_that_is_good_enough_answers() -> None:
+def test_among_equally_priced_tiers_the_lowest_good_enough_number_answers() -> None:
     same = {"costs": [0.01] * 4}
     assert decide(example(**same, tau=0.75)).tier == 2
     assert decide(example(**same, tau=0.2)).tier == 1
 
 
-def test_of_tiers_that_cost_the_same_and_miss_tau_the_highest_number_answers() -> None:
+def test_among_equally_priced_tiers_below_tau_the_highest_number_answers() -> None:
     inputs = example(costs=[0.01] * 4, tau=0.95, exclusions=[Exclusion(tier=4, reason="down")])
     assert decide(inputs).tier == 3
 
@@ -120,7 +120,7 @@ def test_a_pinned_tier_is_chosen_whatever_it_scores() -> None:
     assert decision.reason.startswith("pinned to tier 1")
 
 
-def test_with_nothing_left_the_error_says_why_each_tier_is_out() -> None:
+def test_with_every_tier_excluded_the_error_gives_each_reason() -> None:
     inputs = example(pinned_tier=2, exclusions=[Exclusion(tier=2, reason="context of 2048 tokens is too short")])
     with pytest.raises(NoTierAllowedError, match="tier 2: context of 2048 tokens is too short") as caught:
         decide(inputs)
@@ -152,7 +152,7 @@ def test_inputs_without_meaning_are_refused_by_name(changes: dict[str, object], 
 
 
 @given(policy_inputs(), st.integers(1, 4))
-def test_watched_routing_decides_as_if_and_one_tier_answers(inputs: PolicyInputs, observed: int) -> None:
+def test_in_observe_mode_the_decision_is_recorded_and_one_tier_answers(inputs: PolicyInputs, observed: int) -> None:
     held = decided(inputs)
     watched = decided(msgspec.structs.replace(inputs, observe_tier=observed))
     if held is None:

@@ -30,7 +30,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def padded(folder: Path, rows: list[list[int]]) -> np.ndarray:
-    """Mean states as everybody computes them: padded to the longest, with an attention mask."""
+    """Mean states as usually computed: padded to the longest, with an attention mask."""
     model = AutoModel.from_pretrained(folder).eval()
     width = max(map(len, rows))
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])

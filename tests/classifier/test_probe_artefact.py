@@ -1,4 +1,4 @@
-"""Evidence models: what they make of evidence, and what is refused before it can judge anything."""
+"""Evidence models: how they use evidence, and which artefacts are refused."""
 
 from pathlib import Path
 
@@ -112,13 +112,13 @@ def inputs(maximum: float | None = None) -> PolicyInputs:
     return PolicyInputs(prediction=prediction, costs=costs, quality_target=0.9, tau=0.8, max_cost_usd=maximum)
 
 
-def test_what_does_not_reach_the_target_is_handed_to_what_is_better() -> None:
+def test_an_answer_below_the_target_is_escalated_to_a_better_tier() -> None:
     assert weigh_escalation(inputs(), 1, 2, [0.7, 0.9, 1.0], 0.0).advantage > 0
     assert weigh_escalation(inputs(), 1, 2, [0.85, 0.9, 1.0], 0.0).advantage <= 0
     assert weigh_escalation(inputs(), 1, 2, [0.7, 0.6, 1.0], 0.0).advantage <= 0
 
 
-def test_what_is_spent_counts_towards_the_maximum() -> None:
+def test_sunk_cost_counts_towards_the_maximum() -> None:
     assert weigh_escalation(inputs(4.5), 1, 2, [0.1, 0.9, 1.0], 0.5).advantage > 0
     choice = weigh_escalation(inputs(4.4), 1, 2, [0.1, 0.9, 1.0], 0.5)
     assert choice.advantage == 0.0

@@ -1,4 +1,4 @@
-"""Evidence models fitted on outcomes: they find what evidence tells, are calibrated, and promise nothing else."""
+"""Evidence models fitted on outcomes: they use the evidence and are calibrated."""
 
 from pathlib import Path
 

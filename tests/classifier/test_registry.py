@@ -1,4 +1,4 @@
-"""Canaries and lines of descent in the registry of versions."""
+"""Canaries and lineages in the registry of versions."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def registry_of(root: Path, *versions: str) -> ArtefactRegistry:
     return registry
 
 
-def test_a_canary_stands_beside_the_current_version_until_it_is_stopped(tmp_path: Path) -> None:
+def test_a_canary_and_the_current_version_coexist_until_it_is_stopped(tmp_path: Path) -> None:
     registry = registry_of(tmp_path, "a", "b")
     assert registry.canary() is None
     registry.start_canary("b", 0.1)
@@ -94,7 +94,7 @@ def test_a_line_of_descent_goes_back_to_the_first_version(tiny: Candidate, tmp_p
     assert line[0].rows == tiny.model.manifest.counts["train"]
 
 
-def test_a_parent_that_is_gone_ends_the_line_and_says_so(tiny: Candidate, tmp_path: Path) -> None:
+def test_a_missing_parent_ends_the_lineage_with_a_problem(tiny: Candidate, tmp_path: Path) -> None:
     descendant(tiny, tmp_path, "b", "lost")
     line = lineage(ArtefactRegistry(tmp_path), "b")
     assert [one.version for one in line] == ["b", "lost"]

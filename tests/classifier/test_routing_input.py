@@ -1,4 +1,4 @@
-"""What of a request reaches the classifier."""
+"""The part of a request that the classifier sees."""
 
 from hypothesis import given
 from hypothesis import strategies as st

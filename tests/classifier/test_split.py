@@ -1,4 +1,4 @@
-"""Requests fall into the arms of an experiment by their ids alone (SPEC QM-11)."""
+"""Requests are assigned to the arms of an experiment by their ids alone (SPEC QM-11)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The teacher's hidden states: independent of the company in a batch, and computed once."""
+"""The teacher's hidden states: independent of the rest of the batch, and computed once."""
 
 from pathlib import Path
 

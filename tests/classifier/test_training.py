@@ -36,7 +36,7 @@ def test_the_two_labels_follow_from_the_scores_and_are_unknown_where_a_tier_was_
     scores = np.array([[1, 0, 0.6, 1], [0, 0, 1, 0], [np.nan, 0, np.nan, 1]], np.float32)
     labels = outcome_labels(scores)
     assert labels[0].tolist() == [1, 0, 1, 1, 0, 1, 1]
-    assert labels[1].tolist() == [1, 1, 1, 0, 0, 1, 0]  # the strongest tier is wrong: nobody is worse
+    assert labels[1].tolist() == [1, 1, 1, 0, 0, 1, 0]  # the strongest tier is wrong: no tier is worse
     assert np.isnan(labels[2]).tolist() == [True, False, True, True, False, True, False]
     assert labels[2][[1, 4, 6]].tolist() == [0, 0, 1]
 

@@ -42,7 +42,7 @@ def test_the_stored_artefact_tells_hard_prompts_from_easy_ones(made: Candidate) 
     np.testing.assert_allclose(easy.p_ok, made.model.predict(routing_input_of_text(question(EASY))).p_ok, atol=1e-4)
 
 
-def test_the_checkpoint_lies_beside_the_versions_and_is_none_of_them(made: Candidate) -> None:
+def test_the_checkpoint_is_stored_next_to_the_versions_and_is_not_listed_as_one(made: Candidate) -> None:
     root = made.folder.parent
     assert ArtefactRegistry(root).versions() == [made.folder.name]
     kept = root / made.model.manifest.encoder["checkpoint"]

@@ -1,4 +1,4 @@
-"""The schema goes up and down on both databases, and the revisions build exactly what the tables say."""
+"""The schema upgrades and downgrades on both databases, and the revisions build exactly the tables."""
 
 import asyncio
 import subprocess

@@ -40,7 +40,7 @@ class Call:
         await self.send(json.dumps(payload).encode())
 
     async def begin_chunked(self, kind: str = "text/event-stream; charset=utf-8") -> None:
-        """A body whose end is told, as servers send streams."""
+        """Start a chunked body, as servers send streams."""
         head = f"HTTP/1.1 200 X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"
         await self.send(head.encode())
 

@@ -1,4 +1,4 @@
-"""A thought ends once probes of it agree on the answer, and what they cost is counted."""
+"""A thought ends once its probes agree on the answer, and the probes' tokens are counted."""
 
 import msgspec
 import pytest

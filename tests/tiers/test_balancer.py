@@ -1,4 +1,4 @@
-"""Which replica gets a request: never a bad one while a good one is there, where its prefix is, and never too many."""
+"""Load balancing: never a bad replica while a good one is there, prefix affinity, and bounded loads."""
 
 import math
 import random
@@ -17,7 +17,7 @@ from tiers.replicas.balancer import Balancer
 from tiers.replicas.peak_ewma import PeakEwma
 from tiers.replicas.prefix_affinity import prefix_key, rendezvous_score
 from tiers.replicas.replica import Flight, Replica
-from tiers.replicas.retry_budget import RetryBudget
+from tiers.replicas.replica_set import RetryBudget
 from tiers.tier import ChatMessage, GenerationRequest
 
 KEYS = [f"key {i}".encode() for i in range(6)]
@@ -239,7 +239,7 @@ def test_a_share_of_failures_is_judged_by_that_of_the_others(others_fail: bool, 
     assert [replica.breaker.is_open for replica in balancer.replicas] == [ejected, False, False]
 
 
-def test_who_asks_to_be_left_alone_is_and_is_not_ejected_for_it() -> None:
+def test_a_server_that_asks_for_a_pause_is_paused_and_not_ejected() -> None:
     clock = Clock()
     balancer = make_balancer([1, 1], clock)
     for place in (0, 1):
@@ -296,7 +296,7 @@ def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed() -
     assert chosen(balancer, key) == 1
 
 
-def test_who_fails_at_once_draws_no_requests_by_having_no_queue() -> None:
+def test_a_replica_that_fails_at_once_attracts_no_requests_by_its_empty_queue() -> None:
     clock = Clock()
     balancer = make_balancer([1, 1, 1], clock, consecutive_failures=1000)
     for place in (0, 1, 2):
@@ -309,7 +309,7 @@ def test_who_fails_at_once_draws_no_requests_by_having_no_queue() -> None:
     assert 0 in {chosen(balancer) for _ in range(50)}, "one failure is forgiven in time"
 
 
-def test_who_is_overtaken_is_known_to_be_slow() -> None:
+def test_an_overtaken_replica_counts_as_slow() -> None:
     clock = Clock()
     balancer = make_balancer([1, 1], clock)
     for place in (0, 1):
@@ -324,7 +324,7 @@ def test_who_is_overtaken_is_known_to_be_slow() -> None:
     assert {chosen(balancer) for _ in range(50)} == {1}
 
 
-def test_what_was_sent_before_an_ejection_says_nothing_new() -> None:
+def test_outcomes_of_requests_sent_before_an_ejection_do_not_count() -> None:
     clock = Clock()
     balancer = make_balancer([1, 1], clock)
     before = [begin_at(balancer, 0) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Building tiers from a catalogue: local and remote side by side, and refusals before anything is loaded."""
+"""Building tiers from a catalogue: local and remote ones, and refusals before anything is loaded."""
 
 import copy
 import tomllib

@@ -1,4 +1,4 @@
-"""Catalogues: what ships is sound, and what is wrong is named with its entry, its value and what is allowed."""
+"""Catalogues: the shipped ones are valid, and errors name the entry, the value and what is allowed."""
 
 import copy
 import tomllib
@@ -80,7 +80,7 @@ def test_every_tier_has_the_six_fields_of_an_endpoint_registry() -> None:
     assert load_catalog("laptop").tier(1).url == "in-process"
 
 
-def test_the_seventy_billion_plan_leaves_about_90_thousand_tokens_beside_its_draft_on_four_cards() -> None:
+def test_the_seventy_billion_plan_with_its_draft_leaves_about_90_thousand_tokens_on_four_cards() -> None:
     group = next(g for g in load_catalog("datacenter").gpu_groups if g.name == "gpu-70b")
     assert group.kv_bytes == pytest.approx(40.66e9)
     lines = "\n".join(group.memory_lines())

@@ -1,4 +1,4 @@
-"""Short catalogues: what they leave out is filled in, and a price that was not given is estimated and marked."""
+"""Short catalogues: missing values are filled in, and a missing price is estimated and marked."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def test_a_name_and_a_model_or_a_url_make_a_tier(tmp_path: Path) -> None:
     assert all(tier.max_tokens and tier.mean_latency_ms and tier.expected_answer_tokens for tier in catalog.tiers)
 
 
-def test_the_name_at_the_server_and_the_variable_of_its_key_stand_beside_the_url() -> None:
+def test_the_remote_model_name_and_the_key_variable_can_be_given_with_the_url() -> None:
     tier = catalogue(remote("a", model="gpt-5", api_key_env="KEY"), remote("b")).tier(1)
     assert tier.remote is not None
     assert (tier.remote.model, tier.remote.api_key_env) == ("gpt-5", "KEY")

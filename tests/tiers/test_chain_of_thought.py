@@ -166,7 +166,7 @@ async def test_a_budget_of_the_requests_own_goes_before_its_effort(tokenizer: To
     await tier.close()
 
 
-async def test_what_the_thought_saves_is_the_answers(tokenizer: Tokenizer) -> None:
+async def test_tokens_saved_by_the_thought_are_available_to_the_answer(tokenizer: Tokenizer) -> None:
     tier, _ = await thinker(tokenizer, THOUGHT, "on and on…")
     _, usage = await ask(tier, chat(max_tokens=60))
     assert usage.completion_tokens == 60

@@ -1,4 +1,4 @@
-"""A choice says the same of its tokens by the short way, which nearly all take, as by the long one."""
+"""The fast path of a choice gives the same result as the general one."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def said(deltas: list[list[Delta]]) -> list[list[tuple[str, list[int], str | Non
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, stops=STOPS, cut=st.integers(0, 3), control=st.integers(0, 30))
-def test_tokens_alone_are_told_as_tokens_with_log_probabilities_are(
+def test_tokens_are_the_same_with_and_without_log_probabilities(
     tokenizer: Tokenizer, text: str, stops: list[str], cut: int, control: int
 ) -> None:
     ids = tokenizer.encode(text)
@@ -69,7 +69,7 @@ def test_the_text_of_a_stop_token_is_part_of_the_answer_if_that_is_asked_for(tok
     assert told(Choice(0, tokenizer, (), include_stop=True), tokenizer, "one two", stop_token_id=end) == "one two"
 
 
-def test_what_the_least_tokens_say_stops_nothing(tokenizer: Tokenizer) -> None:
+def test_the_minimum_tokens_match_no_stop_string(tokenizer: Tokenizer) -> None:
     text = "stop one stop two"
     least = len(tokenizer.encode("stop one"))
     assert told(Choice(0, tokenizer, ("stop",), min_tokens=least), tokenizer, text) == "stop one "

@@ -36,7 +36,7 @@ async def core():
 
 
 async def test_a_core_that_its_watchdog_calls_stuck_is_not_healthy_until_it_goes_on(core: Watched) -> None:
-    """A stuck core answers nothing, so that what it said last must not count."""
+    """A stuck core answers nothing, so its last answer must not count."""
     watch = CoreWatch(core)
     await watch.open()
     assert watch.healthy
@@ -55,7 +55,7 @@ async def test_a_core_that_is_gone_is_not_healthy(core: Watched) -> None:
     assert not watch.healthy
 
 
-async def test_a_core_whose_connection_is_lost_is_not_healthy_before_anybody_asks_it() -> None:
+async def test_a_core_whose_connection_is_lost_is_unhealthy_before_any_request() -> None:
     loading = threading.Event()
     loading.set()
     client = ThreadCoreClient(lambda: hash_core("m") if loading.wait(30) else None)

@@ -116,13 +116,13 @@ async def test_an_answer_that_breaks_off_or_is_no_http_is_an_error_and_not_an_an
         assert server.connections == 1
 
 
-async def test_what_a_dropped_kept_connection_took_is_sent_again_once() -> None:
+async def test_a_request_on_a_dropped_persistent_connection_is_sent_again_once() -> None:
     seen: list[bytes] = []
 
     async def one_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(await request_of(reader))
         writer.write(WHOLE)
-        await reader.readexactly(1)  # the next request has begun: too late for this connection
+        await reader.readexactly(1)  # the next request has started: too late for this connection
 
     async with upstream(one_each) as server:
         assert [await server.text() for _ in range(3)] == [b"hello"] * 3
@@ -144,7 +144,7 @@ async def test_an_answer_left_in_the_middle_closes_its_connection() -> None:
         await asyncio.wait_for(gone.wait(), 20)
 
 
-async def test_bytes_that_nobody_asked_for_end_a_connection() -> None:
+async def test_unrequested_bytes_end_a_connection() -> None:
     async with upstream(answering(WHOLE + WHOLE)) as server:
         assert await server.text() == b"hello"
         assert await server.text() == b"hello"
@@ -168,7 +168,7 @@ async def test_a_reader_who_is_slow_makes_the_server_wait() -> None:
         assert isinstance(response.stream, httpx.AsyncByteStream)
         pieces = aiter(response.stream)
         read = len(await anext(pieces))
-        for _ in range(100):  # turns of the loop in which nobody reads
+        for _ in range(100):  # turns of the loop without a reader
             await asyncio.sleep(0.001)
         assert written < size // 2
         async for piece in pieces:

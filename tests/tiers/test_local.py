@@ -153,7 +153,7 @@ async def test_the_tiers_limit_bounds_the_answer(tokenizer: Tokenizer, asked: in
     assert answer.finish_reason == "length"
 
 
-async def test_what_the_request_says_of_its_urgency_reaches_the_core(tokenizer: Tokenizer) -> None:
+async def test_the_requests_priority_reaches_the_core(tokenizer: Tokenizer) -> None:
     tier, core = await speaker(tokenizer, "x")
     await ask(tier, chat(priority=2, arrival=5.0, deadline=6.0, salt="ann"))
     added = core.added[0]
@@ -195,7 +195,7 @@ async def test_errors_of_the_core_say_what_the_gateway_can_do(
     assert tier.load().healthy is not isinstance(output, CoreGoneError)
 
 
-async def test_refusals_of_the_core_are_told_in_the_callers_words(tokenizer: Tokenizer) -> None:
+async def test_refusals_of_the_core_name_the_callers_parameter(tokenizer: Tokenizer) -> None:
     class RefusingCore(ScriptedCore):
         async def generate(self, request: AddRequest):  # type: ignore[no-untyped-def]
             fields = {"error": "prompt_token_ids makes the request too large", "error_param": "prompt_token_ids"}

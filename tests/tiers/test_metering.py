@@ -1,4 +1,4 @@
-"""The meter of a request knows what was used of a tier at whatever moment the answer ends, by whatever policy."""
+"""The meter of a request knows the usage of a tier at any moment the answer ends, under every policy."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""A prompt is read once for all tiers that read it alike, and not encoded where its bytes are too many."""
+"""A prompt is encoded once for all tiers that read it alike, and not at all if it has too many bytes."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What vLLM, SGLang and trtllm-serve have of their own: where they say that they live, their queues, their fields."""
+"""The specifics of vLLM, SGLang and trtllm-serve: health paths, queues, fields."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -134,7 +134,7 @@ async def test_a_server_that_does_not_tell_is_judged_by_what_is_known_here() -> 
         (Grammar(kind="json_object", text=""), {"response_format": {"type": "json_object"}}),
     ],
 )
-async def test_sglang_is_told_of_grammars_in_its_own_fields(grammar: Grammar, field: dict[str, Any]) -> None:
+async def test_sglang_gets_grammars_in_its_own_fields(grammar: Grammar, field: dict[str, Any]) -> None:
     async with LoopbackServer(hello) as server:
         tier = RemoteTier(remote_spec(server.base_url, kind="sglang"))
         await collect(tier, chat(sampling=SamplingParams(grammar=grammar)))

@@ -1,4 +1,4 @@
-"""A set of replicas over real servers, some of which hang, break off, are busy or talk nonsense."""
+"""A set of replicas over real servers, some of which hang, disconnect, are busy or send nonsense."""
 
 import asyncio
 import random
@@ -98,7 +98,7 @@ async def replicas(
 
 
 class InOrder(random.Random):
-    """Draws the first of what there is."""
+    """Always draws the first item."""
 
     def choices(self, population: Any, *_: Any, **__: Any) -> list[Any]:
         return [population[0]]
@@ -155,7 +155,7 @@ async def test_a_server_that_fails_before_its_first_delta_is_replaced_and_the_an
         assert tier.load().healthy
 
 
-async def test_what_has_begun_is_not_begun_again() -> None:
+async def test_a_started_answer_is_not_retried() -> None:
     clock = Clock()
     async with replicas(break_off, well, clock=clock) as (tier, servers):
         deltas = tier.generate(chat())
@@ -171,7 +171,7 @@ async def test_what_has_begun_is_not_begun_again() -> None:
         assert (status(tier).consecutive_failures, status(tier).failures) == (0, 1)
 
 
-async def test_what_the_caller_did_wrong_is_asked_of_nobody_else() -> None:
+async def test_a_callers_error_is_not_retried_on_another_replica() -> None:
     async with replicas(wrong_request, well) as (tier, servers):
         error = await failure(tier)
         assert isinstance(error, TierRequestError)
@@ -213,7 +213,7 @@ async def test_a_retry_after_that_cannot_be_read_does_no_harm(stated: str) -> No
         assert 0 <= error.retry_after_seconds <= 300
 
 
-async def test_an_outage_of_all_is_told_whole_and_not_multiplied() -> None:
+async def test_an_outage_of_all_replicas_is_reported_once_with_every_error() -> None:
     async with replicas(*[broken] * 4, retry_share=0.1, retry_burst=5, max_attempts=4) as (tier, servers):
         first = await failure(tier)
         assert isinstance(first, TierUnavailableError)
@@ -377,7 +377,7 @@ async def test_hedges_are_paid_from_the_retry_budget() -> None:
         assert servers[1].calls == []
 
 
-async def test_without_hedging_nobody_is_asked_twice() -> None:
+async def test_without_hedging_no_second_replica_is_asked() -> None:
     async with replicas(well, well) as (tier, servers):
         await hedging_set(tier, servers, well)
         await tries_of(tier)

@@ -1,4 +1,4 @@
-"""Self-consistency: the majority's first sample where answers can be compared, plain decoding elsewhere."""
+"""Self-consistency: the majority's first sample if answers can be compared, plain decoding otherwise."""
 
 from contextlib import aclosing
 from random import Random
@@ -153,7 +153,7 @@ def test_prompts_for_short_checkable_answers_are_recognised(prompt: str, kind: A
     assert answer_kind(prompt) == kind
 
 
-def test_the_kind_of_a_long_prompt_is_told_by_its_ends() -> None:
+def test_the_kind_of_a_long_prompt_is_found_from_its_ends() -> None:
     filler = "The committee met on the third of May and decided nothing. " * 10_000
     assert answer_kind(f"{filler}\nA) cats\nB) dogs") == "choice"
     assert answer_kind(f"Answer yes or no.\n{filler}") == "yes-no"

@@ -1,4 +1,4 @@
-"""A catalogue is served where its files and cards are; what is missing is named, and what to do about it."""
+"""A catalogue is served if its files and cards are there; otherwise the error names what is missing and what to do."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def with_groups(catalog: Catalog, **changes: dict[str, Any]) -> Catalog:
     return replace(catalog, gpu_groups=groups)
 
 
-def test_a_machine_without_the_cards_is_told_which_groups_need_how_many_and_what_else_can_be_done(
+def test_a_machine_without_the_cards_gets_an_error_naming_the_groups_their_needs_and_alternatives(
     datacenter: Catalog,
 ) -> None:
     with pytest.raises(DevicesMissingError) as refused:

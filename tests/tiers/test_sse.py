@@ -1,4 +1,4 @@
-"""The event parser gives the same events however the bytes are cut and whichever line ends the server uses."""
+"""The event parser gives the same events for any chunking and any line ends."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Threads for long texts: few at a time, never all for one caller, and turns per caller."""
+"""Threads for long texts: few at a time, never all for one caller, and fair turns."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from tiers.decoding.text_threads import TextThreads, usual_threads
 
 
 class Work:
-    """Pieces of work that end when they are told to."""
+    """Pieces of work that end on request."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -88,7 +88,7 @@ async def test_who_leaves_while_it_waits_takes_no_turn(threads: TextThreads, wor
     assert work.begun == ["a", "c"]
 
 
-async def test_a_thread_is_taken_until_its_work_ends_whoever_has_left(threads: TextThreads, work: Work) -> None:
+async def test_a_thread_is_busy_until_its_work_ends_even_if_the_caller_leaves(threads: TextThreads, work: Work) -> None:
     first = asyncio.create_task(threads.run("one", work.piece("a")))
     await eventually(lambda: work.begun == ["a"])
     first.cancel()

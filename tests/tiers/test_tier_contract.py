@@ -1,7 +1,7 @@
-"""What `Tier` promises, held against a local tier over a real core, a remote one over real sockets, and a replica set.
+"""The contract of `Tier`, tested on a local tier over a real core, a remote one over real sockets, and a replica set.
 
-All stand on the same hash model, whose greedy continuation is known without any engine. The remote tier's
-server and both replicas answer from a local tier.
+All use the same hash model, whose greedy continuation is known without any engine. The remote tier's server and both
+replicas answer from a local tier.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A tier's model, described for Triton: what its published protobuf reads is what our knobs say (GW-14)."""
+"""A tier's model described for Triton: its published protobuf parses our knobs (GW-14)."""
 
 import importlib.metadata
 import importlib.util
@@ -117,13 +117,13 @@ def test_a_vllm_engine_gets_the_groups_plan_and_knobs() -> None:
     assert arguments["max_num_seqs"] == 256
 
 
-def test_a_remote_tier_has_the_name_and_context_of_its_server_and_weights_as_told() -> None:
+def test_a_remote_tier_has_the_name_and_context_of_its_server_and_the_given_weights() -> None:
     files = triton_files(load_catalog(str(COMPOSE_CATALOGUE)), 4, "vllm", Instances(), "/weights/large")
     arguments = json.loads(files["llama-3.1-8b/1/model.json"])
     assert (arguments["model"], arguments["max_model_len"]) == ("/weights/large", 8192)
 
 
-def test_what_a_backend_cannot_be_told_is_refused() -> None:
+def test_settings_that_a_backend_does_not_support_are_refused() -> None:
     with pytest.raises(CatalogError, match="places its own engine"):
         triton_files(load_catalog("datacenter"), 3, "vllm", Instances(gpus=[0]))
     with pytest.raises(CatalogError, match="give --weights"):

@@ -1,4 +1,4 @@
-"""What the tests of tiers share: specs, requests, collected answers, and a core that says what a test scripts."""
+"""Helpers of the tests of tiers: specs, requests, collected answers, and a scripted core."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -1,1 +1,1 @@
-"""What an operator writes: tiers, models, prices, GPU groups; loading and checks."""
+"""The operator's catalogue: tiers, models, prices, GPU groups; loading and checks."""

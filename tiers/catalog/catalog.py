@@ -1,4 +1,4 @@
-"""The catalogue: which models there are and what two to eight tiers make of them, as typed data."""
+"""The catalogue: models, and two to eight tiers over them, as typed data."""
 
 import hashlib
 from typing import Any
@@ -17,8 +17,7 @@ CPU_CORE = "cpu"
 class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Models and tiers of one installation; `tiers[k-1]` is tier k.
 
-    `core` is what this machine's CPU serves; each of `gpu_groups` is a core of its own on GPUs, served if a tier
-    uses it.
+    `core` is served by this machine's CPU; each of `gpu_groups` is a core on GPUs, served if a tier uses it.
     `reference_prompt_tokens` is the mean prompt length that the prices were derived for.
     """
 
@@ -36,7 +35,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def served_groups(self) -> list[GpuGroupSpec]:
-        """GPU groups with a model that a tier runs on; the others are plans."""
+        """The GPU groups with a model that a tier uses; the others are only plans."""
         wanted = {tier.model for tier in self.tiers}
         return [group for group in self.gpu_groups if any(m.name in wanted for m in group.models)]
 
@@ -47,13 +46,13 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def model_paths(self) -> dict[str, str]:
-        """Where the file of every model is, by the model's name."""
+        """The file of every model, by the model's name."""
         paths = {m.name: m.path for m in self.core.models}
         return paths | {m.name: m.path for group in self.gpu_groups for m in group.models}
 
     @property
     def drafts(self) -> dict[str, str]:
-        """Which model drafts for which, by name."""
+        """The draft model of each model, by name."""
         drafts = {m.name: m.draft for m in self.core.models}
         drafts |= {m.name: m.draft for group in self.gpu_groups for m in group.models}
         return {name: draft for name, draft in drafts.items() if draft is not None}
@@ -63,11 +62,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return next(group for group in self.gpu_groups if group.name == name)
 
     def core_of(self, model: str) -> str:
-        """The name of the core that has `model`."""
+        """Return the name of the core that serves `model`."""
         return next((g.name for g in self.gpu_groups if any(m.name == model for m in g.models)), CPU_CORE)
 
     def cards_of(self, group: GpuGroupSpec) -> range:
-        """Numbers of the CUDA devices that a served group takes."""
+        """Return the numbers of the CUDA devices of a served group."""
         free = 0
         for other in self.served_groups:
             if other.device != "cuda":
@@ -80,11 +79,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that decides which answers the tiers give (not of prices): labels are valid for one of these."""
+        """Hash of everything that affects the tiers' answers (not prices): labels are valid for one of these."""
         return _hash([self._answering(tier) for tier in self.tiers])
 
     def tier_fingerprint(self, number: int) -> str:
-        """Hash of what decides which answers one tier gives, wherever it stands: probes are valid for one of these."""
+        """Hash of everything that affects one tier's answers, at any position: probes are valid for one of these."""
         return _hash(self._answering(self.tier(number))[1:])
 
     @property
@@ -95,7 +94,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _answering(self, tier: TierSpec) -> list[Any]:
         models = {m.name: [m.path, m.compute] for m in self.core.models}
         models |= {m.name: [m.path, m.weights] for group in self.gpu_groups for m in group.models}
-        # Of several replicas only the model: one more of them gives no other answers.
+        # With several replicas only the model counts: another replica gives the same answers.
         remote = tier.remote and [tier.remote.base_url, tier.remote.model]
         return [tier.number, models.get(tier.model_name), remote, tier.policy]
 

@@ -1,4 +1,4 @@
-"""What a catalogue's cores are loaded with: their own specifications, and the objectives of the tiers on each model."""
+"""The specifications of a catalogue's cores, with the objectives of the tiers on each model."""
 
 from typing import Any, TypeVar
 
@@ -15,13 +15,14 @@ Values = dict[str, KnobValue]
 
 
 def core_spec(catalog: Catalog) -> CoreSpec:
-    """`catalog.core`, each model aiming at the strictest objectives of its tiers unless its knobs or the core's say."""
+    """Return `catalog.core`; each model has its tiers' strictest objectives, unless its knobs or the core's set
+    others."""
     core = catalog.core
     return replace(core, models=[_with_objectives(model, catalog, core.knobs) for model in core.models])
 
 
 def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
-    """The core of GPU group `name`, its models aiming as those of `core_spec` do."""
+    """Return the core of GPU group `name`; its models' objectives as in `core_spec`."""
     group = catalog.group(name)
     models = [
         DeviceModelSpec(
@@ -73,6 +74,6 @@ def _with_objectives(model: M, catalog: Catalog, common: Values) -> M:
 
 
 def _in_range(knob: str, value: float) -> float:
-    """A tier may promise what no step can keep; the knob aims at the nearest that it can say."""
+    """Clip an objective to the knob's range: a tier may promise what no step can keep."""
     schema = knob_schemas()[knob]
     return float(min(max(value, schema["minimum"]), schema["maximum"]))

@@ -1,4 +1,4 @@
-"""What a short catalogue leaves out: the long form of `url` and of a model's path, and every value that has a default.
+"""Defaults of a short catalogue: the long form of `url` and of a model's path, and every value with a default.
 
 [[tiers]]
 name = "small"
@@ -27,8 +27,8 @@ LOCAL_MAX_TOKENS = 2048
 
 
 def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A decoded TOML document with `url`, `api_key_env` and a path as `model` written out as `remote` tables and
-    entries of `core.models`. What has another form is left as it is, for the conversion to complain of."""
+    """Expand `url`, `api_key_env` and a path as `model` in a decoded TOML document to `remote` tables and entries of
+    `core.models`. Other forms stay as they are, so that the conversion reports them."""
     tiers, core = table.get("tiers"), table.get("core", {})
     if not isinstance(tiers, list) or not isinstance(core, Mapping) or not isinstance(core.get("models", []), list):
         return dict(table)
@@ -38,7 +38,7 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
-    """`models` gets the entry of a path, once for all tiers that have it."""
+    """Expand one tier; `models` gets one entry per path, shared by all tiers with that path."""
     written, model = dict(tier), tier.get("model")
     if "url" in tier and "remote" not in tier:
         remote = {"base_url": written.pop("url"), "model": written.pop("model", tier.get("name"))}
@@ -60,7 +60,7 @@ def _is_path(model: str) -> bool:
 
 
 def completed(catalog: Catalog) -> Catalog:
-    """`catalog` with a value in every field of its tiers: numbered by predicted cost if no tier has a number."""
+    """Return `catalog` with a value in every field of its tiers, numbered by predicted cost if no tier has a number."""
     contexts = {m.name: m.max_context for m in catalog.core.models}
     contexts |= {m.name: m.max_context for g in catalog.gpu_groups for m in g.models}
     tiers = [_with_tokens(tier, contexts) for tier in catalog.tiers]
@@ -77,7 +77,7 @@ def completed(catalog: Catalog) -> Catalog:
 
 
 def model_billions(catalog: Catalog, tier: TierSpec) -> float | None:
-    """Billions of active parameters of a tier's model, where its name, its path or its plan says so."""
+    """Return the billions of active parameters of a tier's model, if its name, its path or its plan gives them."""
     for group in catalog.gpu_groups:
         for planned in group.models:
             if planned.name == tier.model:
@@ -109,8 +109,8 @@ def _with_latency(tier: TierSpec) -> TierSpec:
 
 
 def _by_cost(tiers: list[TierSpec], prompt_tokens: int) -> list[int]:
-    """Places in the order of predicted cost. Equal costs keep the catalogue's order, and so do prices that followed
-    from the place: only the others are sorted, among the places that they have."""
+    """Return positions in the order of predicted cost. Equal costs keep the catalogue's order, and so do prices
+    estimated from the position: only the others are sorted, among their own positions."""
     known = [place for place, tier in enumerate(tiers) if tier.price.estimated != "order"]
 
     def cost(place: int) -> float:

@@ -1,4 +1,4 @@
-"""A model that gives vectors instead of answers, as a catalogue describes it."""
+"""A catalogue's entry for a model that returns vectors."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""GPU device groups of a catalogue: what is loaded on which cards, with the memory arithmetic of SPEC TI-06."""
+"""GPU groups of a catalogue: the models on each group's cards, with the memory arithmetic of SPEC TI-06."""
 
 from typing import Annotated, Literal
 
@@ -27,14 +27,14 @@ COMPUTE: dict[GpuWeights, DeviceScheme] = {
 
 
 class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model of a GPU group: its file, its weight format and the numbers that its memory depends on.
+    """A model of a GPU group: its file, its weight format and the numbers that determine its memory.
 
-    `shape` names the rest of them (`inference_core.loaders.known_shapes`), so that a placement can be planned without
-    the file; when the file is loaded, it must agree with what is stated. `activations` and `block_size`: see
-    `DeviceModelSpec`. `draft`: another model of the group, with the same vocabulary, that may draft for this one (the
-    knob `speculation`). `knobs`: live knobs that this model starts with, by name, where they differ from the group's.
-    `max_adapters`, `max_adapter_rank`, `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of
-    the cards. `quality`: the report without which the model is not served, and its bounds.
+    `shape` names the remaining numbers (`inference_core.loaders.known_shapes`), so that a placement can be planned
+    without the file; a loaded file must agree with it. `activations` and `block_size`: see `DeviceModelSpec`. `draft`:
+    another model of the group, with the same vocabulary, that may draft for this one (the knob `speculation`). `knobs`:
+    initial live knobs of this model, by name, where they differ from the group's. `max_adapters`, `max_adapter_rank`,
+    `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of the cards. `quality`: the report
+    required to serve the model, and its bounds.
     """
 
     name: str
@@ -58,7 +58,7 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def compute(self) -> DeviceScheme:
-        """What is done with the weights; see `DeviceModelSpec`."""
+        """The arithmetic on the weights; see `DeviceModelSpec`."""
         return COMPUTE[self.weights]
 
     @property
@@ -70,11 +70,10 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def adapter_bytes(model: GpuModelSpec, cards: int) -> int | None:
-    """What the slots for adapters of `model` take of the `cards` cards that share its layers, and of all stages of such
-    together; None if its sizes are not known.
+    """Return the bytes of `model`'s adapter slots on the `cards` cards that share its layers, summed over all pipeline
+    stages; None if the model's sizes are unknown.
 
-    Of a layer that is split by its outputs every card holds A whole and its part of B, of one that is split by its
-    inputs the other way round.
+    For a layer split by outputs every card has all of A and its part of B; for one split by inputs it is the reverse.
     """
     if not model.max_adapters:
         return 0
@@ -89,12 +88,12 @@ def adapter_bytes(model: GpuModelSpec, cards: int) -> int | None:
 
 
 class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A core on `cards` equal GPUs, which hold its models together; `memory_utilization` of each may be used.
+    """A core on `cards` equal GPUs, which share its models; `memory_utilization` of each may be used.
 
-    `pipeline`: stages of consecutive layers that the cards make; those of a stage share its layers in tensor parallel.
-    `first_card`: the number of the first of them, the others follow; None is the first that no group before this one
-    has. `device` "cpu" runs the group on the host, slowly (see `DeviceGroupSpec`). `max_num_batched_tokens` and
-    `max_num_seqs` bound a step, and memory is set aside for such a one; `knobs` may say less. `watchdog_seconds`: a
+    `pipeline`: the number of stages of consecutive layers; the cards of a stage share its layers in tensor parallel.
+    `first_card`: the number of the first card, the others follow; None is the first that no earlier group uses.
+    `device` "cpu" runs the group on the host, slowly (see `DeviceGroupSpec`). `max_num_batched_tokens` and
+    `max_num_seqs` bound a step, and memory is reserved for such a step; `knobs` may set less. `watchdog_seconds`: a
     step that takes longer makes the core unhealthy until it ends.
     """
 
@@ -114,27 +113,27 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def tensor(self) -> int:
-        """How many cards share a layer."""
+        """The number of cards that share a layer."""
         return self.cards // self.pipeline
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes of all cards together that weights and keys and values may take."""
+        """The bytes of all cards together that weights and KV cache may use."""
         cards = Devices(bytes_each=self.card_bytes, count=self.cards, usable_share=self.memory_utilization)
         return cards.usable_bytes
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes left for keys and values; negative when weights and adapters' slots alone do not fit."""
+        """The bytes left for the KV cache; negative if weights and adapter slots alone do not fit."""
         slots = sum(adapter_bytes(m, self.tensor) or 0 for m in self.models)
         return self.usable_bytes - sum(m.weight_bytes for m in self.models) - slots
 
     def draft_of(self, model: GpuModelSpec) -> GpuModelSpec | None:
-        """The model of this group that drafts for `model`."""
+        """Return the model of this group that drafts for `model`."""
         return next((m for m in self.models if m.name == model.draft), None)
 
     def memory_lines(self) -> list[str]:
-        """The arithmetic, one line per term, in GB of 10^9 bytes."""
+        """Return the arithmetic, one line per term, in GB of 10^9 bytes."""
         lines = [
             f"{self.name}: {self.cards} x {self.card_bytes / 1e9:.1f} GB x {self.memory_utilization:g} "
             f"= {self.usable_bytes / 1e9:.1f} GB usable"

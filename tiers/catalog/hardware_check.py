@@ -1,4 +1,4 @@
-"""What a machine must have for a catalogue to be served on it: files of its models, and cards of its GPU groups."""
+"""What a machine needs to serve a catalogue: the files of its models, and the cards of its GPU groups."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tiers.errors import CatalogError
 def require_servable(catalog: Catalog, cards: int, cores: Collection[str] | None = None) -> None:
     """Raise DevicesMissingError if a machine with `cards` CUDA devices lacks some that a core needs.
 
-    `cores` names those to be served here; None is all of the catalogue's.
+    `cores` names the cores to serve here; None is all of the catalogue's.
     """
     lacking = [
         _need(catalog, group)
@@ -32,7 +32,7 @@ def require_servable(catalog: Catalog, cards: int, cores: Collection[str] | None
 
 
 def validate_files(catalog: Catalog, cores: Collection[str] | None = None) -> None:
-    """Raise CatalogError naming every model file that is not there, of `cores` (None: of all that serve)."""
+    """Raise CatalogError naming every missing model file of `cores` (None: of all that serve)."""
     models = [("core.models", m.name, m.path) for m in catalog.core.models if cores is None or CPU_CORE in cores]
     for group in _groups(catalog, cores):
         models += [(f"gpu_groups '{group.name}'.models", m.name, m.path) for m in group.models]
@@ -47,7 +47,7 @@ def validate_files(catalog: Catalog, cores: Collection[str] | None = None) -> No
 
 
 def require_plans(catalog: Catalog, cache_dir: Path, cores: Collection[str] | None = None) -> None:
-    """Raise CatalogError if files of GPU groups are not what was planned with, or cannot be split over the cards.
+    """Raise CatalogError if files of GPU groups differ from their plan, or cannot be split over the cards.
 
     Raises ModelFileError for a file that cannot be read.
     """

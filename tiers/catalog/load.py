@@ -1,4 +1,4 @@
-"""Reads a catalogue from TOML, shipped or one's own, and reports everything that is wrong with it at once."""
+"""Read a catalogue from TOML, shipped or the operator's, and report all its problems at once."""
 
 import tomllib
 from importlib import resources
@@ -38,7 +38,7 @@ def parse_catalog(table: dict[str, object], origin: str) -> Catalog:
 
 
 def shipped_catalogs() -> list[str]:
-    """Names that `load_catalog` understands without a path."""
+    """Return the names that `load_catalog` accepts without a path."""
     folder = resources.files("tiers.catalogs")
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 

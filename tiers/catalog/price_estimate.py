@@ -1,12 +1,12 @@
-"""Prices of tiers whose catalogue has none, so that routing and budgets have a cost to work with.
+"""Estimated prices for tiers without a price in the catalogue, so that routing and budgets have a cost.
 
-Of the three ways the first that can be used:
+The first applicable method is used:
 
 1. **Size.** A model of P billion parameters costs $0.05 x P per million prompt tokens. The shipped catalogues' prices
    come to $0.04 to $0.08 per billion.
 2. **Seconds.** An answer that takes `mean_latency_ms` costs that share of a server for $1 per hour.
-3. **Order.** Where neither is known, the price follows from the tier's place: between two prices that are known, equal
-   factors apart; beyond them four times as much per tier; if none is known, from that of a model of 3 billion on.
+3. **Order.** Otherwise the price follows from the tier's position: interpolated geometrically between two known prices;
+   beyond them four times as much per tier; without any, starting from the price of a model of 3 billion.
 
 An output token costs three prompt tokens. Estimates are marked in `Price.estimated`, and wherever a cost is shown.
 """
@@ -25,13 +25,13 @@ USD_PER_HOUR = 1.0
 STEP_FACTOR = 4.0
 FIRST_BILLIONS = 3.0
 _BITS = {"dense": 16.0, "int8": 8.0, "fp8": 8.0, "fp8-blocks": 8.0, "int4": 4.5}
-# "30B" and "135M", "8x7B" (of the experts two are active), and "A3B" for the active part of what goes before it.
+# "30B" and "135M", "8x7B" (with two active experts), and "A3B" for the active part of the number before it.
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![A-Za-z0-9])", re.IGNORECASE)
 _ACTIVE = re.compile(r"(?<![A-Za-z0-9])a(\d+(?:\.\d+)?)b(?![A-Za-z0-9])", re.IGNORECASE)
 
 
 def named_billions(name: str) -> float | None:
-    """Billions of active parameters, where a model's name or path says them; None if it does not."""
+    """Return the billions of active parameters in a model's name or path; None without them."""
     if active := _ACTIVE.search(name):
         return float(active[1])
     if (size := _SIZE.search(name)) is None:
@@ -41,15 +41,16 @@ def named_billions(name: str) -> float | None:
 
 
 def planned_billions(model: GpuModelSpec) -> float:
-    """Billions of parameters of a GPU group's model: by the name of its shape, its own, or the bytes of its weights."""
+    """Return the billions of parameters of a GPU group's model: by the name of its shape, its own, or the bytes of its
+    weights."""
     named = named_billions(model.shape or "") or named_billions(model.name) or named_billions(model.path)
     return model.weight_bytes * 8 / _BITS[model.compute] / 1e9 if named is None else named
 
 
 def estimated_prices(tiers: Sequence[TierSpec], billions: Sequence[float | None], prompt_tokens: int) -> list[Price]:
-    """The price of every tier: its own where it has one, else an estimate.
+    """Return the price of every tier: its own, or an estimate.
 
-    `billions`: of each tier's model, None where not known; `prompt_tokens` of the request that a tier's seconds are of.
+    `billions`: of each tier's model, None if unknown; `prompt_tokens`: of the request behind a tier's seconds.
     """
     first = [_first(tier, size, prompt_tokens) for tier, size in zip(tiers, billions, strict=True)]
     places = [place for place, price in enumerate(first) if price is not None]
@@ -61,7 +62,7 @@ def estimated_prices(tiers: Sequence[TierSpec], billions: Sequence[float | None]
 
 
 def _first(tier: TierSpec, billions: float | None, prompt_tokens: int) -> Price | None:
-    """The tier's own price, or one by size or seconds."""
+    """Return the tier's own price, or one by size or seconds."""
     if tier.price.estimated != "order":
         return tier.price
     if billions is not None:
@@ -83,7 +84,7 @@ def _by_place(place: int, places: Sequence[int], inputs: Sequence[float]) -> flo
 
 
 def _price(input_usd: float, estimated: str) -> Price:
-    # Four digits: an estimate is not known any better, and sums of it stay readable.
+    # Four digits: an estimate is no more precise, and sums stay readable.
     rounded = float(f"{input_usd:.4g}")
     output = float(f"{rounded * OUTPUT_FACTOR:.4g}")
     return Price(input_usd_per_million=rounded, output_usd_per_million=output, estimated=estimated)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What answers cost: billed cost of one request, predicted cost per tier, blended cost of a traffic mix."""
+"""Costs of answers: billed cost of one request, predicted cost per tier, blended cost of a traffic mix."""
 
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
@@ -15,12 +15,12 @@ LEAST_COST_USD = 1e-9
 
 
 def cost_usd(tier: TierSpec, usage: Usage) -> float:
-    """US dollars billed for `usage`, rounded half up to the micro-dollar (SPEC RT-08)."""
+    """Return the US dollars billed for `usage`, rounded half up to the micro-dollar (SPEC RT-08)."""
     return request_cost_usd(tier.price, usage.prompt_tokens, usage.completion_tokens)
 
 
 def request_cost_usd(price: Price, prompt_tokens: int, completion_tokens: int) -> float:
-    """Dollars per million tokens x tokens are micro-dollars; computed in decimals, so that nothing drifts."""
+    """Compute the cost in decimals, to avoid rounding drift: dollars per million tokens x tokens are micro-dollars."""
     micro = (
         _exact(price.input_usd_per_million) * prompt_tokens + _exact(price.output_usd_per_million) * completion_tokens
     )
@@ -38,12 +38,12 @@ def _exact(usd: float) -> Decimal:
 def predicted_costs(
     catalog: Catalog, prompt_tokens: int, max_tokens: int | None, answer_tokens: Sequence[float | None] = ()
 ) -> list[float]:
-    """Predicted US dollars of answering with tier 1, 2, …, before anything is generated; unrounded.
+    """Return the predicted US dollars of answering with tier 1, 2, … before any generation; unrounded.
 
-    Output is taken as `answer_tokens` where that is predicted (by tier; None where not), else as the tier's expected
-    answer; or as what `max_tokens` lets it bill, where that is less. The result never falls, whatever the prices: a
-    tier costs at least as much as the one below (cumulative maximum), which is what lets a higher quality target never
-    lower a tier (SPEC RT-05). Of tiers that cost the same, routing prefers the lower number.
+    Output is taken as `answer_tokens` where predicted (by tier; None where not), else as the tier's expected answer,
+    and at most as what `max_tokens` lets it bill. The result never falls, whatever the prices: a tier costs at least as
+    much as the one below (cumulative maximum), so that a higher quality target never lowers a tier (SPEC RT-05). Among
+    tiers with equal cost, routing prefers the lower number.
     """
     costs = [LEAST_COST_USD]
     for place, tier in enumerate(catalog.tiers):
@@ -57,7 +57,8 @@ def predicted_costs(
 
 
 class BlendedCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean US dollars per request of a traffic mix; savings are shares of the baseline's cost, negative if dearer."""
+    """Mean US dollars per request of a traffic mix; savings are shares of the baseline's cost, negative if it costs
+    more."""
 
     per_request: float
     saving: float

@@ -1,4 +1,4 @@
-"""A quantised model serves only with a report that shows it good enough: the exact weights, computed the same way."""
+"""The quality gate: a quantised model serves only with a passing report on the same weights and arithmetic."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -15,17 +15,16 @@ from tiers.catalog.tier_spec import ChainOfThoughtSpec
 from tiers.errors import CatalogError
 
 Gated = ModelSpec | GpuModelSpec
-# `aio quality compare` computes on the CPU: which arithmetic there has a device's weights, number by number, and rounds
-# activations as it does. None rounds them to FP8.
+# `aio quality compare` computes on the CPU. The CPU arithmetic with the same weights and the same rounding of
+# activations as a device's; none rounds activations to FP8.
 _SAME_ON_CPU: dict[DeviceScheme, str] = {"dense": "bfloat16", "int4": "int4", "int8": "int4-int8"}
 
 
 def require_quality(catalog: Catalog, cache_dir: Path, cores: Collection[str] | None = None) -> None:
-    """Raise CatalogError naming every model whose quality report is missing, of other weights, or worse than the
-    catalogue allows (SPEC QZ-09, QZ-11). Models without a `quality` table are not asked for one.
+    """Raise CatalogError naming every model whose quality report is missing, for other weights, or worse than the
+    catalogue allows (SPEC QZ-09, QZ-11). Models without a `quality` table need no report.
 
-    `cores` names those to be served here; None is all of the catalogue's. Content hashes are remembered under
-    `cache_dir`.
+    `cores` names the cores to serve here; None is all of the catalogue's. Content hashes are cached under `cache_dir`.
     """
     problems = [
         f"  - {where}.quality: {problem}"
@@ -82,7 +81,7 @@ def _problems(catalog: Catalog, model: Gated, gate: QualityGate, cache_dir: Path
 
 
 def _holds_int8(path: Path, cache_dir: Path) -> bool:
-    """Whether all projections of a file have codes of 8 bits already."""
+    """Return whether all projections of a file are already 8-bit codes."""
     tensors = open_checkpoint(path, cache_dir).tensors.items()
     return all(t.kind == "S8" for name, t in tensors if name.startswith("model.layers.") and len(t.shape) == 2)
 

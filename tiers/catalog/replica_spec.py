@@ -1,4 +1,4 @@
-"""Replicas of a remote tier as typed data: where they are, and how requests are spread over them."""
+"""Replicas of a remote tier as typed data: their addresses, and the load balancing over them."""
 
 from typing import Annotated
 
@@ -7,9 +7,9 @@ from msgspec import Meta
 
 
 class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of several servers of the same model. `weight`: how much it takes, measured against the others.
+    """One of several servers of the same model. `weight`: its capacity relative to the others.
 
-    `api_key_env` goes before that of the tier.
+    `api_key_env` takes precedence over the tier's.
     """
 
     base_url: str
@@ -18,7 +18,7 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class BalancingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How requests are spread over replicas, and when one is left alone; the bounds are enforced."""
+    """How requests are balanced over replicas, and when one is ejected; the bounds are enforced."""
 
     affinity_bytes: Annotated[
         int, Meta(ge=0, le=65_536, description="Bytes of a prompt's beginning that choose its replica; 0: no affinity.")

@@ -17,8 +17,8 @@ TierNumber = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIERS)]
 
 
 class TierClass(StrEnum):
-    """What kind of prompt a tier is made for (SPEC RT-01): the strongest that a 3B, an 8B or a 70B model answers well
-    enough, or a 70B model that thinks."""
+    """The kind of prompt a tier is made for (SPEC RT-01): the hardest that a 3B, an 8B or a 70B model, or a 70B model
+    with chain of thought, answers well enough."""
 
     SIMPLE = "SIMPLE"
     MEDIUM = "MEDIUM"
@@ -30,22 +30,21 @@ RemoteKind = Literal["openai", "vllm", "sglang", "tensorrt-llm", "triton-tensorr
 
 
 class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A server elsewhere. `base_url` ends where `/chat/completions` begins (usually in `/v1`), Triton's before `/v2`.
+    """A remote server. `base_url` is the part before `/chat/completions` (usually ending in `/v1`), Triton's before
+    `/v2`.
 
-    `kind`: what server it is, which decides its health probe, its queue's metrics and its own names of fields; `openai`
-    is any that is OpenAI-compatible. The others are vLLM, SGLang, `trtllm-serve`, and Triton Inference Server with the
-    TensorRT-LLM or the vLLM backend, where `model` is the name in Triton's model repository.
-    `tokenizer` (Triton only): model file or folder whose chat template writes conversations; without it only raw
-    prompts are answered. `cumulative_text` (Triton with TensorRT-LLM): each event repeats the text before it, as the
-    model `tensorrt_llm_bls` does with `accumulate_tokens`. `whole_path` (likewise): how whole answers are asked for; by
-    `infer` a model that is not decoupled.
-    Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and key; requests
-    are spread over them as `balancing` says.
-    `api_key_env` names the environment variable that holds the key; the key itself never stands in a catalogue.
-    `stream_usage` asks for token counts (`stream_options`); switch it off for a server that refuses the field.
-    `stream_whole`: stream from the server also what a caller wants whole. A server that hangs is then noticed after
-    `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
-    `max_tokens_field`: OpenAI's reasoning models know only `max_completion_tokens`, older servers only `max_tokens`.
+    `kind`: the kind of server, which decides its health probe, its queue metrics and its own field names; `openai` is
+    any OpenAI-compatible server. The others are vLLM, SGLang, `trtllm-serve`, and Triton Inference Server with the
+    TensorRT-LLM or the vLLM backend, where `model` is the name in Triton's model repository. `tokenizer` (Triton only):
+    model file or folder whose chat template formats conversations; without it only raw prompts are answered.
+    `cumulative_text` (Triton with TensorRT-LLM): each event repeats the text before it, as the model `tensorrt_llm_bls`
+    does with `accumulate_tokens`. `whole_path` (likewise): the endpoint for whole answers; `infer` for a model that is
+    not decoupled. Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and
+    key; requests are spread as `balancing` says. `api_key_env` names the environment variable with the key; a catalogue
+    never contains the key. `stream_usage` asks for token counts (`stream_options`); switch it off for a server that
+    rejects the field. `stream_whole`: stream from the server even if the caller wants the whole answer. A hanging
+    server is then detected after `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
+    `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
     """
 
     base_url: str = ""
@@ -79,11 +78,11 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def is_replicated(self) -> bool:
-        """Whether the servers are given as a list, be it of one."""
+        """Whether the servers are given as a list, even of one."""
         return not self.base_url
 
     def alone(self, replica: ReplicaSpec) -> "RemoteSpec":
-        """As if `replica` were the only server."""
+        """Return this spec with `replica` as the only server."""
         key = replica.api_key_env or self.api_key_env
         return msgspec.structs.replace(self, base_url=replica.base_url, base_urls=[], replicas=[], api_key_env=key)
 
@@ -95,7 +94,7 @@ class PlainSpec(msgspec.Struct, frozen=True, tag_field="kind", tag="plain", forb
 class SelfConsistencySpec(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="self-consistency", forbid_unknown_fields=True
 ):
-    """Majority of several samples where the answer is short and checkable (Wang et al. 2022)."""
+    """Majority vote of several samples if the answer is short and checkable (Wang et al. 2022)."""
 
     samples: Annotated[int, msgspec.Meta(ge=2, le=64)] = 5
     temperature: Annotated[float, msgspec.Meta(gt=0, le=2)] = 0.7
@@ -106,14 +105,14 @@ class ChainOfThoughtSpec(
 ):
     """Think first, within `budget_tokens`, then answer (SPEC TI-04).
 
-    `instruction` is added to the last user turn; `opening` begins the assistant's turn; thinking ends at the first
-    of `end_markers`, at the end of the turn or with the budget; `answer_opening` then leads into the answer.
-    A model that writes `<think>…</think>` itself wants opening `<think>\\n`, marker `</think>` and answer opening
-    `\\n</think>\\n\\n`. At least `min_answer_tokens` stay for the answer, or half of a small `max_tokens`.
+    `instruction` is appended to the last user turn; `opening` starts the assistant's turn; thinking ends at the first
+    of `end_markers`, at the end of the turn or with the budget; `answer_opening` then introduces the answer. A model
+    that writes `<think>…</think>` itself needs opening `<think>\\n`, marker `</think>` and answer opening
+    `\\n</think>\\n\\n`. At least `min_answer_tokens` are reserved for the answer, or half of a small `max_tokens`.
 
-    `settled_probes`: end the thought once that many probes in a row, greedy answers of at most `probe_tokens` tokens
-    drawn at ends of sentences and at least `probe_every_tokens` tokens apart, gave the same short answer; 0 never
-    probes. Probes take their tokens from the budget and are billed as reasoning.
+    `settled_probes`: end the thought once that many consecutive probes gave the same short answer; 0 never probes.
+    Probes are greedy answers of at most `probe_tokens` tokens, drawn at ends of sentences at least `probe_every_tokens`
+    tokens apart. They take their tokens from the budget and are billed as reasoning.
     """
 
     budget_tokens: Count
@@ -131,7 +130,7 @@ PolicySpec = PlainSpec | SelfConsistencySpec | ChainOfThoughtSpec
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a request gets that does not say (SPEC GW-04)."""
+    """Values for requests that do not set them (SPEC GW-04)."""
 
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.7
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
@@ -143,8 +142,8 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """US dollars per million tokens; dollars per million times tokens are micro-dollars.
 
-    `estimated`: from what it was estimated where the catalogue has none (`tiers.catalog.price_estimate`): the model's
-    size, the seconds of an answer, or the tier's place; "" for a price that was given.
+    `estimated`: the basis of an estimate if the catalogue has no price (`tiers.catalog.price_estimate`): the model's
+    size, the seconds of an answer, or the tier's position; "" for a given price.
     """
 
     input_usd_per_million: NonNegative
@@ -166,16 +165,14 @@ NO_PRICE = Price(input_usd_per_million=0.0, output_usd_per_million=0.0, estimate
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One tier; SPEC RT-07's six fields are `number`, `model_name`, `url`, `price`, `mean_latency_ms`, `max_tokens`.
 
-    Only `name` and one of `model` and `remote` are required. What else a catalogue leaves out is filled in when it is
-    read (`tiers.catalog.defaults`); until then it is 0, or `NO_PRICE`.
-    `tier_class` describes the tier: while no outcomes of these tiers are known, prompts are routed by what the tiers
-    are like.
-    Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens` is the
-    mean number of billed output tokens, reasoning and discarded samples included; predicted costs rest on it.
-    `mean_latency_ms` is what an answer is expected to take; routing uses it until there are measurements.
-    `max_tokens` bounds the output of one request, and `default_max_tokens` that of a request that sets no bound of its
-    own; None is as much as `max_tokens`. `tool_dialect` says how the model writes tool calls, where its chat
-    template does not tell.
+    Only `name` and one of `model` and `remote` are required. Other missing values are filled in when the catalogue is
+    read (`tiers.catalog.defaults`); until then they are 0, or `NO_PRICE`. `tier_class` describes the tier: it routes
+    prompts while no outcomes of these tiers are known. Exactly one of `model` (a model of the catalogue's cores) and
+    `remote` is set. `expected_answer_tokens` is the mean number of billed output tokens, reasoning and discarded
+    samples included; it determines predicted costs. `mean_latency_ms` is the expected duration of an answer; routing
+    uses it until there are measurements. `max_tokens` bounds the output of one request, and `default_max_tokens` that
+    of a request without its own bound; None means `max_tokens`. `tool_dialect`: how the model writes tool calls, if its
+    chat template does not show it.
     """
 
     number: TierNumber = 0
@@ -200,15 +197,15 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def url(self) -> str:
-        """Where the tier is: a base URL or several, or `in-process`."""
+        """The address of the tier: a base URL or several, or `in-process`."""
         return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
 
     def answer_limit(self, max_tokens: int | None) -> int:
-        """Most output tokens of a choice for a request that asks for at most `max_tokens`; None: it does not say."""
+        """Return the most output tokens of a choice for a request with this `max_tokens`; None: it sets none."""
         wanted = self.default_max_tokens if max_tokens is None else max_tokens
         return self.max_tokens if wanted is None else min(wanted, self.max_tokens)
 
     @property
     def samples_per_choice(self) -> int:
-        """How many sequences one choice may bill, each up to the request's `max_tokens`."""
+        """The number of sequences that one choice may bill, each up to the request's `max_tokens`."""
         return self.policy.samples if isinstance(self.policy, SelfConsistencySpec) else 1

@@ -1,4 +1,4 @@
-"""Conversion of decoded TOML tables into structs that reports every problem at once, with the entry it is in."""
+"""Convert decoded TOML tables to structs, and report every problem at once with its entry."""
 
 import math
 import types
@@ -12,9 +12,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def convert_entry(kind: type[S], value: object, where: str, problems: list[str]) -> S | None:
-    """`value` as a `kind`, or None after appending to `problems` what is wrong with it, field by field.
+    """Convert `value` to a `kind`; on errors append one problem per field to `problems` and return None.
 
-    `where` is the path of the entry ("" for the document). Nested structs and lists of structs are entered, so that
+    `where` is the path of the entry ("" for the document). Nested structs and lists of structs are checked too, so that
     one wrong field does not hide another.
     """
     if not isinstance(value, Mapping):
@@ -52,7 +52,7 @@ def _convert(kind: object, value: object, where: str, problems: list[str]) -> ob
 
 
 def _struct_of(kind: object) -> type[msgspec.Struct] | None:
-    """The struct class that `kind` is, alone or in a union with None."""
+    """Return the struct class of `kind`, alone or in a union with None."""
     members = [kind]
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         members = [m for m in typing.get_args(kind) if m is not type(None)]
@@ -62,7 +62,7 @@ def _struct_of(kind: object) -> type[msgspec.Struct] | None:
 
 
 def _plain(message: str, kind: object) -> str:
-    """msgspec's message without its backticks, with the allowed values where it leaves them out."""
+    """Return msgspec's message without backticks, adding the allowed values where it omits them."""
     if message.startswith("Invalid enum value"):
         given = [member for member in typing.get_args(kind) if member is not type(None)]
         info = msgspec.inspect.type_info(given[0] if isinstance(kind, types.UnionType) and len(given) == 1 else kind)

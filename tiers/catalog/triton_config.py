@@ -1,4 +1,4 @@
-"""A tier's model as Triton Inference Server wants it described: `config.pbtxt` and, for vLLM, its engine's arguments.
+"""The Triton Inference Server configuration of a tier's model: `config.pbtxt` and, for vLLM, the engine's arguments.
 
 Fields: `ModelConfig` of Triton's model_config.proto; docs/user_guide/model_configuration.md of triton-inference-server.
 """
@@ -16,8 +16,8 @@ from tiers.errors import CatalogError
 Backend = Literal["python", "vllm"]
 DeviceKind = Literal["gpu", "cpu"]
 
-# What waits in Triton's batcher instead of in ours. Continuous batching has no use for a delay, a dynamic batch does:
-# where a catalogue says nothing, its requests wait 2 ms for others, or until they are 8, 16, 32 or 64.
+# Defaults of the wait in Triton's batcher. Continuous batching needs no delay, but a dynamic batch does: by default
+# requests wait 2 ms for others, or until there are 8, 16, 32 or 64.
 DELAY_MS = 2.0
 PREFERRED = (8, 16, 32, 64)
 
@@ -51,7 +51,7 @@ _OUTPUTS = {
 
 
 class Instances(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` copies of a model on each of `gpus`, or on the CPU: replicas that share nothing, no parallel model."""
+    """`count` copies of a model on each of `gpus`, or on the CPU: independent replicas, not a parallel model."""
 
     kind: DeviceKind = "gpu"
     count: int = 1
@@ -61,10 +61,10 @@ class Instances(msgspec.Struct, frozen=True, kw_only=True):
 def triton_files(
     catalog: Catalog, number: int, backend: Backend, instances: Instances, weights: str | None = None
 ) -> dict[str, str]:
-    """The files of tier `number`'s folder in Triton's model repository, by their path in it.
+    """Return the files of tier `number`'s folder in Triton's model repository, by their path in it.
 
-    `weights`: where a vLLM engine finds them on Triton's machine; None is the path of the catalogue.
-    Raises `CatalogError` for what the backend cannot be told.
+    `weights`: the path for a vLLM engine on Triton's machine; None is the path of the catalogue. Raises `CatalogError`
+    for settings that the backend does not support.
     """
     name = _name(catalog, number)
     knobs = tier_knobs(catalog, number)
@@ -75,7 +75,8 @@ def triton_files(
 
 
 def tier_knobs(catalog: Catalog, number: int) -> Knobs:
-    """The knobs that tier `number`'s model starts with; with Triton's own defaults of what only its batcher needs."""
+    """Return the initial knobs of tier `number`'s model, with Triton's defaults for those that only its batcher
+    needs."""
     model = catalog.tier(number).model
     said: dict[str, KnobValue] = {}
     if model is not None:
@@ -97,7 +98,8 @@ def _name(catalog: Catalog, number: int) -> str:
 
 
 def _batched_config(name: str, knobs: Knobs, instances: Instances) -> dict[str, Any]:
-    """A model behind Triton's dynamic batcher. Beyond `max_waiting` requests are refused, as our own core does."""
+    """Describe a model behind Triton's dynamic batcher. Beyond `max_waiting` requests are refused, as by our own
+    core."""
     return {
         "name": name,
         "backend": "python",
@@ -115,7 +117,8 @@ def _batched_config(name: str, knobs: Knobs, instances: Instances) -> dict[str, 
 
 
 def _vllm_config(name: str, instances: Instances) -> dict[str, Any]:
-    """vLLM batches continuously and describes its own tensors; it places itself, so its instances have no device."""
+    """Describe a vLLM model. vLLM batches continuously, declares its own tensors and places itself, so its instances
+    have no device."""
     if instances.kind != "gpu" or instances.gpus:
         raise CatalogError("Triton's vLLM backend places its own engine: give neither --kind cpu nor --gpus")
     group = {"count": instances.count, "kind": _Word("KIND_MODEL")}
@@ -123,7 +126,7 @@ def _vllm_config(name: str, instances: Instances) -> dict[str, Any]:
 
 
 def _engine_arguments(catalog: Catalog, number: int, knobs: Knobs, weights: str | None) -> dict[str, Any]:
-    """Our knobs by vLLM's names of the same things."""
+    """Translate our knobs to vLLM's names."""
     tier = catalog.tier(number)
     path = weights or (tier.model and catalog.model_paths[tier.model])
     if path is None:
@@ -168,7 +171,7 @@ def _instance_group(instances: Instances) -> dict[str, Any]:
 
 
 def _text(message: dict[str, Any]) -> str:
-    """Protobuf's text format."""
+    """Return protobuf's text format."""
     return "\n".join(_lines(message, "")) + "\n"
 
 
@@ -191,5 +194,5 @@ def _scalar(value: Any) -> str:
         return str(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    # JSON's escapes are protobuf's too, for text that is kept as it is.
+    # JSON's escapes are valid in protobuf too.
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

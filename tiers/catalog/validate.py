@@ -1,4 +1,4 @@
-"""What must hold between the entries of a catalogue, beyond the type of each field."""
+"""Rules between the entries of a catalogue, beyond the type of each field."""
 
 import re
 from collections import Counter
@@ -23,7 +23,7 @@ Changes = Mapping[str, KnobValue]
 
 
 def check_rules(catalog: Catalog) -> list[str]:
-    """Every violated rule as one sentence naming the entry, the value and what is allowed."""
+    """Return every violated rule as one sentence naming the entry, the value and what is allowed."""
     problems = list(_check_numbering(catalog.tiers))
     problems += _check_models(catalog)
     problems += _check_embeddings(catalog)
@@ -129,7 +129,7 @@ def _check_draft(
 
 
 def _check_shapes(catalog: Catalog) -> Iterator[str]:
-    """A GPU model that names a well-known shape must agree with it where it states the same."""
+    """Check that a GPU model agrees with the known shape that it names."""
     for group in catalog.gpu_groups:
         for model in group.models:
             where = f"gpu_groups '{group.name}'.models '{model.name}'"
@@ -266,7 +266,7 @@ def _check_key_name(where: str, name: str | None) -> Iterator[str]:
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:
     prompt = catalog.reference_prompt_tokens
-    # An estimate refuses no catalogue: predicted costs do not fall, whatever the prices (`tiers.catalog.pricing`).
+    # Estimated prices never fail a catalogue: predicted costs do not fall anyway (`tiers.catalog.pricing`).
     priced = [tier for tier in catalog.tiers if not tier.price.estimated]
     costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in priced]
     for (cheap, cheap_cost), (dear, dear_cost) in pairwise(zip(priced, costs, strict=True)):

@@ -1,1 +1,1 @@
-"""Requests to token ids, and outputs of the core to deltas."""
+"""From requests to token ids, and from the core's outputs to deltas."""

@@ -1,4 +1,4 @@
-"""One choice of a request on its way from token ids to text: whole characters, stop strings, log-probabilities."""
+"""Detokenise one choice: whole characters, stop strings, log-probabilities."""
 
 from itertools import zip_longest
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from tiers.tier import Delta, FinishReason
 
 
 class _Token(NamedTuple):
-    """A drawn token and the offset, in characters of the choice's text, where its contribution begins."""
+    """A drawn token and the offset, in characters of the choice's text, where its contribution starts."""
 
     token_id: int
     logprob: TokenLogprob | None
@@ -24,10 +24,10 @@ class _Token(NamedTuple):
 class Choice:
     """Turns a choice's `SequenceOutput`s into `Delta`s.
 
-    A token goes out with the first text that it contributes to. Text from a stop string on is dropped, and
-    so are the tokens that contributed only to it; a token that straddles the border is kept. With `include_stop` the
-    text of the stop string, or of the stop token, is kept. What the first `min_tokens` tokens say stops nothing.
-    `visible` control tokens show as their text.
+    A token is emitted with the first text that it contributes to. Text from a stop string on is dropped, and so are the
+    tokens that contributed only to it; a token across the border is kept. With `include_stop` the text of the stop
+    string, or of the stop token, is kept. The first `min_tokens` tokens cannot match a stop string. `visible` control
+    tokens appear as their text.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class Choice:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come of this choice."""
+        """Whether the choice has ended."""
         return self._finished
 
     def leave(self) -> None:
-        """Nobody wants what is still to come."""
+        """Discard all further output: the consumer left."""
         self._finished = True
 
     def push(self, output: SequenceOutput) -> list[Delta]:
-        """The text that `output` makes certain, and the end; nothing for whatever comes after a stop string."""
+        """Return the text that `output` makes certain, and the end; nothing for output after a stop string."""
         if self._finished:
             return []
         bare = output.logprobs is None and output.evidence is None
@@ -96,7 +96,7 @@ class Choice:
         return deltas
 
     def _pass_on(self, token_ids: list[int], text: str) -> list[Delta]:
-        """What `push` makes of one token, nearly every one, with no stop string in sight of its text."""
+        """Fast path of `push` for the usual single token without a partial stop string in its text."""
         self.completion_tokens += 1
         if not text:
             self._tokens.append(_Token(token_ids[0], None, self._seen))

@@ -1,4 +1,4 @@
-"""One model of a core with its tokeniser: the step from requests to token ids and from outputs to deltas."""
+"""One model of a core with its tokeniser: from requests to token ids, and from outputs to deltas."""
 
 import itertools
 import os
@@ -29,9 +29,8 @@ _serial = itertools.count()
 
 
 class Decoder:
-    """What decoding policies are made of. `max_context` is in tokens, `max_tokens` bounds one request's output, and
-    `default_max_tokens` that of one that sets no bound. `threads`: where long prompts are read.
-    """
+    """The base of all decoding policies. `max_context` is in tokens, `max_tokens` bounds one request's output, and
+    `default_max_tokens` that of a request without its own bound. `threads`: encode long prompts."""
 
     def __init__(
         self,
@@ -54,8 +53,8 @@ class Decoder:
         self._max_tokens, self._default_max_tokens = max_tokens, default_max_tokens or max_tokens
 
     def prompt(self, request: GenerationRequest, instruction: str = "") -> Prompt:
-        """The request's prompt, with `instruction` at the end of the last user turn of a chat; the same one each time,
-        for all tiers that read it in the same way."""
+        """Return the request's prompt, with `instruction` at the end of the last user turn of a chat; cached and shared
+        by all tiers that read it in the same way."""
         if isinstance(request.prompt, list):
             return TokenPrompt(request.prompt, self.tokenizer.vocab_size)
         key = self.tokenizer, instruction, request.request_id
@@ -70,7 +69,7 @@ class Decoder:
         return TextPrompt(self.tokenizer, lambda: self._chat(request, instruction), marked=False, param="messages")
 
     def _chat(self, request: GenerationRequest, instruction: str) -> list[Piece]:
-        """Messages and tools in the model's chat format, up to where the assistant begins to speak."""
+        """Format messages and tools by the model's chat template, up to the start of the assistant's turn."""
         messages = request.messages
         if not messages:
             raise InvalidRequestError("messages: must not be empty", "messages")
@@ -80,7 +79,7 @@ class Decoder:
         return self.tokenizer.chat_pieces(turns, add_generation_prompt=True, tools=tools)
 
     def own_ids(self, text: str) -> list[int]:
-        """Tokens of a text of the catalogue's: unlike text from outside, it may name the model's control tokens."""
+        """Return tokens of a text from the catalogue: unlike user text, it may contain the model's control tokens."""
         controls = self.tokenizer.control_tokens
         if not controls:
             return self.tokenizer.encode(text)
@@ -88,9 +87,9 @@ class Decoder:
         return [i for p in pieces if p for i in ([controls[p]] if p in controls else self.tokenizer.encode(p))]
 
     def room(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        """How many tokens the request may generate: its own limit, the tier's and the context's.
+        """Return how many tokens the request may generate, by its own limit, the tier's and the context's.
 
-        Raises TierRequestError (`context_length_exceeded`) when the prompt leaves none.
+        Raises TierRequestError (`context_length_exceeded`) if the prompt leaves none.
         """
         room = self.max_context - prompt_tokens
         if room < 1:
@@ -120,11 +119,11 @@ class Decoder:
         dropped: Set[int] = frozenset(),
         reasoning: bool = False,
     ) -> AsyncGenerator[Delta, None]:
-        """Continue `prompt_ids` n times; text deltas as they come, then one with the usage.
+        """Continue `prompt_ids` n times; yield text deltas as they come, then one with the usage.
 
-        Closing the generator aborts the core's request. A stop string that ends a choice aborts that choice, and the
-        request with the last one. So does its index in `dropped`, which the caller may fill between two deltas: what
-        such a choice has drawn is billed, and no more is said of it. The request's meter counts what is drawn, as
+        Closing the generator aborts the core's request. A stop string that ends a choice aborts that choice, and with
+        the last one the request. So does an index in `dropped`, which the caller may add between two deltas: the tokens
+        of such a choice so far are billed, and it yields nothing more. The request's meter counts drawn tokens, as
         `reasoning` tokens or as the answer's; the prompt counts once, with the first decoding for a request.
         """
         least, visible = sampling.min_tokens, self.calling.visible_controls(request)
@@ -138,7 +137,7 @@ class Decoder:
             async with AsyncExitStack() as stack:
                 outputs = await stack.enter_async_context(aclosing(self._core.generate(command)))
                 request.meter.add(tally.usage)
-                # What was drawn before an early end, and lies here because its reader is slow, is used too.
+                # Tokens drawn before an early end, and buffered because the reader is slow, are used too.
                 stack.callback(self._take_unread, command.request_id, choices)
                 async for output in outputs:
                     choice = choices[output.index]
@@ -213,9 +212,9 @@ class Decoder:
 
 
 class _Tally:
-    """What one command of the core has used so far, and what the core says of its choices beside their tokens.
+    """The usage of one command of the core so far, and its statistics per choice.
 
-    `prompt_tokens`: of its prompt those that are billed with it.
+    `prompt_tokens`: the prompt tokens billed with it.
     """
 
     def __init__(self, choices: list[Choice], prompt_tokens: int, *, reasoning: bool) -> None:
@@ -227,7 +226,7 @@ class _Tally:
 
     def count(self, output: SequenceOutput) -> None:
         self.started = True
-        # The other choices find the prompt that the first one computed.
+        # The other choices reuse the prompt that the first one computed.
         if output.index == 0:
             self._cached_tokens = output.cached_tokens
         if output.queue_seconds > self.queue_seconds:
@@ -236,7 +235,7 @@ class _Tally:
             self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
 
     def usage(self) -> Usage:
-        """As of now; tokens of a choice behind its stop string do not count."""
+        """Return the usage so far; tokens of a choice after its stop string do not count."""
         drawn = sum(choice.completion_tokens for choice in self._choices)
         return Usage(
             prompt_tokens=self._prompt_tokens,
@@ -247,7 +246,7 @@ class _Tally:
 
 
 def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessage]:
-    """`messages` with the instruction at the end of the last user turn, or as a system turn if there is none."""
+    """Return `messages` with the instruction at the end of the last user turn, or as a system turn without one."""
     for i in reversed(range(len(messages))):
         if messages[i].role == "user":
             turn = msgspec.structs.replace(messages[i], content=f"{messages[i].content}\n\n{instruction}")
@@ -256,7 +255,7 @@ def _instructed(messages: list[ChatMessage], instruction: str) -> list[ChatMessa
 
 
 def _or_refuse(param: str, make: Callable[[], T]) -> T:
-    """What `make` makes; what the core's own parts refuse is the caller's to change."""
+    """Call `make`; convert errors of the core's parts to errors of the request."""
     try:
         return make()
     except InvalidRequestError as error:
@@ -264,7 +263,7 @@ def _or_refuse(param: str, make: Callable[[], T]) -> T:
 
 
 def _request_error(request: GenerationRequest, message: str, param: str | None) -> TierRequestError:
-    """What the core refused, with the caller's name for a field of the core's command."""
+    """Convert the core's error, with the caller's name for the field of the core's command."""
     if param == "prompt_token_ids":
         param = "messages" if request.messages is not None else "prompt"
         message = message.replace("prompt_token_ids", param)

@@ -1,4 +1,4 @@
-"""A Prompt: the tokens of one request as a model reads it, rendered and encoded when first asked for, each once."""
+"""A Prompt: the tokens of one request as a model reads it, rendered and encoded on first use and then cached."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,28 +9,28 @@ from tiers.errors import TierRequestError
 
 
 class Prompt(ABC):
-    """Of one thread at a time. All methods raise `TierRequestError` for what the model cannot read."""
+    """For one thread at a time. All methods raise `TierRequestError` for what the model cannot read."""
 
     @property
     @abstractmethod
     def is_encoded(self) -> bool:
-        """Whether `ids` and `count` take no time; else as long as the text is long."""
+        """Whether `ids` and `count` are immediate; else they take time in proportion to the text."""
 
     @abstractmethod
     def ids(self) -> list[int]:
-        """The tokens; at least one."""
+        """Return the tokens; at least one."""
 
     @abstractmethod
     def count(self, most: int) -> int:
-        """How many tokens; of more than `most` perhaps some lower number above `most`."""
+        """Return the number of tokens; above `most` it may be any number between `most` and the true one."""
 
     @abstractmethod
     def give_up(self) -> None:
-        """The request has ended before the prompt was encoded: it counts no tokens, since no model has read it."""
+        """Mark the request as ended before encoding: it counts no tokens, because no model has read it."""
 
 
 class TokenPrompt(Prompt):
-    """Token ids that the caller gave, which must be below `vocabulary`."""
+    """Token ids given by the caller, which must be below `vocabulary`."""
 
     is_encoded = True
 
@@ -55,8 +55,8 @@ class TokenPrompt(Prompt):
 
 
 class TextPrompt(Prompt):
-    """What `render` gives: text, and the control tokens in it. `marked`: the tokens that the model's file asks for are
-    put before it. `param`: what the caller calls it."""
+    """The result of `render`: text, and the control tokens in it. `marked`: prepend the tokens that the model's file
+    asks for. `param`: the caller's name for the text."""
 
     def __init__(
         self, tokenizer: Tokenizer, render: Callable[[], Sequence[Piece]], *, marked: bool, param: str
@@ -80,7 +80,7 @@ class TextPrompt(Prompt):
         return _some(self._ids or [])
 
     def count(self, most: int) -> int:
-        """See `Prompt`. What cannot be `most` tokens by its bytes is not encoded."""
+        """See `Prompt`. Text with too many bytes for `most` tokens is not encoded."""
         if self._length is None and (self._least is None or self._least <= most):
             self._attempt(lambda: self._count(most))
         return (self._least or 0) if self._length is None else self._length
@@ -99,7 +99,7 @@ class TextPrompt(Prompt):
     def _encode(self, most: int | None = None) -> None:
         encoded = self._tokenizer.encode_pieces(self._rendered(), add_special_tokens=self._marked)
         self._length = len(encoded)
-        # Nobody needs a list of what is too long.
+        # A list of tokens above the limit is of no use.
         if most is None or self._length <= most:
             self._ids, self._pieces = encoded.ids(), None
 
@@ -109,7 +109,7 @@ class TextPrompt(Prompt):
         return self._pieces
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        """What was refused once is refused again without any work."""
+        """Encode once; a cached error is raised again without work."""
         if self._refusal is None:
             try:
                 return work()

@@ -1,4 +1,4 @@
-"""Log-probabilities of token ids as log-probabilities of texts."""
+"""Convert log-probabilities of token ids to log-probabilities of texts."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from tiers.tier import TextLogprob
 
 
 def text_logprob(tokenizer: Tokenizer, logprob: TokenLogprob, start: int) -> TextLogprob:
-    """One token whose text begins `start` characters into that of its choice."""
+    """Return one token as text; its text starts `start` characters into that of its choice."""
     drawn = tokenizer.token_bytes(logprob.token_id)
     tops = [(tokenizer.token_bytes(token), value) for token, value in logprob.top]
     return TextLogprob(
@@ -24,7 +24,7 @@ def text_logprob(tokenizer: Tokenizer, logprob: TokenLogprob, start: int) -> Tex
 def prompt_text_logprobs(
     tokenizer: Tokenizer, token_ids: Sequence[int], scores: Sequence[TokenLogprob]
 ) -> list[TextLogprob]:
-    """A prompt's tokens, with `scores` of all of them but the first, which follows nothing."""
+    """Return a prompt's tokens, with `scores` of all but the first, which has no predecessor."""
     detokenizer = IncrementalDetokenizer(tokenizer)
     first = tokenizer.token_bytes(token_ids[0])
     logprobs = [TextLogprob(token=_text(first), token_bytes=first, logprob=None, top=[], start=0)]

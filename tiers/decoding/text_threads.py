@@ -1,4 +1,4 @@
-"""Threads for long texts: to render and encode them takes up to seconds, in which an event loop must run."""
+"""Threads for long texts: rendering and encoding take up to seconds and must not block the event loop."""
 
 import asyncio
 import os
@@ -11,20 +11,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_THREADS = 8
-# How long no work is under way before what it left is cleared.
+# Idle time before `when_quiet` is called.
 QUIET_SECONDS = 1.0
 
 
 def usual_threads() -> int:
-    """Half of the processors, for the other half serves; two at least, so that one caller cannot have all."""
+    """Return half of the processors, because the other half serves; at least two, so that one caller cannot have
+    all."""
     return min(max(os.cpu_count() or 1, 4) // 2, MOST_THREADS)
 
 
 class TextThreads:
-    """At most `threads` pieces of work at once, and of one caller all but one; who waits has a turn per caller.
+    """Runs at most `threads` pieces of work at once, and for one caller all but one; waiting callers take turns.
 
-    So however many long texts a caller has, another's wait for no more than those under way. Belongs to one event loop.
-    `when_quiet` is called on a thread once no work has been under way for `QUIET_SECONDS`.
+    So however many long texts a caller has, another caller waits only for the running ones. Belongs to one event loop.
+    `when_quiet` is called on a thread after `QUIET_SECONDS` without work.
     """
 
     def __init__(self, threads: int | None = None, when_quiet: Callable[[], object] | None = None) -> None:
@@ -37,16 +38,16 @@ class TextThreads:
 
     @property
     def running(self) -> int:
-        """Pieces of work under way."""
+        """Running pieces of work."""
         return self._running.total()
 
     @property
     def waiting(self) -> int:
-        """Pieces of work that wait for their turn."""
+        """Waiting pieces of work."""
         return sum(map(len, self._waiting.values()))
 
     async def run(self, caller: str, work: Callable[[], T]) -> T:
-        """What `work` gives. A thread that is under way when its caller leaves goes on to its end."""
+        """Run `work` on a thread and return its result. A running thread finishes even if its caller leaves."""
         if self._waiting or not self._may_begin(caller):
             await self._turn(caller)
         else:
@@ -54,7 +55,7 @@ class TextThreads:
         loop = asyncio.get_running_loop()
 
         def ended(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # The loop has ended meanwhile.
+            with suppress(RuntimeError):  # The event loop has ended meanwhile.
                 loop.call_soon_threadsafe(self._leave, caller)
 
         begun = self._executor.submit(work)
@@ -62,7 +63,7 @@ class TextThreads:
         return await asyncio.wrap_future(begun)
 
     def close(self) -> None:
-        """Take no more work; what is under way ends by itself."""
+        """Accept no more work; running work ends by itself."""
         self._when_quiet = None
         self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -94,7 +95,7 @@ class TextThreads:
             self._executor.submit(self._when_quiet)
 
     def _begin_waiting(self) -> None:
-        """Give turns away: to the caller who has waited longest for one, of those who may begin."""
+        """Start waiting work of the callers that may start, the longest waiting first."""
         while (caller := next(filter(self._may_begin, self._waiting), None)) is not None:
             turns = self._waiting[caller]
             turn = turns.popleft()

@@ -1,1 +1,1 @@
-"""Tiers that a core of ours computes."""
+"""Tiers computed by a core of our own."""

@@ -1,4 +1,4 @@
-"""The latest statistics of a core, asked for in the background and shared by the tiers on it."""
+"""The latest statistics of a core, polled in the background and shared by its tiers."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from inference_core.transport.client import CoreClient
 
 
 class CoreWatch:
-    """Asks `core` for its statistics every `interval` seconds while at least one tier has opened it."""
+    """Polls the statistics of `core` every `interval` seconds while at least one tier has opened it."""
 
     def __init__(self, core: CoreClient, interval: float = 0.5) -> None:
         self._answers = False
@@ -19,7 +19,7 @@ class CoreWatch:
         self._users = 0
 
     async def open(self) -> None:
-        """Begin watching; returns with the first statistics there. Raises CoreGoneError."""
+        """Start polling; return when the first statistics are there. Raises CoreGoneError."""
         if self._latest is None:
             await self._refresh()
         self._users += 1
@@ -27,7 +27,7 @@ class CoreWatch:
             self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        """Undo one `open`; the last one ends the watching."""
+        """Undo one `open`; the last one stops polling."""
         self._users -= 1
         if self._users == 0 and self._task is not None:
             task, self._task, self._latest = self._task, None, None
@@ -37,15 +37,15 @@ class CoreWatch:
 
     @property
     def healthy(self) -> bool:
-        """Whether the core answered when last asked, is still connected, and its watchdog does not call it stuck."""
+        """Whether the core answered the last poll, is connected, and is not stuck according to its watchdog."""
         return self._answers and self._core.gone is None and self._core.stuck is None
 
     def note_gone(self) -> None:
-        """A request found the core gone."""
+        """Note that a request found the core gone."""
         self._answers = False
 
     def model(self, name: str) -> ModelStats | None:
-        """The latest statistics of one model, if there are any."""
+        """Return the latest statistics of one model, or None."""
         models = self._latest.models if self._latest is not None else []
         return next((m for m in models if m.name == name), None)
 

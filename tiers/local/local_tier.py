@@ -26,9 +26,9 @@ from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, UsageMeter
 class LocalTier(Tier):
     """`spec.model` of `core`, whose client the owner starts before this tier and closes after it.
 
-    `load_tokenizer` gives the tokeniser of the model; it is called once, off the event loop, by `start`.
-    `watch` is shared by the tiers of one core, which the catalogue calls `core_name`. `max_context` and `num_layers`
-    are 0 until `start` has asked the core. `threads`: where long prompts are read.
+    `load_tokenizer` returns the model's tokeniser; `start` calls it once, off the event loop. `watch` is shared by the
+    tiers of one core, which the catalogue calls `core_name`. `max_context` and `num_layers` are 0 until `start` has
+    asked the core. `threads`: encode long prompts.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LocalTier(Tier):
         """See `Tier.generate`."""
         policy = self._started()
         calling = policy.decoder.calling
-        # Of this answer alone: policies read it, and the same request may be answered again.
+        # A meter of this answer alone: policies read it, and the same request may be answered again.
         meter = UsageMeter()
         request.meter.add(meter.usage)
         request = msgspec.structs.replace(calling.prepared(request), meter=meter)
@@ -99,11 +99,11 @@ class LocalTier(Tier):
             self._running -= 1
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """What the model reads before its first token, the policy's instructions included."""
+        """Return the tokens that the model reads before its first token, the policy's instructions included."""
         return self._started().count_prompt_tokens(request, sys.maxsize)
 
     def prompt_tokens_up_to(self, request: GenerationRequest, most: int) -> int:
-        """See `Tier.prompt_tokens_up_to`: what cannot fit by its bytes is not encoded."""
+        """See `Tier.prompt_tokens_up_to`: text that cannot fit by its bytes is not encoded."""
         return self._started().count_prompt_tokens(request, most)
 
     @property
@@ -112,7 +112,7 @@ class LocalTier(Tier):
         return None if self._policy is None else self._policy.decoder.tokenizer
 
     def load(self) -> TierLoad:
-        """The model's queue as last heard, which all tiers of the model share."""
+        """Return the latest statistics of the model's queue, which all tiers of the model share."""
         stats = self._watch.model(self.model)
         if self._policy is None or stats is None:
             return TierLoad(healthy=False, running=self._running)

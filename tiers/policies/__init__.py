@@ -1,1 +1,1 @@
-"""Decoding policies: ways to turn one model's token streams into an answer."""
+"""Decoding policies: ways to make an answer from one model's token streams."""

@@ -1,4 +1,4 @@
-"""Notices that a thought has arrived at its answer: probed at the ends of its steps, it keeps giving the same one."""
+"""Early stopping of thoughts: end a thought when its interim answers have converged."""
 
 from contextlib import aclosing
 
@@ -14,14 +14,13 @@ _ENDS_OF_SENTENCES = (".", "!", "?")
 
 
 class AnswerConvergence:
-    """Probes of one thought: short greedy answers to what has been thought so far, in the same core, whose prefix cache
-    spares them all but the last tokens (Fu et al. 2025, "Reasoning without self-doubt"; Liu and Wang 2025, "Answer
+    """Probes of one thought: short greedy answers to the thought so far, in the same core, whose prefix cache leaves
+    only the last tokens to prefill (Fu et al. 2025, "Reasoning without self-doubt"; Liu and Wang 2025, "Answer
     convergence as a signal for early stopping in reasoning").
 
-    The thought has settled once the last `settled_probes` probes gave the same answer. Only short checkable answers
-    can be compared, so there is one of these for such questions alone. The thought waits for its probe, though the core
-    goes on with it meanwhile: where it ends depends on the request alone, not on the load.
-    `tokens`: what the probes have drawn so far.
+    The answer has converged once the last `settled_probes` probes gave the same one. Only short checkable answers can
+    be compared, so only such questions are probed. The thought waits for its probe, although the core continues it
+    meanwhile: where it ends depends on the request alone, not on the load. `tokens`: drawn by probes so far.
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class AnswerConvergence:
     ) -> None:
         self.tokens = 0
         self._decoder, self._spec = decoder, spec
-        # The deadline was for the thought's first token.
+        # The deadline applied to the thought's first token.
         self._request = msgspec.structs.replace(request, strict_deadline=False)
         self._question, self._kind = question, kind
         self._opening = decoder.own_ids(spec.answer_opening)
@@ -38,7 +37,7 @@ class AnswerConvergence:
 
     @classmethod
     def of(cls, decoder: Decoder, request: GenerationRequest, spec: ChainOfThoughtSpec) -> "AnswerConvergence | None":
-        """For a choice of `request`; None where the policy does not probe or the answer cannot be compared."""
+        """Return one for a choice of `request`; None if the policy does not probe or the answer cannot be compared."""
         if not spec.settled_probes:
             return None
         turns = [message.content for message in request.messages or [] if message.role == "user"]
@@ -46,8 +45,8 @@ class AnswerConvergence:
         return None if kind is None else cls(decoder, request, spec, turns[-1], kind)
 
     def is_due(self, said: str, thought_tokens: int, budget: int) -> bool:
-        """Whether to probe after `thought_tokens` tokens, the last of which said `said`: at the end of a step, not too
-        often, and within what `budget` tokens of thought and probes leave."""
+        """Return whether to probe after `thought_tokens` tokens, the last of which said `said`: at the end of a step,
+        not too often, and if thought and probes leave enough of `budget` tokens."""
         if thought_tokens - self._probed_at < self._spec.probe_every_tokens:
             return False
         if thought_tokens + self.tokens + self._spec.probe_tokens > budget:
@@ -55,7 +54,7 @@ class AnswerConvergence:
         return "\n" in said or said.rstrip().endswith(_ENDS_OF_SENTENCES)
 
     async def has_converged(self, prompt_ids: list[int], thought: list[int]) -> bool:
-        """Ask for the answer that follows from `thought`; True once the last probes agree."""
+        """Draw the answer that follows from `thought`; return True once the last probes agree."""
         self._probed_at = len(thought)
         text = ""
         decoding = self._decoder.decode(

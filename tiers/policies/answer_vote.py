@@ -1,4 +1,4 @@
-"""Which prompts ask for a short answer that samples can vote on, and which sample wins."""
+"""Majority voting: which prompts ask for a short answer that samples can vote on, and which sample wins."""
 
 import re
 from collections import Counter
@@ -20,9 +20,9 @@ _NOT_POLAR = re.compile(r"\b(or|why|how|explain|what|which|there (a|any) way)\b"
 
 
 def answer_kind(prompt: str) -> AnswerKind | None:
-    """The kind of short answer that `prompt` asks for, or None. Errs on the side of None.
+    """Return the kind of short answer that `prompt` asks for, or None. In doubt None.
 
-    Of a long prompt only the first and last `WINDOW` characters are looked at, so that the work is bounded.
+    In a long prompt only the first and last `WINDOW` characters are searched, which bounds the work.
     """
     if len(prompt) > 2 * WINDOW:
         prompt = f"{prompt[:WINDOW]}\n{prompt[-WINDOW:]}"
@@ -40,7 +40,7 @@ def answer_kind(prompt: str) -> AnswerKind | None:
 
 
 def extract_answer(prompt: str, kind: AnswerKind, text: str) -> str | None:
-    """The answer to `prompt` that `text` gives, in a form that is equal for equal answers; None if it gives none."""
+    """Return the answer to `prompt` in `text`, normalised so that equal answers compare equal; None without one."""
     if kind == "number":
         number = likely_number(text)
         return None if number is None else str(number)
@@ -48,9 +48,9 @@ def extract_answer(prompt: str, kind: AnswerKind, text: str) -> str | None:
 
 
 def majority(answers: Sequence[str | None]) -> int:
-    """Index of the first sample that gave the most frequent answer; the earlier answer wins a tie.
+    """Return the index of the first sample with the most frequent answer; the earlier answer wins a tie.
 
-    Samples without an answer do not vote; if none has one, the first sample stands.
+    Samples without an answer do not vote; if none has one, the first sample wins.
     """
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
@@ -60,10 +60,10 @@ def majority(answers: Sequence[str | None]) -> int:
 
 
 def still_needed(answers: Sequence[str | None], running: Set[int]) -> set[int]:
-    """Which of the `running` samples, whose answers are not known yet, can still change what `majority` will give.
+    """Return which of the `running` samples, whose answers are unknown, can still change the result of `majority`.
 
-    None can once an answer leads by more votes than there are samples to come, save those before the first sample that
-    gave it: one of them may give it too, and would then be the one that is shown.
+    None can once an answer leads by more votes than there are samples left, except samples before the first one that
+    gave it: they may give it too, and would then be shown instead.
     """
     votes = Counter(answer for i, answer in enumerate(answers) if answer is not None and i not in running)
     ranked = votes.most_common(2)

@@ -1,4 +1,4 @@
-"""Chain of thought within a budget: think first, then answer, as two stretches of one sequence (SPEC TI-04)."""
+"""Chain of thought within a budget: think first, then answer, as two parts of one sequence (SPEC TI-04)."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -17,7 +17,7 @@ from tiers.policies.policy import Policy, derive_seed
 from tiers.tier import Delta, GenerationRequest, ReasoningEffort, UsageMeter
 
 THINK_TAG = "<think>"
-# Of the tier's own budget, which is also what a request gets that does not say.
+# Shares of the tier's own budget, which is also the default of a request.
 EFFORT_SHARES: dict[ReasoningEffort, float] = {
     "none": 0.0,
     "minimal": 0.125,
@@ -31,10 +31,10 @@ EFFORT_SHARES: dict[ReasoningEffort, float] = {
 class ChainOfThought(Policy):
     """Thinking streams as `reasoning`, the answer as `text` (Wei et al. 2022; budget forcing: Muennighoff et al. 2025).
 
-    The answer continues the same tokens, so the prefix cache spares its prefill. `max_tokens` bounds thinking and
-    answer together. Stop strings, log-probabilities, logit bias, minimum length, grammars and tool calls apply to the
-    answer only. Raw prompts and a budget of 0 are decoded plainly. With `settled_probes` a thought ends early once its
-    answer has settled (`AnswerConvergence`); probes count as thought, in the budget and on the bill.
+    The answer continues the same tokens, so the prefix cache saves its prefill. `max_tokens` bounds thinking and answer
+    together. Stop strings, log-probabilities, logit bias, minimum length, grammars and tool calls apply to the answer
+    only. Raw prompts and a budget of 0 are decoded plainly. With `settled_probes` a thought ends early once its answer
+    has converged (`AnswerConvergence`); probes count as thought, in the budget and on the bill.
     """
 
     def __init__(self, decoder: Decoder, spec: ChainOfThoughtSpec) -> None:
@@ -43,7 +43,7 @@ class ChainOfThought(Policy):
         self._plain = Plain(decoder)
         self._opening = decoder.own_ids(spec.opening)
         self._answer_opening = decoder.own_ids(spec.answer_opening)
-        # A marker that is a control token never shows in the text.
+        # A marker that is a control token never appears in the text.
         controls = decoder.tokenizer.control_tokens
         self._end_ids = tuple(controls[marker] for marker in spec.end_markers if marker in controls)
 
@@ -72,7 +72,8 @@ class ChainOfThought(Policy):
                 yield delta
 
     def _budgets(self, request: GenerationRequest, prompt_tokens: int) -> tuple[int, int]:
-        """Tokens for everything, and for thinking; the latter is 0 if there is room for nothing but the answer."""
+        """Return the token limits for everything and for thinking; the latter is 0 if there is only room for the
+        answer."""
         prompt_tokens += len(self._answer_opening)
         if self.decoder.max_context - prompt_tokens < 2:
             return 0, 0
@@ -112,7 +113,7 @@ class ChainOfThought(Policy):
     async def _has_settled(
         self, settling: AnswerConvergence, prompt_ids: list[int], thought: list[int], last: Delta, budget: int
     ) -> bool:
-        """Whether the thought need not go on: the probes agree, or they have left nothing of the budget."""
+        """Return whether the thought can end: the probes agree, or have used up the budget."""
         if settling.is_due(last.reasoning, len(thought), budget) and await settling.has_converged(prompt_ids, thought):
             return True
         return len(thought) + settling.tokens >= budget
@@ -154,7 +155,7 @@ class ChainOfThought(Policy):
         self, request: GenerationRequest, index: int, thought_ids: list[int], max_tokens: int
     ) -> AsyncGenerator[Delta, None]:
         sampling = msgspec.structs.replace(request.sampling, seed=derive_seed(request.sampling.seed, index, "answer"))
-        # The deadline was for the thought's first token, and what is thought is worth an answer.
+        # The deadline applied to the thought's first token; a finished thought gets its answer.
         request = msgspec.structs.replace(request, strict_deadline=False, evidence=_of_tokens(request.evidence))
         decoding = self.decoder.decode(
             request,
@@ -168,7 +169,7 @@ class ChainOfThought(Policy):
         async with aclosing(decoding) as deltas:
             async for delta in deltas:
                 if not begun:
-                    # The opening ends before the space that the first word brings along.
+                    # The opening ends before the space, which is part of the first word's token.
                     delta.text = delta.text.lstrip()
                     begun = bool(delta.text)
                 delta.index = index
@@ -176,14 +177,14 @@ class ChainOfThought(Policy):
 
 
 class _ThoughtText:
-    """Drops white space at the beginning, and the `<think>` of models that are thinking already and still write it."""
+    """Drops leading white space, and a `<think>` that a model writes although the opening has it."""
 
     def __init__(self) -> None:
         self._held = ""
         self._begun = False
 
     def push(self, text: str, *, last: bool) -> str:
-        """The part of the text that certainly belongs to the thought; `last` releases what is held back."""
+        """Return the part of the text that certainly belongs to the thought; `last` releases held-back text."""
         if self._begun:
             return text
         self._held += text
@@ -197,12 +198,12 @@ class _ThoughtText:
 
 
 def _of_tokens(wanted: EvidenceRequest | None) -> EvidenceRequest | None:
-    """The same without a hidden state: that is the prompt's before the first thought."""
+    """Return the evidence without the hidden state, which is the prompt's only before the first thought."""
     return EvidenceRequest(tokens=True) if wanted is not None and wanted.tokens else None
 
 
 def _joined(thought: Delta, answer: Delta) -> Delta:
-    """The end of one choice: how long it waited and how often it was preempted over both stretches."""
+    """Combine the ends of one choice's two parts: total wait and total preemptions."""
     return Delta(
         index=answer.index,
         usage=answer.usage,
@@ -212,8 +213,8 @@ def _joined(thought: Delta, answer: Delta) -> Delta:
 
 
 async def _billed_once(merged: AsyncGenerator[Delta, None], meter: UsageMeter) -> AsyncGenerator[Delta, None]:
-    """The ends of the choices as one, with what `meter` has counted of all of them: the prompt once, as it is read
-    once, thoughts and probes as reasoning."""
+    """Combine the ends of the choices, with the counts of `meter`: the prompt once, because it is read once, thoughts
+    and probes as reasoning."""
     ends: list[Delta] = []
     async with aclosing(merged) as deltas:
         async for delta in deltas:

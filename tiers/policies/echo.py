@@ -1,4 +1,4 @@
-"""The prompt said again in front of every choice, with its log-probabilities if the request asks for them."""
+"""Echo: repeat the prompt before every choice, with its log-probabilities if requested."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -16,10 +16,10 @@ from tiers.tier import Delta, GenerationRequest, TextLogprob, Usage
 async def echoed(
     decoder: Decoder, request: GenerationRequest, prompt_ids: list[int], max_tokens: int
 ) -> AsyncGenerator[Delta, None]:
-    """Continue the prompt plainly, as `request` asks; before its first delta, every choice says the prompt.
+    """Continue the prompt plainly as `request` asks; every choice starts with the prompt.
 
-    A `max_tokens` of 0 scores the prompt and nothing else: one token is drawn, since that is what a core does at the
-    end of a prompt, and neither shown nor billed. Without log-probabilities it does not even compute the prompt.
+    A `max_tokens` of 0 only scores the prompt: the core always draws one token at its end, which is neither shown nor
+    billed. Without log-probabilities the prompt is not even computed.
     """
     scored = request.sampling.logprobs is not None
     opening = _Opening(decoder.tokenizer, request, prompt_ids)
@@ -45,7 +45,7 @@ async def echoed(
 
 
 class _Opening:
-    """What a request's choices begin with; it is whole once all log-probabilities that were asked for are there."""
+    """The start of a request's choices; complete once all requested log-probabilities have arrived."""
 
     def __init__(self, tokenizer: Tokenizer, request: GenerationRequest, prompt_ids: list[int]) -> None:
         self._tokenizer, self._request, self._prompt_ids = tokenizer, request, prompt_ids
@@ -54,7 +54,7 @@ class _Opening:
         self._wanted = 0 if request.sampling.logprobs is None else len(prompt_ids) - 1
 
     async def before(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-        """The prompt in front of what `source` says; what comes too early waits."""
+        """Yield the prompt before the output of `source`; output that arrives early waits."""
         held: list[Delta] | None = []
         async with aclosing(source) as deltas:
             async for delta in deltas:
@@ -69,7 +69,7 @@ class _Opening:
                     held = None
 
     async def instead_of(self, source: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-        """The prompt, scored by `source`, whose own text is dropped."""
+        """Yield the prompt, scored by `source`, whose own text is dropped."""
         async with aclosing(source) as deltas:
             async for delta in deltas:
                 self._take(delta, [])
@@ -81,7 +81,7 @@ class _Opening:
                     yield delta
 
     def alone(self) -> list[Delta]:
-        """The prompt and nothing after it."""
+        """Yield only the prompt."""
         ends = [Delta(index=index, finish_reason="length") for index in range(self._request.n)]
         return [*self._said(), *ends]
 
@@ -103,7 +103,7 @@ class _Opening:
 
 
 def _moved(delta: Delta, characters: int) -> Delta:
-    """The same behind that many characters more."""
+    """Shift offsets by that many characters."""
     if delta.logprobs:
         delta.logprobs = [
             one if one.start is None else msgspec.structs.replace(one, start=one.start + characters)

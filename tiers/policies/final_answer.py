@@ -1,4 +1,4 @@
-"""The final answer inside a text, in a form in which equal answers compare equal: a number, an option, yes or no."""
+"""Extract the final answer of a text in a normalised form: a number, an option, yes or no."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:/[1-9]\d*)?|[-+]?\.\d+"
-# The guards keep us off digits inside words, times and dates: 17:40, v2, 2024-05-01 and 3/4/24 are not one number each.
+# The guards exclude digits within words, times and dates: 17:40, v2, 2024-05-01 and 3/4/24 are not numbers.
 _STANDALONE = re.compile(rf"(?<![\w.,:/])(?<![\d)]-)({_NUMBER})(?![\w:/])(?!-\d)")
 _UNIT = r"[^\W\d_]{1,15}(?:\s[^\W\d_]{1,15})?"
 _BARE = re.compile(rf"[$€£]?\s?({_NUMBER})\s?(?:%|°|{_UNIT})?")
@@ -45,12 +45,12 @@ _SAID_YES_NO = re.compile(rf"\banswer(?:\s+is)?\s*:?\s*[*]*{_YES_NO}", re.IGNORE
 _ANY_YES_NO = re.compile(rf"\b{_YES_NO}", re.IGNORECASE)
 SHORT_WORDS = 25
 SHORT_JSON_CHARS = 500
-CHECKABLE_CHARS = 6000  # of prompt and answer; reading more would hold up other requests
-MAX_NUMBER_CHARS = 100  # nobody reads longer ones, and Python refuses to write some thousand digits down
+CHECKABLE_CHARS = 6000  # of prompt and answer; reading more would delay other requests
+MAX_NUMBER_CHARS = 100  # longer numbers are useless, and Python refuses to format some thousand digits
 
 
 def clean(text: str) -> str:
-    """`text` in one Unicode form without Markdown emphasis, code ticks, quotes around it and surplus white space."""
+    """Return `text` in one Unicode form without Markdown emphasis, code ticks, outer quotes and surplus white space."""
     text = unicodedata.normalize("NFKC", text).replace("−", "-").replace("–", "-")
     text = re.sub(r"\*\*|__|`", "", text)
     text = re.sub(r"\s+", " ", text).strip()
@@ -58,17 +58,17 @@ def clean(text: str) -> str:
 
 
 def normalised(text: str) -> str:
-    """`clean` in lower case without a final full stop, for texts that are equal whatever their dress."""
+    """Return `clean` in lower case without a final full stop, for comparing texts."""
     return clean(text).casefold().rstrip(".! ").strip("\"'“”‘’ ")
 
 
 def is_short(prompt: str) -> bool:
-    """Whether `prompt` is a question of few words."""
+    """Return whether `prompt` is a question of few words."""
     return len(prompt.split()) <= SHORT_WORDS
 
 
 def asks_for_number(prompt: str) -> bool:
-    """Whether the right answer to `prompt` is one quantity."""
+    """Return whether the right answer to `prompt` is one quantity."""
     if _NUMBER_ALONE.search(prompt) or _MEASURED.search(prompt):
         return True
     if _ARITHMETIC.search(prompt) and _COMPUTED.search(prompt):
@@ -78,15 +78,15 @@ def asks_for_number(prompt: str) -> bool:
 
 
 def numbers(text: str) -> list[Fraction]:
-    """Every free-standing number in `text`, in order."""
+    """Return every free-standing number in `text`, in order."""
     return [value for match in _STANDALONE.findall(clean(text)) if (value := _value(match)) is not None]
 
 
 def final_number(text: str) -> Fraction | None:
-    """The number that `text` gives as its answer, or None if it gives none clearly.
+    """Return the number that `text` gives as its answer, or None if it gives none clearly.
 
-    In this order: the last marked one (`#### 7`, `\\boxed{7}`, "the answer is 7"); a text or last line that is nothing
-    but a number with a unit; what the last "=" equals; the only number of the last sentence that has any.
+    In this order: the last marked one (`#### 7`, `\\boxed{7}`, "the answer is 7"); a text or last line that is only a
+    number with a unit; the value after the last "="; the only number of the last sentence that has any.
     """
     text = "\n".join(clean(line) for line in text.strip().splitlines() if clean(line))
     if not text:
@@ -107,13 +107,15 @@ def final_number(text: str) -> Fraction | None:
 
 
 def likely_number(text: str) -> Fraction | None:
-    """`final_number`, or where that is not clear the last number of `text`: good enough to vote with, not to judge."""
+    """Return `final_number`, or without a clear one the last number of `text`: good enough for voting, not for
+    judging."""
     clear = final_number(text)
     return clear if clear is not None else next(reversed(numbers(text)), None)
 
 
 def options(prompt: str) -> dict[str, str]:
-    """The options of a multiple-choice prompt by letter, empty if it is none: at least A and B, without gaps."""
+    """Return the options of a multiple-choice prompt by letter: at least A and B, without gaps; empty for other
+    prompts."""
     for pattern in (_OPTION_LINE, _OPTION_INLINE):
         found = {letter: clean(text) for letter, text in pattern.findall(prompt)}
         letters = "".join(sorted(found))
@@ -123,7 +125,7 @@ def options(prompt: str) -> dict[str, str]:
 
 
 def choice_letter(text: str, offered: dict[str, str]) -> str | None:
-    """Which of `offered` (see `options`) the text chooses, or None if that is not clear."""
+    """Return which of `offered` (see `options`) the text chooses, or None if that is unclear."""
     flat = clean(text)
     if first := _LETTER_FIRST.match(flat):
         return first.group(1) if first.group(1) in offered else None
@@ -140,7 +142,8 @@ def choice_letter(text: str, offered: dict[str, str]) -> str | None:
 
 
 def yes_or_no(text: str) -> Literal["yes", "no"] | None:
-    """What `text` says to a polar question: after "answer" if there is one, else its first yes, no, true or false."""
+    """Return the text's answer to a polar question: after "answer" if there is one, else its first yes, no, true or
+    false."""
     found = _SAID_YES_NO.search(text) or _ANY_YES_NO.search(text)
     if found is None:
         return None
@@ -148,8 +151,8 @@ def yes_or_no(text: str) -> Literal["yes", "no"] | None:
 
 
 def checkable_answer(prompt: str, text: str) -> str | None:
-    """The final answer of `text` in a form in which equal ones are equal, where `prompt` has one right answer: an
-    option, a number, or short JSON. None for other prompts, for long texts, and where `text` gives no clear answer."""
+    """Return the normalised final answer of `text` if `prompt` has one right answer: an option, a number, or short
+    JSON. None for other prompts, for long texts, and if `text` gives no clear answer."""
     if len(prompt) + len(text) > CHECKABLE_CHARS:
         return None
     if offered := options(prompt):
@@ -162,7 +165,7 @@ def checkable_answer(prompt: str, text: str) -> str | None:
 
 
 def agreement(prompt: str, text: str, other: str) -> float | None:
-    """1 if two answers to `prompt` come to the same final answer, else 0; None where `text` has none to check."""
+    """Return 1 if two answers to `prompt` have the same final answer, else 0; None if `text` has none to check."""
     own = checkable_answer(prompt, text)
     return None if own is None else float(checkable_answer(prompt, other) == own)
 

@@ -1,4 +1,4 @@
-"""Plain decoding: the prompt goes in, the continuation comes out."""
+"""Plain decoding: continue the prompt."""
 
 from collections.abc import AsyncGenerator
 

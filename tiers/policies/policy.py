@@ -1,4 +1,4 @@
-"""The seam between a tier and the way it decodes."""
+"""The interface between a tier and its way of decoding."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -11,9 +11,8 @@ from tiers.tier import Delta, GenerationRequest, is_long
 
 
 class Policy(ABC):
-    """Contract: `stream` obeys `Tier.generate`, but may refuse at the call already; closing it early leaves nothing
-    running in the core.
-    """
+    """Contract: `stream` follows `Tier.generate`, but may already raise at the call; closing it early leaves nothing
+    running in the core."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
@@ -23,11 +22,11 @@ class Policy(ABC):
         """Answer `request`."""
 
     def prompt(self, request: GenerationRequest) -> Prompt:
-        """What the model reads of the request."""
+        """Return what the model reads of the request."""
         return self.decoder.prompt(request)
 
     async def read(self, request: GenerationRequest) -> None:
-        """Have the prompt encoded that `stream` needs: a long one on a thread. Raises `TierRequestError`."""
+        """Encode the prompt that `stream` needs; a long one on a thread. Raises `TierRequestError`."""
         prompt = self.prompt(request)
         if not prompt.is_encoded and is_long(request):
             try:
@@ -37,12 +36,13 @@ class Policy(ABC):
                 raise
 
     def count_prompt_tokens(self, request: GenerationRequest, most: int) -> int:
-        """Length of what the model reads before it writes the first token; `most` as in `Prompt.count`."""
+        """Return the number of tokens that the model reads before it writes the first one; `most` as in
+        `Prompt.count`."""
         return self.prompt(request).count(most)
 
 
 def derive_seed(seed: int | None, *path: object) -> int | None:
-    """A seed for one of several draws of a seeded request, independent of its siblings; None stays None."""
+    """Return a seed for one of several draws of a seeded request, independent of the others; None stays None."""
     if seed is None:
         return None
     digest = blake2b("/".join(map(str, (seed, *path))).encode(), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""Self-consistency: several samples, and the answer that most of them agree on (Wang et al. 2022)."""
+"""Self-consistency: draw several samples and return the majority's answer (Wang et al. 2022)."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -17,12 +17,11 @@ FIXED_SEED = 0
 
 
 class SelfConsistency(Policy):
-    """Where the prompt asks for a short checkable answer, the text of the majority's first sample; else plain decoding.
+    """If the prompt asks for a short checkable answer, the text of the majority's first sample; else plain decoding.
 
     Samples are drawn at the policy's temperature from the request's seed. A request at temperature 0 without a seed
-    gets a fixed one, as it may expect the same answer every time. All samples are billed as completion tokens. Nothing
-    streams before the vote. Samples that cannot change its result any more are ended at once and billed as far as they
-    came.
+    gets a fixed one, so that its answer is reproducible. All samples are billed as completion tokens. Nothing streams
+    before the vote. Samples that can no longer change the result are ended at once and billed for their tokens so far.
     """
 
     def __init__(self, decoder: Decoder, spec: SelfConsistencySpec) -> None:
@@ -33,7 +32,7 @@ class SelfConsistency(Policy):
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Policy.stream`."""
         question = _question(request)
-        # A call is no short answer.
+        # A tool call is no short answer.
         may_call = request.tooling is not None and request.tooling.callable_tools
         kind = None if may_call else answer_kind(question)
         source = self._plain.stream(request) if kind is None else self._vote(request, question, kind)
@@ -92,7 +91,7 @@ class _Vote:
         self._told = False
 
     def take(self, sample: int, delta: Delta) -> set[int]:
-        """What a sample says; which samples are of no use from now on."""
+        """Add a sample's delta; return the samples that are no longer needed."""
         said = self._samples[sample]
         _append(said, delta)
         if delta.finish_reason is None or sample not in self._running:
@@ -104,7 +103,7 @@ class _Vote:
         return useless
 
     def result(self, index: int) -> list[Delta]:
-        """The winner as choice `index`, once; nothing as long as the vote goes on."""
+        """Return the winner as choice `index`, once; nothing before the vote has ended."""
         if self._running or self._told:
             return []
         self._told = True
@@ -114,7 +113,7 @@ class _Vote:
 
 
 def _question(request: GenerationRequest) -> str:
-    """The last user turn; empty for raw prompts, which are continued, not answered."""
+    """Return the last user turn; empty for raw prompts, which are continued, not answered."""
     turns = [m.content for m in request.messages or [] if m.role == "user"]
     return turns[-1] if turns else ""
 

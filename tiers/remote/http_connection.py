@@ -1,4 +1,4 @@
-"""One kept HTTP/1.1 connection, parsed by httptools: a request goes out, a head and the pieces of a body come in."""
+"""One persistent HTTP/1.1 connection, parsed by httptools: send a request, read a head and the pieces of a body."""
 
 import asyncio
 from collections import deque
@@ -8,14 +8,14 @@ from typing import Any, cast
 import httptools
 import httpx
 
-# A server that is faster than whoever reads here is made to wait from so many bytes on.
+# Back-pressure starts at this many unread bytes.
 HIGH_WATER, LOW_WATER = 256 * 1024, 64 * 1024
 
 
 class HttpConnection(asyncio.Protocol):
-    """Serves one exchange at a time; who uses it calls `send`, `read_head`, and `read` until that gives no more bytes.
+    """Serves one exchange at a time: call `send`, `read_head`, then `read` until it returns no more bytes.
 
-    `is_idle`: open, with nothing under way, so that another exchange may begin. `on_close` is called once.
+    `is_idle`: open, with no exchange running, so that another one may start. `on_close` is called once.
     """
 
     def __init__(self, on_close: Callable[["HttpConnection"], None]) -> None:
@@ -36,16 +36,16 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether another exchange may begin."""
+        """Whether another exchange may start."""
         return self._is_open and not self._in_exchange
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing of an answer has come to what was sent."""
+        """Whether no part of an answer to the request has arrived."""
         return not self._has_head and not self.headers
 
     def send(self, request: bytes) -> None:
-        """Begin an exchange."""
+        """Start an exchange."""
         assert self._transport is not None
         self.used += 1
         self.status, self.headers, self._error = 0, [], None
@@ -60,7 +60,8 @@ class HttpConnection(asyncio.Protocol):
             await self._wait(seconds)
 
     async def read(self, seconds: float) -> bytes:
-        """What has come of the body, after at most `seconds`; b"" at its end. Raises `httpx.TransportError`."""
+        """Return what has arrived of the body, after at most `seconds`; b"" at its end. Raises
+        `httpx.TransportError`."""
         while not self._pieces:
             if self._has_end:
                 return b""
@@ -76,7 +77,8 @@ class HttpConnection(asyncio.Protocol):
         return data
 
     def finish(self) -> bool:
-        """End the exchange; whether the connection can serve another one. Else it is closed: so the server knows."""
+        """End the exchange; return whether the connection can serve another one. Otherwise close it, which tells the
+        server."""
         kept = self._has_end and self._is_kept and not self._pieces and self._is_open
         self._in_exchange = False
         if not kept:
@@ -105,15 +107,15 @@ class HttpConnection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        # uvloop's transports are no subclasses of asyncio's.
+        # uvloop's transports do not subclass asyncio's.
         self._transport, self._is_open = cast(asyncio.Transport, transport), True
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`. A server that speaks unasked is not spoken to again."""
+        """See `asyncio.Protocol`. A server that sends unrequested data is not used again."""
         if not self._in_exchange or self._has_end:
             self.close()
             return
@@ -152,10 +154,10 @@ class HttpConnection(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """An answer begins; a second one to the same request is the last thing that this connection says."""
+        """An answer starts; after a second one to the same request the connection is closed."""
         if self._has_end:
             self._is_kept = False
 
@@ -165,7 +167,7 @@ class HttpConnection(asyncio.Protocol):
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole. One of 1xx only announces another."""
+        """The head is complete. A 1xx head only announces another."""
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self.headers.clear()
@@ -173,12 +175,12 @@ class HttpConnection(asyncio.Protocol):
             self._has_head = True
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body, without the chunks' framing."""
+        """A piece of the body, without chunk framing."""
         if not self._has_end:
             self._pieces.append(body)
             self._size += len(body)
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
+        """The answer is complete."""
         if self._has_head and not self._has_end:
             self._has_end, self._is_kept = True, self._parser.should_keep_alive()

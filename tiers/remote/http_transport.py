@@ -1,7 +1,8 @@
-"""httpx's transport to one server: kept HTTP/1.1 connections on the event loop's own protocols, parsed by httptools.
+"""httpx's transport to one server: persistent HTTP/1.1 connections on the event loop's own protocols, parsed by
+httptools.
 
-The same thing as httpx's default transport at a tenth of its cost (docs/performance.md): there is no pool of tasks,
-no lock and no cancel scope between the socket and whoever reads.
+It does the same as httpx's default transport at a tenth of the cost (docs/performance.md), because there is no task
+pool, no lock and no cancel scope between the socket and the reader.
 """
 
 import asyncio
@@ -16,15 +17,16 @@ from tiers.metadata_addresses import is_metadata_address
 from tiers.remote.http_connection import HttpConnection
 
 MAX_CONNECTIONS, MAX_IDLE = 1000, 100
-# uvicorn, which serves vLLM and SGLang, closes connections that were idle for 5 s.
+# uvicorn, which serves vLLM and SGLang, closes connections after 5 idle seconds.
 IDLE_SECONDS = 4.0
 
 
 class HttpTransport(httpx.AsyncBaseTransport):
-    """All connections to the origin of `url`; requests to any other go there too. Belongs to one event loop.
+    """All connections to the origin of `url`, which receives every request. Belongs to one event loop.
 
-    Of a request's `extensions["timeout"]` it obeys `connect` and `read`, seconds. A request that a kept connection took
-    and the server closed without a word is sent again, once, on a new one: the server had closed it before.
+    Of a request's `extensions["timeout"]` it applies `connect` and `read`, seconds. If the server closes a reused
+    connection without answering, the request is sent once more on a new one: the server had closed the connection
+    before.
     """
 
     def __init__(self, url: httpx.URL) -> None:
@@ -48,7 +50,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         return await self._exchange(await self._connected(timeout["connect"]), raw, timeout["read"])
 
     async def aclose(self) -> None:
-        """Close every connection, also those in use."""
+        """Close every connection, including those in use."""
         self._idle.clear()
         for connection in list(self._open):
             connection.close()
@@ -65,7 +67,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         )
 
     def _kept(self) -> HttpConnection | None:
-        """The connection that was used last; those that were idle for too long are closed."""
+        """Return the most recently used connection; close those that were idle for too long."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
@@ -84,7 +86,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
             async with asyncio.timeout(seconds):
                 transport, _ = await loop.create_connection(lambda: connection, self._host, self._port, ssl=self._ssl)
             peer = transport.get_extra_info("peername")
-            # The address in use, not what a name was said to be a moment before.
+            # Check the connected address, not an earlier resolution of the name.
             if peer and is_metadata_address(str(peer[0])):
                 connection.close()
                 raise ConnectionRefusedError(f"{self._host} is {peer[0]}, where clouds have their metadata")
@@ -99,7 +101,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    """The body of an answer as it comes; closing it gives the connection back, or closes it if more was to come."""
+    """The body of an answer as it arrives; closing it returns the connection, or closes it if more was to come."""
 
     def __init__(self, connection: HttpConnection, idle: deque[HttpConnection], seconds: float) -> None:
         self._connection: HttpConnection | None = connection
@@ -126,8 +128,8 @@ class _Body(httpx.AsyncByteStream):
 
 
 def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
-    """How requests reach the server at `url`: by kept connections, or as httpx does where the environment has a proxy
-    for it (`HTTPS_PROXY`, `NO_PROXY` and their like)."""
+    """Return the transport to the server at `url`: persistent connections, or httpx's own if the environment has a
+    proxy for it (`HTTPS_PROXY`, `NO_PROXY` and similar)."""
     proxy = getproxies().get(url.scheme)
     if proxy is None or proxy_bypass(url.host):
         return HttpTransport(url)
@@ -137,7 +139,7 @@ def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
 
 
 def request_bytes(request: httpx.Request) -> bytes:
-    """The request as it goes over the wire. Its body must be whole (`httpx.Request(content=…)`)."""
+    """Return the request as bytes for the wire. Its body must be complete (`httpx.Request(content=…)`)."""
     lines = [f"{request.method} ".encode() + request.url.raw_path + b" HTTP/1.1"]
     lines += [name + b": " + value for name, value in request.headers.raw]
     return b"\r\n".join(lines) + b"\r\n\r\n" + request.content

@@ -1,4 +1,4 @@
-"""OpenAI's chat and completion wire format, seen from the client: request bodies out, stream chunks and errors in."""
+"""OpenAI's chat and completion wire format on the client side: request bodies out, stream chunks and errors in."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ class _Message(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    """Of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`)."""
+    """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`)."""
 
     index: int = 0
     delta: _Message | None = None
@@ -98,21 +98,21 @@ class _Usage(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream, or a whole answer. Unknown fields are ignored, absent ones have their neutral value."""
+    """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values."""
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: WireError | str | None = None
 
     def deltas(self) -> list[Delta]:
-        """What this chunk says, in the order that `Delta` promises."""
+        """Return this chunk's deltas in the order that `Delta` promises."""
         choices = self.choices or []
         if len(choices) == 1 and (message := choices[0].delta) is not None and _is_plain(choices[0], message):
             return [Delta(index=choices[0].index, text=message.content)] if message.content else []
         return [delta for choice in choices for delta in _deltas(choice)]
 
     def token_usage(self) -> Usage | None:
-        """The counts that this chunk carries."""
+        """Return this chunk's token counts."""
         if self.usage is None:
             return None
         prompt, completion = self.usage.prompt_tokens_details, self.usage.completion_tokens_details
@@ -127,7 +127,7 @@ class Chunk(msgspec.Struct):
 def request_body(
     remote: RemoteSpec, request: GenerationRequest, max_tokens: int, *, streamed: bool = True
 ) -> dict[str, Any]:
-    """The JSON body of a call. Fields beyond OpenAI's are sent only where they are set."""
+    """Return the JSON body of a call. Fields beyond OpenAI's are sent only if they are set."""
     sampling = request.sampling
     is_chat = request.messages is not None
     body: dict[str, Any] = {
@@ -180,7 +180,7 @@ def _wire_message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _constraints(request: GenerationRequest) -> dict[str, Any]:
-    """Tools and grammars; what OpenAI's API has no field for goes in vLLM's."""
+    """Return the fields for tools and grammars; vLLM's fields where OpenAI's API has none."""
     body: dict[str, Any] = {}
     grammar, tooling = request.sampling.grammar, request.tooling
     if request.response_format is not None:
@@ -207,9 +207,9 @@ def _wire_tool(tool: Tool) -> dict[str, Any]:
 
 
 def parse_chunk(data: bytes) -> Chunk:
-    """One event's data, or a whole answer. Bytes that are not UTF-8 become U+FFFD.
+    """Parse one event's data, or a whole answer. Bytes that are not UTF-8 become U+FFFD.
 
-    Raises TierError when it is not what the protocol allows.
+    Raises TierError if it violates the protocol.
     """
     try:
         try:
@@ -222,7 +222,7 @@ def parse_chunk(data: bytes) -> Chunk:
 
 
 def parse_error(body: bytes) -> WireError:
-    """The error of a reply: OpenAI's envelope, a bare error object, `detail`, or else the text itself."""
+    """Return the error of a reply: OpenAI's envelope, a bare error object, `detail`, or else the text itself."""
     try:
         table = msgspec.json.decode(body)
         inner = table.get("error", table) if isinstance(table, dict) else table
@@ -240,9 +240,9 @@ def parse_error(body: bytes) -> WireError:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds after which a server wants to be asked again, at most `MAX_RETRY_AFTER_SECONDS`; None if it says nothing.
+    """Return the seconds of a `Retry-After` header, at most `MAX_RETRY_AFTER_SECONDS`; None without one.
 
-    `Retry-After` as seconds or as a date (RFC 9110, 10.2.3). What cannot be read says nothing.
+    Seconds or a date (RFC 9110, 10.2.3). An invalid value is ignored.
     """
     stated = headers.get("retry-after", "").strip()
     try:
@@ -253,7 +253,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _is_plain(choice: _Choice, message: _Message) -> bool:
-    """Whether it is a piece of text and nothing else, as nearly every chunk is."""
+    """Return whether it is only a piece of text, as nearly every chunk is."""
     beside = message.tool_calls or message.reasoning_content or message.reasoning
     return not (beside or choice.text or choice.logprobs or choice.finish_reason)
 
@@ -264,7 +264,7 @@ def _deltas(choice: _Choice) -> list[Delta]:
     reasoning = message.reasoning_content or message.reasoning or ""
     logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
     deltas: list[Delta] = []
-    # In a whole message calls are numbered by their place alone.
+    # In a whole message calls are numbered by their position alone.
     numbered = enumerate(message.tool_calls or [])
     calls = [call.delta(call.index if choice.message is None else place) for place, call in numbered]
     if text or reasoning or logprobs or calls:
@@ -278,7 +278,7 @@ _decode = msgspec.json.Decoder(Chunk).decode
 
 
 def _finish_reason(reason: str) -> FinishReason:
-    """`length`, `tool_calls` and `error` keep their meaning; every other way to end (filters) is a stop."""
+    """Keep `length`, `tool_calls` and `error`; every other reason (filters) is a stop."""
     kept: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls", "error": "error"}
     return kept.get(reason, "stop")
 

@@ -1,4 +1,4 @@
-"""OpenAI's API as a remote wire, and what vLLM, SGLang and TensorRT-LLM's own server do differently."""
+"""OpenAI's API as a remote wire, with the differences of vLLM, SGLang and TensorRT-LLM's own server."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ class OpenAIWire(RemoteWire):
         self._remote = remote
 
     def is_about_model(self, error: WireError) -> bool:
-        """See `RemoteWire.is_about_model`: some servers say with 400 what OpenAI's says with 404."""
+        """See `RemoteWire.is_about_model`: some servers use 400 where OpenAI uses 404."""
         return error.code == "model_not_found"
 
     def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
@@ -36,7 +36,7 @@ class OpenAIWire(RemoteWire):
         return WireCall(path, _encode(body), streamed)
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """The body in this server's own dialect."""
+        """Return the body with this server's own fields."""
         return body
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
@@ -58,7 +58,7 @@ class OpenAIWire(RemoteWire):
 
 
 class VllmWire(OpenAIWire):
-    """vLLM, whose names for what OpenAI's API lacks are those of `openai_format`."""
+    """vLLM; `openai_format` uses its names for fields that OpenAI's API lacks."""
 
     health_path = "../health"
     tells_logprobs = True
@@ -66,14 +66,14 @@ class VllmWire(OpenAIWire):
 
 
 class SglangWire(OpenAIWire):
-    """SGLang. Its queue's metrics need `--enable-metrics`."""
+    """SGLang. Its queue metrics need `--enable-metrics`."""
 
     health_path = "../health"
     tells_logprobs = True
     queue = QueueMetric("../metrics", ("sglang:num_running_reqs", "sglang:num_queue_reqs"))
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Grammars have fields of their own."""
+        """Use SGLang's own fields for grammars."""
         outputs = body.pop("structured_outputs", None)
         if outputs is None:
             return body
@@ -98,7 +98,7 @@ class TensorRtLlmWire(OpenAIWire):
     health_path = "../health"
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Grammars only as OpenAI has them."""
+        """Use only OpenAI's fields for grammars."""
         if "structured_outputs" in body:
             raise TierRequestError(
                 "structured_outputs: trtllm-serve takes response_format alone; leave it out or name another tier",

@@ -1,4 +1,4 @@
-"""What a server's Prometheus page says of its queue, without parsing the rest of it."""
+"""Read a server's queue from its Prometheus page, without parsing the rest."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 
 def sum_of_samples(page: bytes, names: Sequence[str]) -> int | None:
-    """The sum of all samples of these names, whatever their labels; None where one of them has none."""
+    """Return the sum of all samples of these names, with any labels; None if a name has none."""
     total = 0.0
     for name in names:
         values = [_number(value) for value in _pattern(name).findall(page)]

@@ -1,4 +1,4 @@
-"""A tier behind another server, over httpx: whatever kind it is of, its wire knows."""
+"""A tier on a remote server, over httpx; the differences between kinds of servers are in its wire."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 2**20
 MAX_METRICS_BYTES = 4 * 2**20
-# How long a server may take to end a stream whose last event has come, for its connection to be kept.
+# The connection is reused if the server ends the stream this soon after its last event.
 ENDING_SECONDS = 0.2
 OPERATOR_STATUSES = (401, 403, 404, 407)
 TRY_LATER_STATUSES = (408, 409, 425)
@@ -34,9 +34,9 @@ TRY_LATER_STATUSES = (408, 409, 425)
 class RemoteTier(Tier):
     """Streams from `spec.remote`; the key is read from the environment once and never shown.
 
-    After a failure that is the server's, the tier calls itself unhealthy for `cooldown_seconds`, so that routing
-    avoids it for that long, or as long as the server said, and then tries again.
-    Raises CatalogError if the key's environment variable is not set.
+    After a failure of the server the tier reports itself unhealthy for `cooldown_seconds`, or as long as the server
+    asked, so that routing avoids it; then it tries again. Raises CatalogError if the key's environment variable is not
+    set.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class RemoteTier(Tier):
         self._transport: httpx.AsyncBaseTransport | None = None
 
     async def start(self) -> None:
-        """See `Tier.start`: the server answers where its kind says whether it can be asked, whatever it answers, and
-        where it describes its model, that is one that can serve the tier."""
+        """See `Tier.start`: the server must answer its kind's health path, with any status, and if it describes its
+        model, that model must be able to serve the tier."""
         await asyncio.to_thread(self._wire.prepare)
         await self._look(self._wire.health_path)
         if (path := self._wire.model_path) is not None:
@@ -74,7 +74,7 @@ class RemoteTier(Tier):
                 raise TierUnavailableError(f"{self._where} {self._scrub(problem)}")
 
     async def _look(self, path: str) -> tuple[int, bytes]:
-        """Status and body of what the server says there. Raises `TierUnavailableError` where it is away or refuses."""
+        """Return status and body of a GET. Raises `TierUnavailableError` if the server is unreachable or refuses."""
         try:
             response, body = await self._get(path, self._remote.read_timeout_seconds, MAX_ERROR_BYTES)
         except httpx.TransportError as error:
@@ -85,11 +85,12 @@ class RemoteTier(Tier):
 
     @property
     def tells_queue(self) -> bool:
-        """Whether a server of this kind tells how many requests it has."""
+        """Whether servers of this kind report the number of their requests."""
         return self._wire.queue is not None
 
     async def queue(self, seconds: float) -> int | None:
-        """How many requests the server has, from wherever, asked within `seconds`; None where it does not tell."""
+        """Return the number of the server's requests from all clients, asked within `seconds`; None if it does not
+        report it."""
         metric = self._wire.queue
         if metric is None:
             return None
@@ -111,13 +112,13 @@ class RemoteTier(Tier):
             await transport.aclose()
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        """See `Tier.generate`; closing the iterator closes the connection, by which the server knows."""
+        """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
         tally = Tally(request.n, self.count_prompt_tokens(request))
         request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
 
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
-        """As `generate`, within `seconds`; a new `tally` counts along, also of an answer that does not end."""
+        """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end."""
         self._running += 1
         response: httpx.Response | None = None
         try:
@@ -164,7 +165,7 @@ class RemoteTier(Tier):
                 await response.aclose()
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """An estimate: four UTF-8 bytes per token, four tokens per message; exact for token ids."""
+        """Return an estimate: four UTF-8 bytes per token, four tokens per message; exact for token ids."""
         if isinstance(request.prompt, list):
             return len(request.prompt)
         key = "bytes", request.request_id
@@ -180,11 +181,11 @@ class RemoteTier(Tier):
         return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
 
     def load(self) -> TierLoad:
-        """Requests in flight from here, and whether the last failure is long enough ago."""
+        """Return the requests in flight from here, and whether the last failure is long enough ago."""
         return TierLoad(healthy=self._clock() >= self._unhealthy_until, running=self._running)
 
     def _call(self, request: GenerationRequest, tally: Tally) -> WireCall:
-        """What to send. Raises TierRequestError for what no server elsewhere can do."""
+        """Return what to send. Raises TierRequestError for what no remote server supports."""
         if request.echo:
             raise TierRequestError(
                 f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
@@ -196,7 +197,7 @@ class RemoteTier(Tier):
         return self._wire.call(request, tally.max_tokens)
 
     def _said(self, events: list[ServerSentEvent], tally: Tally) -> tuple[list[Delta], bool]:
-        """What `events` say, and whether the last one is among them."""
+        """Return the deltas of `events`, and whether the last event is among them."""
         said: list[Delta] = []
         for event in events:
             deltas = self._wire.read_event(event, tally)
@@ -212,7 +213,7 @@ class RemoteTier(Tier):
     async def _send(
         self, method: str, path: str, body: bytes, seconds: float, trace: TraceHeaders | None = None
     ) -> httpx.Response:
-        """The head of the answer to a request; each wait for the server is of `seconds` at most."""
+        """Send a request and return the head of the answer; each wait is at most `seconds`."""
         if self._transport is None:
             self._transport = transport_to(self._base)
         url = self._urls.get(path) or self._urls.setdefault(path, self._base.join(path))
@@ -223,7 +224,7 @@ class RemoteTier(Tier):
         return await self._transport.handle_async_request(request)
 
     async def _check(self, response: httpx.Response, call: WireCall) -> None:
-        """Raises unless this is the answer that was asked for."""
+        """Raise unless this is the expected kind of answer."""
         kind = response.headers.get("content-type", "")
         if response.status_code == 200 and ("json" in kind) is not call.streamed:
             return
@@ -270,7 +271,7 @@ class RemoteTier(Tier):
 
 
 def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The body as it comes. It was asked for without compression; a server that compresses it anyway is understood."""
+    """Yield the body as it arrives. Compression is not requested, but decoded if a server uses it."""
     if "content-encoding" in response.headers:
         return response.aiter_bytes()
     assert isinstance(response.stream, httpx.AsyncByteStream)
@@ -278,7 +279,7 @@ def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def _up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
-    """The body, or its first `size` bytes and a little more."""
+    """Return the body, or its first `size` bytes and a little more."""
     body = b""
     async for piece in pieces:
         body += piece
@@ -288,7 +289,7 @@ async def _up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
 
 
 async def _rest(pieces: AsyncIterator[bytes]) -> None:
-    """Read what little may follow a stream's last event; a connection that was read to its end can be used again."""
+    """Read what little may follow a stream's last event, so that the connection can be reused."""
     with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):
         async with asyncio.timeout(ENDING_SECONDS):
             await _up_to(MAX_ERROR_BYTES, pieces)

@@ -1,4 +1,4 @@
-"""Server-sent events out of raw bytes, however the network cut them (WHATWG HTML, section 9.2.6)."""
+"""Parse server-sent events from raw bytes, in chunks of any size (WHATWG HTML, section 9.2.6)."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class ServerSentEvent(NamedTuple):
-    """One dispatched event; `event` is empty where the stream named none."""
+    """One dispatched event; `event` is empty if the stream named none."""
 
     event: str
     data: bytes
@@ -18,7 +18,7 @@ class EventTooLargeError(ValueError):
 
 
 class EventParser:
-    """Feed it bytes, get events. Lines end in LF, CR or CRLF; comments, `id` and `retry` are skipped.
+    """Converts bytes to events. Lines end in LF, CR or CRLF; comments, `id` and `retry` are skipped.
 
     Data stays bytes, so that a character split between two reads stays whole.
     """
@@ -32,7 +32,7 @@ class EventParser:
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that `chunk` completes. Raises EventTooLargeError."""
+        """Return the events that `chunk` completes. Raises EventTooLargeError."""
         if not chunk:
             return []
         if not (self._buffer or self._data or self._event or self._first or b"\r" in chunk):
@@ -43,7 +43,7 @@ class EventParser:
         if self._after_cr:
             chunk = chunk.removeprefix(b"\n")
         self._buffer += chunk
-        # A CR at the very end counts as a line end at once: waiting for a possible LF would delay the event.
+        # A CR at the very end is a line end at once: waiting for a possible LF would delay the event.
         self._after_cr = self._buffer.endswith(b"\r")
         events: list[ServerSentEvent] = []
         *lines, rest = bytes(self._buffer).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -55,7 +55,7 @@ class EventParser:
         return events
 
     def _feed_whole_events(self, chunk: bytes) -> list[ServerSentEvent]:
-        """As `feed`, between two events and with lines that end in LF: nearly every chunk of a token stream."""
+        """Fast path of `feed` between two events with LF line ends: nearly every chunk of a token stream."""
         *blocks, rest = chunk.split(b"\n\n")
         events: list[ServerSentEvent] = []
         for block in blocks:
@@ -71,7 +71,7 @@ class EventParser:
         return events
 
     def flush(self) -> list[ServerSentEvent]:
-        """At the end of the stream: the last event, if the server forgot its blank line."""
+        """End the stream: return the last event, if the server omitted its blank line."""
         return [*self.feed(b"\n"), *self.feed(b"\n")]
 
     def _take(self, line: bytes, events: list[ServerSentEvent]) -> None:

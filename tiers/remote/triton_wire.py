@@ -1,7 +1,7 @@
 """Triton Inference Server as a remote wire: its generate extension, and KServe's `infer`, over the two LLM backends.
 
 Protocol: docs/protocol/extension_generate.md of triton-inference-server/server, and KServe's Open Inference Protocol.
-The server is sent text, so conversations are written here, by the chat template of the model's own tokeniser.
+The server receives text, so conversations are formatted here, by the chat template of the model's own tokeniser.
 """
 
 import re
@@ -27,7 +27,7 @@ from tiers.tier import Delta, GenerationRequest, Usage
 
 _encode = msgspec.json.Encoder().encode
 _DEFAULTS = SamplingParams()
-# How Triton says that a model, or one that an ensemble is made of, is not there, has no version or is not ready yet.
+# Triton's messages for a model (or part of an ensemble) that is missing, has no version or is not ready.
 _UNKNOWN_MODEL = re.compile(r"(in ensemble '[^']*', )?Request for unknown model: ")
 
 
@@ -39,7 +39,7 @@ class _Tensor(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """What a backend says, at once or piece by piece. A tensor of one element is written as that element."""
+    """One event or whole answer of a backend. A tensor of one element is written as that element."""
 
     text_output: str | list[str] | None = None
     finish_reason: str | list[str] | None = None
@@ -49,7 +49,7 @@ class _Event(msgspec.Struct):
     outputs: list[_Tensor] | None = None
 
     def flat(self) -> "_Event":
-        """The outputs of `infer` as the fields of the generate extension."""
+        """Return the outputs of `infer` as fields of the generate extension."""
         if self.outputs is None:
             return self
         return msgspec.convert({t.name: t.data for t in self.outputs if t.name in _Event.__struct_fields__}, _Event)
@@ -62,7 +62,7 @@ class _Named(msgspec.Struct):
 
 
 class _Metadata(msgspec.Struct):
-    """What KServe's protocol tells of a model."""
+    """KServe's metadata of a model."""
 
     name: str
     inputs: list[_Named] = []
@@ -70,11 +70,11 @@ class _Metadata(msgspec.Struct):
 
 
 class TritonWire(RemoteWire):
-    """What both backends have in common. `needed`: inputs without which nothing can be asked."""
+    """The shared part of both backends. `needed`: inputs that every request needs."""
 
     health_path = "v2/health/ready"
     needed: tuple[str, ...]
-    # The sampling parameters that the backend has under their own name.
+    # The sampling parameters that the backend supports under the same name.
     names: tuple[str, ...]
 
     def __init__(self, remote: RemoteSpec) -> None:
@@ -82,7 +82,7 @@ class TritonWire(RemoteWire):
         self.model_path = f"v2/models/{remote.model}"
 
     def model_problem(self, status: int, body: bytes) -> str | None:
-        """See `RemoteWire.model_problem`: the server has the model, and the model the tensors that will be named."""
+        """See `RemoteWire.model_problem`: the server has the model, and the model has the needed tensors."""
         if status != 200:
             return (
                 f"has no model {self._remote.model!r} (it answered {status}: {parse_error(body).message[:200]}); "
@@ -106,12 +106,12 @@ class TritonWire(RemoteWire):
         )
 
     def is_about_model(self, error: WireError) -> bool:
-        """See `RemoteWire.is_about_model`: a model that was unloaded is a 400 to Triton, as bad input is."""
+        """See `RemoteWire.is_about_model`: Triton uses 400 for an unloaded model and for bad input."""
         return _UNKNOWN_MODEL.match(error.message) is not None
 
     @property
     def _asked(self) -> Iterable[str]:
-        """The tensors of every request by `infer`."""
+        """Return the tensors of every `infer` request."""
         plain = GenerationRequest(request_id="", sampling=SamplingParams(temperature=0.5))
         return self.body("", plain, 1, streamed=False)
 
@@ -124,7 +124,7 @@ class TritonWire(RemoteWire):
 
     @abstractmethod
     def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
-        """The fields of a generate request."""
+        """Return the fields of a generate request."""
 
     def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
         """See `RemoteWire.call`."""
@@ -147,8 +147,8 @@ class TritonWire(RemoteWire):
         return self._said(_parsed(body).flat(), tally) + self.read_end(tally)
 
     def read_end(self, tally: Tally) -> list[Delta]:
-        """The end of the stream is the end of the answer, unless the backend has said so; why it ended is seen by its
-        length."""
+        """The end of the stream is the end of the answer unless the backend ended it before; its length gives the
+        finish reason."""
         if tally.heard is None or not tally.unfinished:
             return []
         used = 0 if tally.reported is None else tally.reported.completion_tokens
@@ -171,7 +171,7 @@ class TritonWire(RemoteWire):
         return deltas
 
     def _check(self, request: GenerationRequest) -> None:
-        """Raises `TierRequestError` for what the backend has no field for."""
+        """Raise `TierRequestError` for fields that the backend lacks."""
         sampling = request.sampling
         told = {
             "n": request.n != 1,
@@ -195,7 +195,7 @@ class TritonWire(RemoteWire):
                 )
 
     def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
-        """Those parameters that differ from their neutral value."""
+        """Return the parameters that differ from their neutral value."""
         return {
             name: getattr(sampling, name) for name in self.names if getattr(sampling, name) != getattr(_DEFAULTS, name)
         }
@@ -213,7 +213,7 @@ class TritonWire(RemoteWire):
         for message in request.messages:
             forged = next((token for token in controls if token and token in message.content), None)
             if forged is not None:
-                # Its server would read them as the template's own: a turn that nobody took.
+                # The server would read them as the template's own control tokens: a forged turn.
                 raise TierRequestError(
                     f"messages: a text contains {forged!r}, which steers this tier's model; leave it out, or name "
                     "another tier",
@@ -231,7 +231,7 @@ class TritonWire(RemoteWire):
         return None if path is None else load_tokenizer(resolve_model_path(path))
 
 
-# Our kinds of grammars, and TensorRT-LLM's.
+# Our kinds of grammars by TensorRT-LLM's names.
 _GUIDES = {"json_object": "json", "json_schema": "json_schema", "regex": "regex"}
 
 
@@ -255,7 +255,7 @@ class TritonTensorRtLlmWire(TritonWire):
         body: dict[str, Any] = {
             "text_input": text,
             "max_tokens": max_tokens,
-            # Older versions of the backend's models ask for both.
+            # Older versions of the backend's models need both.
             "bad_words": "",
             "stop_words": list(request.stop) or "",
             "stream": streamed,
@@ -285,7 +285,7 @@ class TritonTensorRtLlmWire(TritonWire):
 
 
 class TritonVllmWire(TritonWire):
-    """The vLLM backend, whose parameters are vLLM's own, as JSON in one string."""
+    """The vLLM backend, which takes vLLM's own parameters as JSON in one string."""
 
     needed = ("text_input", "sampling_parameters")
     names = (
@@ -327,7 +327,7 @@ class TritonVllmWire(TritonWire):
 
 
 def _inference(body: dict[str, Any]) -> dict[str, Any]:
-    """A generate request as KServe's `infer` has it: each field a tensor, of one row."""
+    """Convert a generate request to KServe's `infer`: each field is a tensor with one row."""
     tensors = []
     for name, value in body.items():
         data = value if isinstance(value, list) else [value]
@@ -341,7 +341,7 @@ _INFERRED = ("text_output", "num_input_tokens", "num_output_tokens")
 
 
 def _usage(event: _Event, tally: Tally) -> Usage | None:
-    """The backend's counts so far, if the event has any: tokens of the answer come with the event that brings them."""
+    """Return the backend's counts so far, if the event has any; an event's counts include its own tokens."""
     output = _first(event.num_output_tokens)
     if output is None:
         return None

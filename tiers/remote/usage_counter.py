@@ -1,4 +1,4 @@
-"""What a remote server has said so far of one request, choice by choice, and what that is billed with."""
+"""The usage of one request on a remote server, choice by choice, as billed."""
 
 import math
 
@@ -8,11 +8,11 @@ BYTES_PER_TOKEN = 4
 
 
 class Tally:
-    """What has been streamed of each choice, for the order of deltas and for billing at any moment of the answer.
+    """The streamed output of each choice, for the order of deltas and for billing at any moment of the answer.
 
-    `reported`: the server's own counts, as far as they have come. `prompt_tokens`: an estimate of ours.
-    `max_tokens`: what was asked for of each choice. `heard`: all text of a server that speaks of one choice alone; None
-    until it has said anything. `sent`: whether the request is on its way to the server.
+    `reported`: the server's own counts so far. `prompt_tokens`: our estimate. `max_tokens`: the requested limit per
+    choice. `heard`: all text of a server with a single choice; None before the first. `sent`: whether the request is on
+    its way to the server.
     """
 
     def __init__(self, n: int, prompt_tokens: int) -> None:
@@ -23,22 +23,23 @@ class Tally:
         self.heard: str | None = None
         self.sent = False
         self._n = n
-        # Bytes by choice; of a server that reports counts, those that have come since its last report.
+        # Bytes by choice; with a server that reports counts, those since its last report.
         self._text: dict[int, int] = {}
         self._reasoning: dict[int, int] = {}
         self._covered = False
 
     @property
     def has_spoken(self) -> bool:
-        """Whether the server has said or reported anything: then it has read the prompt."""
+        """Whether the server has sent output or counts, so that it has read the prompt."""
         return self.reported is not None or bool(self._text)
 
     def report(self, usage: Usage) -> None:
-        """The server's counts so far, which cover the event that they came with."""
+        """Store the server's counts so far, which include the event that carried them."""
         self.reported, self._covered = usage, True
 
     def passed(self, deltas: list[Delta]) -> list[Delta]:
-        """Of an event's `deltas` those that may pass: nothing follows a choice's finish reason. They are counted."""
+        """Return those of an event's `deltas` that may be passed on, and count them: nothing follows a choice's finish
+        reason."""
         passed = [delta for delta in deltas if self._count(delta)]
         if self._covered:
             self._text.clear()
@@ -47,9 +48,9 @@ class Tally:
         return passed
 
     def usage(self) -> Usage:
-        """The server's counts as of its last report; what came after it, or without any, at four bytes per token.
+        """Return the server's last reported counts plus an estimate of the output since then, at four bytes per token.
 
-        The estimate is never above what was asked for. Nothing is used before the request is sent.
+        The estimate is at most the requested limit. Nothing is used before the request is sent.
         """
         if not self.sent:
             return Usage()

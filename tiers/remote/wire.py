@@ -1,4 +1,4 @@
-"""The seam between a remote tier and the kind of server behind it: what is sent for a request, what an answer says."""
+"""The interface between a remote tier and the kind of its server: how requests are sent and answers are read."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -18,19 +18,20 @@ class WireCall(NamedTuple):
 
 
 class QueueMetric(NamedTuple):
-    """`path`: relative to `base_url`, of a Prometheus page. `samples`: their sum is how many requests are there."""
+    """`path`: of a Prometheus page, relative to `base_url`. `samples`: their sum is the number of requests on the
+    server."""
 
     path: str
     samples: tuple[str, ...]
 
 
 class RemoteWire(ABC):
-    """Contract of every kind of server; `tests/tiers/test_remote_wires.py` runs it against all of them.
+    """Contract of every kind of server; `tests/tiers/test_remote_kinds.py` runs it against all of them.
 
-    Stateless: what is known of an answer under way is in its `Tally`. The order of deltas is that of `Delta`.
-    `health_path`: relative to `base_url`, answers a GET when the server can be asked. `queue`: where it tells how many
-    requests it has, if it does. `model_path`: where it describes the model, if it does. `tells_logprobs`: whether every
-    model of such a server gives log-probabilities; some of OpenAI's refuse a request that asks for them.
+    Stateless: the state of a running answer is in its `Tally`. The order of deltas is that of `Delta`. `health_path`:
+    relative to `base_url`, answers a GET when the server is ready. `queue`: where it reports the number of its
+    requests, if it does. `model_path`: where it describes the model, if it does. `tells_logprobs`: whether every model
+    of such a server gives log-probabilities; some of OpenAI's reject a request for them.
     """
 
     health_path: str
@@ -39,28 +40,29 @@ class RemoteWire(ABC):
     model_path: str | None = None
 
     def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
-        """Read what is needed from files; blocks. Raises `CatalogError`. Called before any request, maybe again."""
+        """Read the needed files; blocks. Raises `CatalogError`. Called before any request, possibly more than once."""
 
     def model_problem(self, status: int, body: bytes) -> str | None:
-        """Why the model that a GET of `model_path` described cannot serve the tier; None where it can."""
+        """Return why the model described by a GET of `model_path` cannot serve the tier; None if it can."""
         return None
 
     def is_about_model(self, error: WireError) -> bool:
-        """Whether a request was refused for its model: the catalogue names that, and never the caller."""
+        """Return whether a request was refused because of its model, which is the catalogue's fault and never the
+        caller's."""
         return False
 
     @abstractmethod
     def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
-        """What to send. Raises `TierRequestError` for what this kind of server cannot do."""
+        """Return what to send. Raises `TierRequestError` for what this kind of server does not support."""
 
     @abstractmethod
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
-        """What an event says; None: it is the last one. Raises `TierError` for one that tells of a failure."""
+        """Return an event's deltas; None for the last event. Raises `TierError` for one that reports a failure."""
 
     @abstractmethod
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        """What a whole answer says. Raises `TierError`."""
+        """Return the deltas of a whole answer. Raises `TierError`."""
 
     def read_end(self, tally: Tally) -> list[Delta]:
-        """What it means that the stream has ended; where nothing, choices without an end are an error."""
+        """Return the deltas implied by the end of the stream; without any, unfinished choices are an error."""
         return []

@@ -1,4 +1,4 @@
-"""Which wire a tier's `remote.kind` speaks."""
+"""The wire of each `remote.kind`."""
 
 from collections.abc import Callable
 
@@ -18,11 +18,11 @@ WIRES: dict[RemoteKind, Callable[[RemoteSpec], RemoteWire]] = {
 
 
 def wire_of(spec: TierSpec) -> RemoteWire:
-    """The wire to the server of `spec`, which has a `remote` table."""
+    """Return the wire to the server of `spec`, which has a `remote` table."""
     assert spec.remote is not None
     return WIRES[spec.remote.kind](spec.remote)
 
 
 def tells_logprobs(spec: TierSpec) -> bool:
-    """Whether the server of `spec`, which has a `remote` table, is of a kind that gives log-probabilities."""
+    """Return whether the server of `spec`, which has a `remote` table, is of a kind that gives log-probabilities."""
     return wire_of(spec).tells_logprobs

@@ -1,1 +1,1 @@
-"""Several servers for one tier: choosing, retrying, hedging, breaking the circuit."""
+"""Several servers for one tier: load balancing, retries, hedging, circuit breaking."""

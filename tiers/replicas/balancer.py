@@ -1,4 +1,5 @@
-"""Which replica gets a request, and which gets none for a while. Pure bookkeeping: no I/O, and the clock is given."""
+"""Which replica gets a request, and which is ejected for a while. Pure bookkeeping: no I/O, and the clock is
+injected."""
 
 import logging
 import math
@@ -15,10 +16,10 @@ log = logging.getLogger(__name__)
 class Balancer:
     """Spreads requests over replicas of one model, and ejects those that fail. `spec` may be replaced at any time.
 
-    A prompt goes where its beginning is cached (rendezvous hashing) while that replica has at most `affinity_load`
-    times its share of the requests in flight (consistent hashing with bounded loads, Mirrokni et al. 2016) and is not
-    too slow; else to the better of two drawn at random (Mitzenmacher 2001), judged by time to first token × queue.
-    At most half of the replicas are ever ejected; a server's own wish to be left alone is always heeded.
+    A prompt goes where its prefix is cached (rendezvous hashing) while that replica has at most `affinity_load` times
+    its share of the requests in flight (consistent hashing with bounded loads, Mirrokni et al. 2016) and is not too
+    slow; else to the better of two random ones (Mitzenmacher 2001), by time to first token × queue. At most half of the
+    replicas are ejected at once; a server's own request to pause is always obeyed.
     """
 
     def __init__(
@@ -36,10 +37,10 @@ class Balancer:
         self._name, self._clock, self._rng = name, clock, rng
 
     def begin(self, key: bytes | None, tried: Collection[Replica] = ()) -> Flight | None:
-        """Choose a replica that is not among `tried` and count the request there; None if none takes any.
+        """Choose a replica that is not among `tried` and count the request there; None if none is available.
 
-        `key`: hash of the prompt's beginning; None for no affinity. A first attempt probes an ejected replica whose
-        time is over, since it can still be repeated elsewhere.
+        `key`: hash of the prompt's prefix; None for no affinity. Only a first attempt can be the trial of an ejected
+        replica whose time is over, because it can still be repeated elsewhere.
         """
         now = self._clock()
         probed = None if tried else next((r for r in self.replicas if r.breaker.awaits_trial(now)), None)
@@ -54,7 +55,7 @@ class Balancer:
         return flight
 
     def first_token(self, flight: Flight) -> None:
-        """The answer has begun."""
+        """The first token has arrived."""
         replica, now = flight.replica, self._clock()
         replica.silent.pop(flight, None)
         replica.ttft.observe(now - flight.began, now, self.spec.ttft_decay_seconds)
@@ -63,7 +64,7 @@ class Balancer:
             log.info("tier '%s': %s answers again", self._name, replica.url)
 
     def succeed(self, flight: Flight) -> None:
-        """The answer came to its end, or the server refused the request for what it is."""
+        """The answer was completed, or the server rejected the request itself."""
         replica = flight.replica
         if self._end(flight) and self._counts(flight):
             replica.breaker.succeed()
@@ -87,12 +88,12 @@ class Balancer:
             log.warning("tier '%s': %s is left alone for %.3g s: %s", self._name, replica.url, seconds, reason)
 
     def pause(self, flight: Flight, seconds: float) -> None:
-        """The server asked to be left alone for so long."""
+        """The server asked for no requests for that long."""
         if self._end(flight):
             flight.replica.breaker.pause(self._clock(), seconds)
 
     def leave(self, flight: Flight) -> None:
-        """The caller left, or another replica was faster: nothing is known but how long it took so far."""
+        """The caller left, or another replica was faster: only the elapsed time is known."""
         replica, now = flight.replica, self._clock()
         waited = now - flight.began
         was_silent = flight in replica.silent
@@ -105,12 +106,12 @@ class Balancer:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether some replica takes requests and did not just fail."""
+        """Return whether some replica takes requests and did not just fail."""
         now = self._clock()
         return any(replica.is_well(now) for replica in self._serving(now))
 
     def available_in(self) -> float:
-        """Seconds until some replica takes a request."""
+        """Return the seconds until some replica takes a request."""
         now = self._clock()
         return min(replica.breaker.available_in(now) for replica in self.replicas)
 
@@ -131,7 +132,7 @@ class Balancer:
         return preferred if self._wait(preferred, now, rest) <= bearable else other
 
     def _most(self, replica: Replica, open_ones: list[Replica]) -> int:
-        """Most requests that affinity may bring a replica to, the next one included."""
+        """Return the most requests on a replica that affinity allows, including the next one."""
         total = sum(r.outstanding for r in open_ones) + 1
         share = replica.weight / sum(r.weight for r in open_ones)
         return math.ceil(self.spec.affinity_load * total * share)
@@ -150,7 +151,7 @@ class Balancer:
         return replica.expected_wait(now, self.spec.ttft_decay_seconds, rest)
 
     def _end(self, flight: Flight) -> bool:
-        """Take a flight off its replica; False if it was over."""
+        """Remove a flight from its replica; False if it had ended."""
         if flight.is_over:
             return False
         flight.is_over = True
@@ -159,7 +160,8 @@ class Balancer:
         return True
 
     def _counts(self, flight: Flight) -> bool:
-        """Of an ejected replica only its probe says something new; the others were sent before."""
+        """Return whether the outcome counts: of an ejected replica only the trial's does; other requests were sent
+        before."""
         breaker = flight.replica.breaker
         return not breaker.is_open or breaker.trial is flight
 
@@ -168,7 +170,7 @@ class Balancer:
         return ejected + 1 <= len(self.replicas) // 2
 
     def _why_to_eject(self, replica: Replica, now: float) -> str | None:
-        """What speaks against it: failures in a row, or a larger share of failures than the others have."""
+        """Return a reason to eject: consecutive failures, or a higher failure rate than the others'."""
         spec, in_a_row = self.spec, replica.breaker.failures
         if replica.breaker.is_open:
             return "its probe failed"

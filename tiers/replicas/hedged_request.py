@@ -1,4 +1,4 @@
-"""One request and the replicas that are asked for it, one after the other or two at once, until one of them speaks."""
+"""One request with retries and hedging: asks replicas one after another, or two at once, until one yields a delta."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from tiers.tier import Delta, Usage
 
 
 class ReplicaRace:
-    """`first` gives the first delta that any replica says; `winner` is then its call. `close` it, always.
+    """`first` returns the first delta of any replica; `winner` is then its call. Always `close` it.
 
     `ask`, given the calls so far, asks one more replica, or returns None if none may be asked. After `hedge_seconds`
-    without a delta (None: never) a second one is asked; whoever is slower is closed at once.
+    without a delta (None: never) a second one is asked; the slower one is closed at once.
     """
 
     def __init__(
@@ -25,7 +25,8 @@ class ReplicaRace:
         self._errors: list[TierError] = []
 
     async def first(self) -> Delta:
-        """Raises TierRequestError if a server says so, else, when no further replica may be asked, how all failed."""
+        """Return the first delta. Raises TierRequestError from a server at once, else, when no further replica may be
+        asked, the combined failure."""
         running = self._another()
         if not running:
             raise TierUnavailableError(f"tier '{self._name}': none of its replicas takes requests")
@@ -47,12 +48,12 @@ class ReplicaRace:
 
     @property
     def tries(self) -> list[ReplicaTry]:
-        """What became of the replicas that were asked, in this order."""
+        """Return the results of the asked replicas, in order."""
         return [call.outcome for call in self._calls if call.outcome is not None]
 
     def usage(self) -> Usage:
-        """What the winner has used and every other server that has said or reported anything, its prompt included; as
-        long as none has, one prompt."""
+        """Return the usage of the winner and of every other server that has sent output or counts, its prompt included;
+        before any has, one prompt."""
         tallies = [call.tally for call in self._calls if call is self.winner or call.tally.has_spoken]
         return Usage.total(tally.usage() for tally in tallies or [call.tally for call in self._calls[:1]])
 
@@ -83,7 +84,7 @@ class ReplicaRace:
         return False
 
     def _failure(self) -> TierError:
-        """The only error, or all of them as one."""
+        """Return the only error, or all of them combined."""
         error = self._errors[0]
         if len(self._errors) > 1:
             unavailable = [e for e in self._errors if isinstance(e, TierUnavailableError)]

@@ -1,10 +1,10 @@
-"""Moving averages without a timer: what they hold fades with the time between observations."""
+"""Moving averages without a timer: values decay by the time between observations."""
 
 import math
 
 
 class PeakEwma:
-    """Moving average that rises to a peak at once and forgets it slowly (Finagle's peak EWMA).
+    """Moving average that rises to a peak at once and decays slowly (Finagle's peak EWMA).
 
     Times in seconds of one clock; `decay_seconds` is the time after which an observation counts 1/e.
     """
@@ -14,7 +14,7 @@ class PeakEwma:
         self._at = 0.0
 
     def observe(self, seconds: float, now: float, decay_seconds: float) -> None:
-        """Take a measurement."""
+        """Add a measurement."""
         if self.latest is None or seconds >= self.latest:
             self.latest = seconds
         else:
@@ -22,7 +22,7 @@ class PeakEwma:
         self._at = now
 
     def value(self, now: float, decay_seconds: float, rest: float) -> float:
-        """The average; what has not been measured for long, or never, goes back to `rest`."""
+        """Return the average; without recent measurements it decays to `rest`."""
         if self.latest is None:
             return rest
         kept = math.exp(-max(now - self._at, 0.0) / decay_seconds)
@@ -30,16 +30,16 @@ class PeakEwma:
 
 
 class FadingCount:
-    """How many there were lately; each counts 1/e after `decay_seconds`."""
+    """An exponentially decaying count; each event counts 1/e after `decay_seconds`."""
 
     def __init__(self) -> None:
         self._count = 0.0
         self._at = 0.0
 
     def add(self, now: float, decay_seconds: float) -> None:
-        """One more."""
+        """Count one event."""
         self._count, self._at = self.value(now, decay_seconds) + 1, now
 
     def value(self, now: float, decay_seconds: float) -> float:
-        """The count as of now."""
+        """Return the current count."""
         return self._count * math.exp(-max(now - self._at, 0.0) / decay_seconds)

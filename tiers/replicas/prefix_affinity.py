@@ -1,4 +1,4 @@
-"""Which replica has a prompt's beginning in its prefix cache: rendezvous hashing, so that most stay where they are."""
+"""Prefix affinity by rendezvous hashing: which replica has a prompt's prefix in its cache."""
 
 import math
 from hashlib import blake2b
@@ -9,9 +9,9 @@ BYTES_PER_TOKEN = 4
 
 
 def prefix_key(request: GenerationRequest, num_bytes: int) -> bytes:
-    """Hash of tenant, adapter and the beginning of the prompt, at most `num_bytes` of it.
+    """Return a hash of tenant, adapter and the first `num_bytes` of the prompt.
 
-    Of a chat: all up to its first user turn, which its later turns repeat.
+    For a chat: everything up to its first user turn, which later turns repeat.
     """
     digest = blake2b(digest_size=16)
     digest.update(f"{request.salt}\0{request.adapter}\0".encode(errors="replace"))
@@ -25,10 +25,11 @@ def prefix_key(request: GenerationRequest, num_bytes: int) -> bytes:
 
 
 def rendezvous_score(key: bytes, url: str, weight: float) -> float:
-    """Among servers the highest score wins a key; each wins a share of all keys in proportion to its weight.
+    """Return a server's score for a key; the highest wins. Each server wins a share of all keys in proportion to its
+    weight.
 
-    Thaler and Ravishankar 1998; weights as in Schindelhauer and Schomaker 2005. When a server goes only its keys move,
-    and when one comes keys move only there.
+    Thaler and Ravishankar 1998; weights as in Schindelhauer and Schomaker 2005. When a server is removed only its keys
+    move, and when one is added keys move only to it.
     """
     drawn = int.from_bytes(blake2b(key + url.encode(), digest_size=8).digest(), "big")
     return -weight / math.log((drawn + 0.5) / 2**64)

@@ -1,4 +1,4 @@
-"""What is known of one replica: its requests in flight, its speed, its failures. No I/O, no clock of its own."""
+"""The state of one replica: its requests in flight, its speed, its failures. No I/O, no clock."""
 
 from tiers.attempt import ReplicaCondition, ReplicaStatus
 from tiers.catalog.replica_spec import ReplicaSpec
@@ -10,7 +10,7 @@ COOLDOWN_SECONDS = 10.0
 
 
 class Flight:
-    """One request at one replica, from when it is sent until its answer has ended, however it ends."""
+    """One request at one replica, from sending until its answer has ended in any way."""
 
     def __init__(self, replica: "Replica", now: float) -> None:
         self.replica, self.began = replica, now
@@ -18,10 +18,10 @@ class Flight:
 
 
 class Replica:
-    """State of the server at `spec.base_url`; `flights` in the order in which they began. The mean `weight` is 1.
+    """State of the server at `spec.base_url`; `flights` in the order of their start. The mean `weight` is 1.
 
-    `silent`: those whose first token has not come, which tells of a server that hangs before any of them has failed.
-    `elsewhere`: what the server has of others, other gateways for one, as it told last.
+    `silent`: flights without a first token, which reveal a hanging server before any of them fails. `elsewhere`: the
+    server's requests from other clients, such as other gateways, as last reported.
     """
 
     def __init__(self, spec: ReplicaSpec, mean_weight: float) -> None:
@@ -40,10 +40,10 @@ class Replica:
         return len(self.flights)
 
     def expected_wait(self, now: float, decay_seconds: float, rest: float) -> float:
-        """Seconds to the first token of the next request, as far as comparing goes: peak EWMA × queue over weight.
+        """Return the relative expected time to the first token of the next request: peak EWMA × queue over weight.
 
-        A request that waits longer than the average counts as the average, and fresh failures in a row multiply it,
-        since who fails at once has no queue.
+        A request that has waited longer than the average counts as the average, and recent consecutive failures
+        multiply it, because a server that fails at once has no queue.
         """
         longest = now - next(iter(self.silent)).began if self.silent else 0.0
         ttft = max(self.ttft.value(now, decay_seconds, rest), longest, MIN_TTFT_SECONDS)
@@ -51,29 +51,29 @@ class Replica:
         return ttft * (1 + (self.outstanding + self.elsewhere) / self.weight) * (1 + failures)
 
     def note_queue(self, requests: int | None) -> None:
-        """The server has so many, ours among them; None: it does not say."""
+        """Store the server's number of requests, ours included; None: not reported."""
         self.elsewhere = 0 if requests is None else max(requests - self.outstanding, 0)
 
     def is_well(self, now: float) -> bool:
-        """Whether its last failure is long enough ago, or an answer came after it."""
+        """Return whether its last failure is long enough ago, or an answer came after it."""
         return now - self.breaker.failed_at >= COOLDOWN_SECONDS
 
     def error_counts(self, now: float, decay_seconds: float) -> tuple[float, float]:
-        """Recent failures and recent requests that came to an end."""
+        """Return the decaying counts of failures and of ended requests."""
         return self.recent_failures.value(now, decay_seconds), self.recent_requests.value(now, decay_seconds)
 
     def forget_errors(self) -> None:
-        """Begin anew, once the past has been punished."""
+        """Reset the counts after an ejection."""
         self.recent_requests, self.recent_failures = FadingCount(), FadingCount()
 
     def condition(self, now: float) -> ReplicaCondition:
-        """In a word."""
+        """Return the condition in one word."""
         if self.breaker.is_open:
             return "ejected" if self.breaker.available_in(now) > 0 else "probing"
         return "paused" if self.breaker.is_paused(now) else "serving"
 
     def status(self, now: float) -> ReplicaStatus:
-        """As plain data."""
+        """Return the state as plain data."""
         return ReplicaStatus(
             replica=self.url,
             weight=self.weight,

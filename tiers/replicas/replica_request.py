@@ -1,4 +1,4 @@
-"""One request at one replica of a set: its stream, its place in the balancer's books, and what became of it."""
+"""One request at one replica of a set: its stream, its entry in the balancer, and its result."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from tiers.tier import Delta, GenerationRequest
 
 
 class ReplicaCall:
-    """Begins at once; `opening` ends with the first delta or with what went wrong. `close` it, always.
+    """Starts at once; `opening` ends with the first delta or an error. Always `close` it.
 
-    `seconds`: until the whole answer must be there. A replica that is silent for the balancer's
-    `first_token_timeout_seconds` has failed.
+    `seconds`: time limit of the whole answer. A replica without output for the balancer's `first_token_timeout_seconds`
+    has failed.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class ReplicaCall:
         self.opening = asyncio.create_task(self._open(min(self._patience, seconds)))
 
     def answered(self) -> None:
-        """Its first delta is the one that is used."""
+        """Note that its first delta is used."""
         self._balancer.first_token(self.flight)
         self._tell("answered")
 
     def finished(self) -> None:
-        """The answer came to its end."""
+        """Note that the answer was completed."""
         self._balancer.succeed(self.flight)
 
     def failed(self, error: TierError) -> None:
-        """The stream ended with `error`, before or after its first delta."""
+        """Note that the stream ended with `error`, before or after its first delta."""
         if isinstance(error, TierBusyError):
             self._balancer.pause(self.flight, error.retry_after_seconds)
         elif isinstance(error, TierRequestError):
@@ -56,7 +56,7 @@ class ReplicaCall:
         self._tell("failed", error)
 
     async def close(self) -> None:
-        """End it, wherever it is; the server sees the connection close. Idempotent."""
+        """End it in any state; the server sees the connection close. Idempotent."""
         self._balancer.leave(self.flight)
         self._tell("overtaken")
         if not self.opening.done():

@@ -1,4 +1,4 @@
-"""A tier over several servers of one model: balanced, retried elsewhere, and told as it was."""
+"""A tier over several servers of one model: load balancing, retries within a budget, a report of the asked replicas."""
 
 import asyncio
 import logging
@@ -22,22 +22,45 @@ from tiers.replicas.balancer import Balancer
 from tiers.replicas.hedged_request import ReplicaRace
 from tiers.replicas.prefix_affinity import prefix_key
 from tiers.replicas.replica_request import ReplicaCall
-from tiers.replicas.retry_budget import RetryBudget
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 log = logging.getLogger(__name__)
 
 HEDGED_AFTER = 0.95
-# How long a server may take to tell of its queue.
+# Time limit of a queue query.
 QUEUE_SECONDS = 1.0
 FEWEST_FIRST_TOKENS, MOST_FIRST_TOKENS = 20, 200
 
 
-class ReplicaSet(Tier):
-    """Spreads requests over the servers of `spec.remote`; `balancing` says how and may be replaced while it serves.
+class RetryBudget:
+    """A token bucket: every request adds `share` of a token, every retry takes one (gRPC's retry throttling).
 
-    A request whose replica fails before its first delta is asked of another one, as long as the retry budget and its
-    deadlines allow. The first delta tells which replicas were `tries`. Nothing is asked twice after it.
+    So there are at most `burst + share × requests` retries.
+    """
+
+    def __init__(self, burst: int) -> None:
+        self._tokens = float(burst)
+
+    def deposit(self, share: float, burst: int) -> None:
+        """Count a request; at most `burst` tokens are kept."""
+        self._tokens = min(float(burst), self._tokens + share)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a retry is allowed."""
+        return self._tokens >= 1
+
+    def withdraw(self) -> None:
+        """Take a token for a retry."""
+        self._tokens -= 1
+
+
+class ReplicaSet(Tier):
+    """Spreads requests over the servers of `spec.remote`; `balancing` configures it and may be replaced while it
+    serves.
+
+    A request whose replica fails before its first delta is sent to another one, as far as the retry budget and its
+    deadlines allow. The first delta lists the asked replicas in `tries`. After the first delta nothing is retried.
     Raises CatalogError if an API key's environment variable is not set.
     """
 
@@ -67,7 +90,7 @@ class ReplicaSet(Tier):
 
     @property
     def balancing(self) -> BalancingSpec:
-        """How requests are spread; the next request obeys a new one."""
+        """The balancing configuration; a new one applies from the next request."""
         return self._balancer.spec
 
     @balancing.setter
@@ -95,7 +118,7 @@ class ReplicaSet(Tier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes every connection that was opened for it."""
-        if request.whole:  # a server is judged by its time to the first token
+        if request.whole:  # servers are compared by their time to the first token
             request = msgspec.structs.replace(request, whole=False)
         spec, began = self.balancing, self._clock()
         self._budget.deposit(spec.retry_share, spec.retry_burst)
@@ -122,11 +145,11 @@ class ReplicaSet(Tier):
             await race.close()
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """As every `RemoteTier`."""
+        """See `RemoteTier.count_prompt_tokens`."""
         return next(iter(self._tiers.values())).count_prompt_tokens(request)
 
     def load(self) -> TierLoad:
-        """Requests in flight from here, and whether any replica takes requests and did not just fail."""
+        """Return the requests in flight from here, and whether any replica takes requests and did not just fail."""
         running = sum(replica.outstanding for replica in self._balancer.replicas)
         return TierLoad(healthy=self._balancer.is_healthy, running=running)
 
@@ -136,7 +159,7 @@ class ReplicaSet(Tier):
         return [replica.status(now) for replica in self._balancer.replicas]
 
     async def look_at_queues(self) -> None:
-        """Ask every server how many requests it has, for the next choices."""
+        """Ask every server for its number of requests, for the next choices."""
         replicas = self._balancer.replicas
         told = await asyncio.gather(*(self._tiers[replica.url].queue(QUEUE_SECONDS) for replica in replicas))
         for replica, requests in zip(replicas, told, strict=True):
@@ -149,7 +172,7 @@ class ReplicaSet(Tier):
             await asyncio.sleep(self.balancing.queue_poll_seconds or QUEUE_SECONDS)
 
     def _ask(self, request: GenerationRequest, began: float, asked: list[ReplicaCall]) -> ReplicaCall | None:
-        """Ask one more replica for a request that came at `began`, if that is allowed."""
+        """Ask one more replica for a request that started at `began`, if that is allowed."""
         spec, now = self.balancing, self._clock()
         left = began + self._total_seconds - now
         if asked and not (len(asked) < spec.max_attempts and left > 0 and self._budget.is_open):
@@ -167,7 +190,7 @@ class ReplicaSet(Tier):
         return ReplicaCall(tier, flight, self._balancer, request, tally, left, self._clock)
 
     def _hedge_seconds(self) -> float | None:
-        """What 95 of 100 recent requests took to their first token; None without hedging or before 20 of them."""
+        """Return the 95th percentile of recent times to the first token; None without hedging or before 20 of them."""
         if not self.balancing.hedging or len(self._first_tokens) < FEWEST_FIRST_TOKENS:
             return None
         return sorted(self._first_tokens)[math.ceil(HEDGED_AFTER * len(self._first_tokens)) - 1]

@@ -1,1 +1,1 @@
-"""Tool calling: how tools are shown to a model, how it is held to call them, and how its calls are read."""
+"""Tool calling: present tools to a model, constrain its calls by a grammar, and parse them."""

@@ -1,4 +1,4 @@
-"""The grammar of an answer that calls tools: forced ones always, free ones where a strict function is among them."""
+"""The grammar of an answer with tool calls: for forced calls always, for optional ones if a tool is strict."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from tiers.errors import TierRequestError
 from tiers.tool_types import Tool, Tooling
 from tiers.tools.dialect import Dialect
 
-# A small model that may call again and again does.
+# A small model that may call repeatedly does so without end.
 MORE_CALLS = "{0,7}"
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 
@@ -18,9 +18,9 @@ ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 def call_grammar(
     tooling: Tooling, dialect: Dialect, control_tokens: Mapping[str, int], answer: Grammar | None
 ) -> Grammar | None:
-    """What the answer must be; None if it is free. `answer`: the grammar of an answer that is no call.
+    """Return the grammar of the answer; None if it is free. `answer`: the grammar of an answer without calls.
 
-    Raises `TierRequestError` for a grammar that cannot stand beside calls.
+    Raises `TierRequestError` for a grammar that cannot be combined with calls.
     """
     tools = tooling.callable_tools
     if not tools:
@@ -39,7 +39,7 @@ def call_grammar(
     elif answer is None:
         text = rules.free(tooling.parallel)
     else:
-        text = rules.beside(_answer_rule(answer), tooling.parallel)
+        text = rules.with_answer(_answer_rule(answer), tooling.parallel)
         if answer.kind == "json_schema":
             schemas.append((answer.param, answer.text))
     return Grammar(kind="lark", text=text, param="tools", schemas=tuple(schemas))
@@ -48,7 +48,7 @@ def call_grammar(
 def _answer_rule(answer: Grammar) -> str:
     if answer.kind not in ("json_object", "json_schema"):
         raise TierRequestError(
-            f"{answer.param} cannot stand beside tools that may be called: use tool_choice 'none' or 'required', or a "
+            f"{answer.param} cannot be combined with optional tools: use tool_choice 'none' or 'required', or a "
             "response_format of JSON",
             answer.param,
         )
@@ -74,7 +74,7 @@ class _Rules:
 
     def add(self, tool: Tool, schema: dict[str, Any]) -> None:
         number = len(self._names)
-        # Pieces as those of a JSON schema, since a longer one would win over an answer that begins alike.
+        # Pieces like those of a JSON schema, because a longer one would win over an answer with the same start.
         pieces = ["{", '"name"', ": ", json.dumps(tool.name), ", ", f'"{self._dialect.arguments_key}"', ": "]
         head = " ".join(json.dumps(piece) for piece in pieces)
         self._rules.append(f'call_{number}: {head} args_{number} "}}"')
@@ -82,15 +82,15 @@ class _Rules:
         self._names.append(f"call_{number}")
 
     def forced(self, parallel: bool) -> str:
-        """Calls and nothing else."""
+        """Return the rules for calls only."""
         return self._lark("start: calls", parallel)
 
-    def beside(self, answer: str, parallel: bool) -> str:
-        """Calls, or the answer."""
+    def with_answer(self, answer: str, parallel: bool) -> str:
+        """Return the rules for calls, or the answer."""
         return self._lark(f"start: calls | answer\nanswer: {answer}", parallel)
 
     def free(self, parallel: bool) -> str:
-        """Any text in which calls, once begun, are what they must be."""
+        """Return the rules for any text, in which a started call must be valid."""
         if self._dialect.at_start:
             return self._lark("start: calls | TEXT?\nTEXT: /[^{](.|\\n)*/", parallel)
         marker = self._dialect.opener.strip().removesuffix("[")
@@ -124,7 +124,7 @@ class _Rules:
         return "\n".join(lines)
 
     def _markup(self, text: str) -> str:
-        """A marker as the vocabulary has it: a control token, or its text."""
+        """Return a marker as the vocabulary has it: a control token, or its text."""
         for marker in self._dialect.markers:
             core = marker.removesuffix("[")
             token_id = self._control_tokens.get(core)

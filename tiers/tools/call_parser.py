@@ -1,4 +1,4 @@
-"""Reads tool calls out of an answer as it streams: text stays text, calls become deltas, nothing is said twice."""
+"""Parse tool calls from a streaming answer: text stays text, calls become deltas, nothing is repeated."""
 
 import secrets
 from collections.abc import Collection
@@ -12,14 +12,14 @@ _BETWEEN = " \n\r\t,;"
 
 
 class Said(NamedTuple):
-    """What a piece of an answer comes to: text, and pieces of calls."""
+    """The content of a piece of an answer: text, and pieces of calls."""
 
     text: str
     calls: list[ToolCallDelta]
 
 
 class CallParser:
-    """Of one choice. Only calls of `names` count; what looks like another call is text. At most `most` calls."""
+    """The parser of one choice. Only calls of `names` count; other calls are text. At most `most` calls."""
 
     def __init__(self, dialect: Dialect, names: Collection[str], most: int | None = None) -> None:
         self.count = 0
@@ -29,21 +29,21 @@ class CallParser:
         self._names, self._most = names, most
         self._state: Literal["start", "text", "between", "call"] = "start" if dialect.at_start else "text"
         self._buffer = ""
-        self._led = ""  # what was read since the last text, in case no call follows
+        self._led = ""  # what was read since the last text, to be restored if no call follows
         self._scanner = CallScanner()
         self._announced = False
         self._text: list[str] = []
         self._calls: list[ToolCallDelta] = []
 
     def feed(self, text: str) -> Said:
-        """The next piece of the answer."""
+        """Parse the next piece of the answer."""
         self._buffer += text
         while self._buffer and self._advance():
             pass
         return self._said()
 
     def finish(self) -> Said:
-        """The end of the answer: what was held back."""
+        """End the answer: return what was held back."""
         if self._state == "call" and not self._announced:
             self._text.append(self._led + self._scanner.raw)
         elif self._state in ("text", "start") or (self._state == "between" and not self.count):
@@ -57,7 +57,7 @@ class CallParser:
         return said
 
     def _advance(self) -> bool:
-        """One stretch of the buffer; False if more of the answer has to come first."""
+        """Process one part of the buffer; False if it needs more of the answer."""
         if self._state == "call":
             return self._read_call()
         if self._state == "between":
@@ -91,7 +91,7 @@ class CallParser:
         return False
 
     def _read_between(self) -> bool:
-        """Markers, brackets and white space between calls."""
+        """Read markers, brackets and white space between calls."""
         if self._buffer[0] in _BETWEEN or self._buffer[0] in "[]":
             self._lead(1)
             return True
@@ -105,7 +105,7 @@ class CallParser:
         if any(marker.startswith(self._buffer) for marker in self._skipped):
             return False
         if self.count and (self._at_start or self._buffer[0] == "{"):
-            self._buffer = ""  # after calls there is nothing to say, nor may there be more calls than asked for
+            self._buffer = ""  # after calls there is no text, and no more calls than allowed
             return False
         self._back_to_text(self._led if not self.count else "")
         return True
@@ -139,12 +139,12 @@ class CallParser:
 
 
 def new_call_id() -> str:
-    """As OpenAI's look."""
+    """Return a call id in OpenAI's format."""
     return f"call_{secrets.token_hex(12)}"
 
 
 def _held_back(text: str, opener: str) -> int:
-    """How many characters at the end may be white space before an opener, or the beginning of one."""
+    """Return how many characters at the end may be white space before an opener, or the start of one."""
     for length in range(min(len(opener) - 1, len(text)), 0, -1):
         if text.endswith(opener[:length]):
             return len(text) - len(text[: len(text) - length].rstrip())

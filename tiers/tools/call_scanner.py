@@ -1,4 +1,4 @@
-"""One call, `{"name": …, "arguments": {…}}`, read character by character, so that its arguments can be streamed."""
+"""Read one call, `{"name": …, "arguments": {…}}`, character by character, so that its arguments can be streamed."""
 
 import json
 
@@ -6,8 +6,8 @@ _ARGUMENTS = ("arguments", "parameters")
 
 
 class CallScanner:
-    """Feed it text that begins with `{`. `name` is set once it is known, `done` when the object has closed; `failed`
-    when it is no call. `raw` is all that was taken. Arguments stream as the model wrote them."""
+    """Feed it text that starts with `{`. `name` is set once it is known, `done` when the object has closed; `failed` if
+    it is no call. `raw` is all text read. Arguments stream as the model wrote them."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -15,7 +15,7 @@ class CallScanner:
         self.done = False
         self.failed = False
         self._stack: list[str] = []
-        self._string: str | None = None  # the raw string that is open, from its quote on
+        self._string: str | None = None  # the current open string, raw, from its quote on
         self._escaped = False
         self._key: str | None = None
         self._value = ""
@@ -25,17 +25,17 @@ class CallScanner:
 
     @property
     def ready(self) -> bool:
-        """Whether the call can be announced: its name is known and its arguments have begun, or the call is done."""
+        """Whether the call can be announced: its name is known and its arguments have started, or the call is done."""
         return self.name is not None and not self.failed and (bool(self._pieces) or self.done)
 
     def take_arguments(self) -> str:
-        """The piece of the arguments that came since the last time."""
+        """Return the arguments that arrived since the last call."""
         piece = "".join(self._pieces)
         self._pieces.clear()
         return piece
 
     def feed(self, text: str) -> int:
-        """Read `text` until the call ends or fails; how many characters were taken."""
+        """Read `text` until the call ends or fails; return the number of characters read."""
         for place, character in enumerate(text):
             self.raw += character
             self._read(character)
@@ -104,7 +104,7 @@ class CallScanner:
             self._expects_key, self._key = True, None
 
     def _put(self, character: str) -> None:
-        """A character of the value that is open at the call's own level, if one is."""
+        """Add a character to the open value at the call's own level, if there is one."""
         if not self._stack or self._expects_key or self._key is None:
             return
         begins = not self._value

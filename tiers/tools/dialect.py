@@ -1,4 +1,4 @@
-"""How families of models write tool calls: enough to ask for them, to force them and to read them."""
+"""Dialects: how families of models write tool calls, for prompting, constraining and parsing."""
 
 import json
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ DialectName = Literal["hermes", "llama3", "mistral"]
 class Dialect(NamedTuple):
     """Calls are `opener`, a JSON object each, and `closer`; `separator` is between two of them.
 
-    `wraps_each`: opener and closer stand around every call, not around all of them. `at_start`: an answer that begins
-    with a call is nothing but calls, and no opener shows it. `also_opens` may stand before the first call.
-    `arguments_key`: what the arguments are called.
+    `wraps_each`: opener and closer enclose every call, not all of them together. `at_start`: an answer that starts with
+    a call has only calls, without an opener. `also_opens` may precede the first call. `arguments_key`: the key of the
+    arguments.
     """
 
     name: DialectName
@@ -25,7 +25,7 @@ class Dialect(NamedTuple):
     arguments_key: str
 
     def call_text(self, name: str, arguments: str) -> str:
-        """The JSON object of one call; `arguments` is JSON text."""
+        """Return the JSON object of one call; `arguments` is JSON text."""
         return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": {arguments}}}'
 
     @property
@@ -45,7 +45,7 @@ DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (HERMES,
 
 
 def dialect_of(template: str | None) -> Dialect:
-    """The dialect of a chat template, by what it writes; Hermes' for templates that know nothing of tools."""
+    """Return the dialect of a chat template, by the text it contains; Hermes' for templates without tools."""
     source = template or ""
     if "[TOOL_CALLS]" in source:
         return MISTRAL

@@ -1,4 +1,4 @@
-"""Conversations with tools in the form that a model's chat template understands."""
+"""Format conversations with tools for a model's chat template."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tiers.tier import ChatMessage
 from tiers.tool_types import Tool
 from tiers.tools.dialect import Dialect
 
-# For models whose chat template knows nothing of tools; docs/structured-output.md shows it.
+# For models whose chat template has no tools; docs/structured-output.md shows it.
 INSTRUCTIONS = """\
 You may call functions to help with the request. These are the functions, one per line, as JSON:
 <tools>
@@ -26,7 +26,7 @@ The results come back between <tool_response> and </tool_response>."""
 
 
 def template_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """For a template that knows of tools: calls as transformers' templates read them, arguments as data."""
+    """Format turns for a template with tools: calls as transformers' templates read them, arguments as data."""
     return [_turn(message) for message in messages]
 
 
@@ -45,7 +45,7 @@ def _turn(message: ChatMessage) -> dict[str, Any]:
 
 
 def plain_messages(messages: Sequence[ChatMessage], tools: Sequence[Tool], dialect: Dialect) -> list[ChatMessage]:
-    """For any other template: tools in the system turn, calls as text, results as a user's turn."""
+    """Format turns for any other template: tools in the system turn, calls as text, results as a user's turn."""
     plain: list[ChatMessage] = []
     for message in messages:
         if message.role == "tool":

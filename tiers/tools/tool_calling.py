@@ -1,4 +1,4 @@
-"""Tool calling of one local model: what its template, its vocabulary and its dialect make of a request's tools."""
+"""Tool calling of one local model: how its template, vocabulary and dialect handle a request's tools."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -16,28 +16,29 @@ from tiers.tools.prompting import plain_messages, template_turns
 
 
 class ToolCalling:
-    """`dialect` None: the one that the model's chat template speaks."""
+    """`dialect` None: that of the model's chat template."""
 
     def __init__(self, tokenizer: Tokenizer, dialect: DialectName | None = None) -> None:
         template = tokenizer.chat_template
         self._knows_tools = template is not None and template.uses_tools
-        # A template without tools has them described by our own instructions, which are in Hermes' dialect.
+        # For a template without tools our own instructions describe them, in Hermes' dialect.
         source = template.source if template is not None and self._knows_tools else None
         chosen = dialect if self._knows_tools else None
         self.dialect = dialect_of(source) if chosen is None else DIALECTS[chosen]
         self._controls = tokenizer.control_tokens
-        # Control tokens that stand around calls are no part of a text, but the parser must see them.
+        # Control tokens around calls are not part of the text, but the parser needs them.
         self._visible = frozenset(self._controls[m] for m in _marker_texts(self.dialect.markers) if m in self._controls)
 
     def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
-        """The conversation for the chat template, and the tools for it (None if they stand in the conversation)."""
+        """Return the conversation for the chat template, and the tools for it (None if they are in the
+        conversation)."""
         tools: list[Tool] = [] if tooling is None or tooling.choice == "none" else list(tooling.tools)
         if self._knows_tools:
             return template_turns(messages), [tool.definition() for tool in tools] or None
         return template_turns(plain_messages(messages, tools, HERMES)), None
 
     def prepared(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with the grammar that its tools ask for. Raises `TierRequestError`."""
+        """Return the request with the grammar for its tools. Raises `TierRequestError`."""
         if request.tooling is None:
             return request
         sampling = request.sampling
@@ -45,13 +46,13 @@ class ToolCalling:
         return msgspec.structs.replace(request, sampling=msgspec.structs.replace(sampling, grammar=grammar))
 
     def visible_controls(self, request: GenerationRequest) -> frozenset[int]:
-        """Control tokens whose text must be shown, for `read` to find them."""
+        """Return the control tokens whose text `read` needs."""
         return self._visible if _may_call(request) else frozenset()
 
     async def read(
         self, request: GenerationRequest, deltas: AsyncGenerator[Delta, None]
     ) -> AsyncGenerator[Delta, None]:
-        """The deltas of an answer, with the calls in its text taken out of it."""
+        """Yield the deltas of an answer, with calls parsed from its text."""
         if request.tooling is None or not _may_call(request):
             async with aclosing(deltas):
                 async for delta in deltas:

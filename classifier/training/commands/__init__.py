@@ -1,1 +1,1 @@
-"""What `aio classifier` runs."""
+"""The commands of `aio classifier`."""

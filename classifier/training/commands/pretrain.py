@@ -1,4 +1,4 @@
-"""What `aio classifier pretrain` does, free of any command-line library."""
+"""The command `aio classifier pretrain`, independent of the command-line library."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from classifier.training.recipes.training_loop import Progress
 
 @dataclass(frozen=True)
 class PretrainOutcome:
-    """The checkpoint that was written and its masked-language-modelling loss on prompts that trained nothing, nats."""
+    """The written checkpoint and its masked-language-modelling loss on held-out prompts, nats."""
 
     folder: Path
     texts: int
@@ -28,9 +28,9 @@ def pretrain_command(
     hold: Sequence[str] = (),
     progress: Callable[[str, float], None] = lambda stage, share: None,
 ) -> PretrainOutcome:
-    """Train a tokeniser and a DistilBERT from nothing on the prompts of the train split into the folder `output`.
+    """Train a tokeniser and a DistilBERT from scratch on the prompts of the train split, into the folder `output`.
 
-    Domains in `hold` are left out. The state lies in `<output>.state` until the end: call again to go on after an
+    Domains in `hold` are left out. The state is kept in `<output>.state` until the end: call again to resume after an
     interruption. Raises `TrainingDataError` if the data are missing or `output` exists.
     """
     rows = [row for row in load_outcomes(data or data_folder()) if row.split == "train" and row.domain not in hold]

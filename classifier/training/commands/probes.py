@@ -1,4 +1,4 @@
-"""`aio classifier probes`: from a folder of outcomes to an artefact of evidence models, and its figures."""
+"""The command `aio classifier probes`: from a folder of outcomes to an artefact of evidence models, with metrics."""
 
 import hashlib
 from pathlib import Path
@@ -22,19 +22,19 @@ LEAST_ROWS = 100
 
 
 class ProbesMade(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the models are, and how good they are."""
+    """The folder of the models, and their metrics."""
 
     folder: Path
     report: ProbeReport
 
 
 def make_probes(outcomes: Path, root: Path, strongest: int, *, promote: bool, seed: int) -> ProbesMade:
-    """Fit and measure the evidence models of the tiers in `outcomes`, where evidence is worth something; keep them in
+    """Fit and evaluate the evidence models of the tiers in `outcomes`, and save those that beat the prompt alone in
     `root`.
 
-    Raises `TrainingDataError` for too few outcomes, or outcomes with other evidence than this program reads.
+    Raises `TrainingDataError` for too few outcomes, or for outcomes with another kind of evidence.
     """
-    # Hundreds of small fits, each of them slower on several threads.
+    # Hundreds of small fits, each slower with several threads.
     with threadpool_limits(1, user_api="blas"):
         return _made(outcomes, root, strongest, promote=promote, seed=seed)
 

@@ -1,4 +1,4 @@
-"""What `aio classifier train` does, free of any command-line library."""
+"""The command `aio classifier train`, independent of the command-line library."""
 
 from pathlib import Path
 
@@ -18,18 +18,18 @@ def train_command(
 ) -> Candidate:
     """Train on known outcomes into the registry `root`; nothing is promoted.
 
-    `data`: folder with routing_outcomes.jsonl.gz; by default `AIO_DATA` or ../shared/data.
-    `encoder`, in place of the static one: folder of a Hugging Face checkpoint to fine-tune, or the layer of a model
-    whose hidden states to read. `teacher`: model whose hidden states the static one is distilled from ("" for none);
-    they are computed once, in minutes, and kept in the user's cache.
-    Raises `TrainingDataError` if the data are missing, `ModelFileError` if the teacher is.
+    `data`: folder with routing_outcomes.jsonl.gz; by default `AIO_DATA` or ../shared/data. `encoder`, instead of the
+    static one: the folder of a Hugging Face checkpoint to fine-tune, or the layer of a model whose hidden states to
+    read. `teacher`: model whose hidden states the static one is distilled from ("" for none); they are computed once,
+    in minutes, and kept in the user's cache. Raises `TrainingDataError` if the data are missing, `ModelFileError` if
+    the teacher is.
     """
     rows = load_outcomes(data or data_folder())
     if encoder is None:
         return train(rows, root, teacher=hidden_states(teacher, progress), seed=seed, progress=progress)
     if isinstance(encoder, ReadLayer):
         return train_over_hidden_states(rows, root, encoder, seed=seed, progress=progress)
-    # Loads torch and transformers, which the static encoder does without.
+    # Loads torch and transformers, which the static encoder does not need.
     from classifier.training.recipes.train_transformer import train_over_checkpoint
 
     return train_over_checkpoint(rows, root, encoder, seed=seed, progress=progress)

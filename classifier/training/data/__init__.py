@@ -1,1 +1,1 @@
-"""Rows that training reads."""
+"""Training rows."""

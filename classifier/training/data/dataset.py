@@ -1,4 +1,4 @@
-"""Known routing outcomes, public or a team's own, as training rows: tiers' scores per prompt, splits as given."""
+"""Known routing outcomes, public or a team's own, as training rows: scores of tiers per prompt, with given splits."""
 
 import gzip
 import hashlib
@@ -14,11 +14,10 @@ from classifier.errors import TrainingDataError
 
 FILE = "routing_outcomes.jsonl.gz"
 TIERS = 4
-# A "right or wrong" target makes sense for these metrics only; f1 and coverage are word overlap. "label" is the verdict
-# of whoever labelled rows of their own.
+# Metrics with a right-or-wrong target; f1 and coverage are word overlap. "label" marks rows labelled by a team.
 EXACT_METRICS = ("mc", "math", "code", "label")
 RIGHT = 0.5
-# Which model stands in for which tier, by the source's prefix; None where a tier has no model there.
+# The model that represents each tier, by the source's prefix; None for a tier without one.
 TIER_MODELS: dict[str, list[str | None]] = {
     "routellm": [None, "mixtral-8x7b-instruct", None, "gpt-4-1106-preview"],
     "llmrouter": [
@@ -47,12 +46,12 @@ class OutcomeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def data_folder() -> Path:
-    """Where public data are looked for: `AIO_DATA`, or `../shared/data` beside the repository; it need not exist."""
+    """Return the folder of public data: `AIO_DATA`, or `../shared/data` next to the repository; it need not exist."""
     return Path(os.environ.get("AIO_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 
 
 def load_outcomes(folder: Path) -> list[OutcomeRow]:
-    """All rows with an exact metric, in file order. Raises `TrainingDataError` for a missing or damaged file."""
+    """Return all rows with an exact metric, in file order. Raises `TrainingDataError` for a missing or damaged file."""
     if not (folder / FILE).is_file():
         raise TrainingDataError(f"{FILE} is not in {folder}; set AIO_DATA to the folder that holds it.")
     try:
@@ -64,7 +63,7 @@ def load_outcomes(folder: Path) -> list[OutcomeRow]:
 
 
 def data_hash(rows: list[OutcomeRow]) -> str:
-    """SHA-256 over the rows' content, in order."""
+    """Return the SHA-256 over the rows' content, in order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(msgspec.json.encode(row, order="sorted"))
@@ -72,7 +71,7 @@ def data_hash(rows: list[OutcomeRow]) -> str:
 
 
 def tier_scores(rows: list[OutcomeRow]) -> npt.NDArray[np.float32]:
-    """Scores [n, 4] by tier, NaN where no model of that tier answered."""
+    """Return scores [n, 4] by tier, NaN if no model of that tier answered."""
     scores = np.full((len(rows), TIERS), np.nan, np.float32)
     for i, row in enumerate(rows):
         models = next((m for prefix, m in TIER_MODELS.items() if row.source.startswith(prefix)), None)
@@ -85,8 +84,8 @@ def tier_scores(rows: list[OutcomeRow]) -> npt.NDArray[np.float32]:
 
 
 def outcome_labels(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Labels [n, len(HEADS)] of verifiable rows, NaN unobserved: `correct_k` is score >= 0.5;
-    `no_worse_k` is correct_k or not correct_4 (DESIGN §4), known where both tiers answered."""
+    """Return labels [n, len(HEADS)] of verifiable rows, NaN unobserved: `correct_k` is score >= 0.5; `no_worse_k` is
+    correct_k or not correct_4 (DESIGN §4), known if both tiers answered."""
     correct = np.where(np.isnan(scores), np.nan, scores >= RIGHT)
     weaker, strongest = correct[:, :-1], correct[:, -1:]
     no_worse = np.where(np.isnan(weaker) | np.isnan(strongest), np.nan, np.maximum(weaker, 1 - strongest))
@@ -94,12 +93,12 @@ def outcome_labels(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def models_of(rows: Iterable[OutcomeRow]) -> dict[str, list[str | None]]:
-    """The part of `TIER_MODELS` that `rows` are outcomes of."""
+    """Return the part of `TIER_MODELS` with outcomes in `rows`."""
     sources = {row.source for row in rows}
     return {name: models for name, models in TIER_MODELS.items() if any(s.startswith(name) for s in sources)}
 
 
 def origin_of(rows: Iterable[OutcomeRow]) -> str:
-    """Where outcomes come from, for a manifest: the public collections, own logs, or both."""
+    """Return the source of outcomes for a manifest: the public collections, own logs, or both."""
     names = set(models_of(rows))
     return "; ".join([PUBLIC] * bool(names - {"own"}) + ["own logs"] * ("own" in names))

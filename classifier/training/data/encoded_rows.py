@@ -1,4 +1,4 @@
-"""Training rows without texts: encoded prompts, labels, weights and clusters, as kept in `base.safetensors`."""
+"""Training rows without texts: encoded prompts, labels, weights and clusters, as stored in `base.safetensors`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,9 +19,9 @@ Float = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """n prompts. float32 unless said: `features` [n, f], `embedding` [n, d], `word_logits` [n, h], `labels` [n, h] in
-    [0, 1] with NaN unobserved, `weights` [n]; `group` int32 [n] numbers the cluster (domain); `held` bool [n] rows
-    are kept from the heads' training and calibrate them."""
+    """n prompts. float32 unless stated: `features` [n, f], `embedding` [n, d], `word_logits` [n, h], `labels` [n, h] in
+    [0, 1] with NaN unobserved, `weights` [n]; `group` int32 [n] numbers the cluster (domain); `held` bool [n] marks
+    rows that are held out from the heads' training and calibrate them."""
 
     features: Float
     embedding: Float
@@ -43,21 +43,21 @@ class EncodedRows:
         return len(self.weights)
 
     def take(self, rows: npt.NDArray[np.generic]) -> "EncodedRows":
-        """The chosen rows (a mask or indices)."""
+        """Return the chosen rows (a mask or indices)."""
         return EncodedRows(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def joined(self, other: "EncodedRows") -> "EncodedRows":
-        """These rows, then the other's."""
+        """Return these rows followed by the other's."""
         return EncodedRows(
             **{f.name: np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)}
         )
 
     def stored(self) -> "EncodedRows":
-        """These rows rounded as storage rounds them."""
+        """Return these rows rounded as in storage."""
         return EncodedRows.from_tensors(self.tensors())
 
     def tensors(self) -> Tensors:
-        """The rows by name, rounded for storage; `from_tensors` of it rounds to the same again."""
+        """Return the rows by name, rounded for storage; the rounding is idempotent."""
         values, scale = quantise(self.embedding)
         return {
             "features": self.features.astype(np.float16),
@@ -72,7 +72,7 @@ class EncodedRows:
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> "EncodedRows":
-        """What `tensors` gave. Raises `TrainingDataError` naming a missing tensor."""
+        """Rebuild rows from `tensors`. Raises `TrainingDataError` naming a missing tensor."""
         try:
             return cls(
                 features=tensors["features"].astype(np.float32),
@@ -98,10 +98,10 @@ def encode_rows(
     group: npt.NDArray[np.int32] | None = None,
     held: npt.NDArray[np.bool_] | None = None,
 ) -> EncodedRows:
-    """Encode prompts with a frozen encoder (`OutcomeModel.encoder`), rounded as storage rounds them.
+    """Encode prompts with a frozen encoder (`OutcomeModel.encoder`), rounded as in storage.
 
-    `labels` [n, heads] with NaN unobserved. Without `held`, every fifth row calibrates; without `group`, all are
-    one new cluster (-1).
+    `labels` [n, heads] with NaN unobserved. Without `held`, every fifth row calibrates; without `group`, all are one
+    new cluster (-1).
     """
     n = len(prompts)
     turns = encode_turns(encoder, prompts)

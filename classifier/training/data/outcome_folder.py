@@ -1,4 +1,4 @@
-"""A folder of collected outcomes: per prompt and tier what was known before, the evidence and the result; no texts."""
+"""A folder of collected outcomes: prediction, evidence and result per prompt and tier, without texts."""
 
 import hashlib
 import os
@@ -20,8 +20,8 @@ Tensors = dict[str, npt.NDArray[np.generic]]
 
 
 class CollectedTier(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier whose outcomes are here. `fingerprint` is `Catalog.tier_fingerprint`. Prices are US dollars per million
-    tokens."""
+    """A tier with outcomes in the folder. `fingerprint` is `Catalog.tier_fingerprint`. Prices are US dollars per
+    million tokens."""
 
     model: str
     policy: str
@@ -31,11 +31,11 @@ class CollectedTier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomesManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked to whom. Two runs with equal manifests go on where the first one stopped.
+    """Which prompts were asked of which tiers. A run with an equal manifest resumes an interrupted one.
 
-    `groups`: names that the rows' `group` numbers. `classifier_version`: whose predictions the rows hold, with
-    `encoder`, the hash of its encoder's description. `max_tokens` bounds an answer, thinking not counted.
-    `evidence_names`: of `Outcomes.evidence`.
+    `groups`: names that the rows' `group` numbers. `classifier_version`: the version of the stored predictions, with
+    `encoder`, the hash of its encoder's description. `max_tokens` bounds an answer without reasoning. `evidence_names`:
+    of `Outcomes.evidence`.
     """
 
     schema_version: int
@@ -56,8 +56,8 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
 
     `row` int64 [n]: hash of the prompt, the same for all tiers; `group`, `level` int16 [n]; `p_ok` float32 [n, tiers],
     `features` [n, f] and `embedding` [n, d] of the prompt; `evidence` [n, e] of the answer, without agreement;
-    `agreement` [n] of a second sample's final answer, not a number where there is none to compare; token counts int32
-    [n], as billed, of one sample; `correct` bool [n].
+    `agreement` [n] of a second sample's final answer, NaN without one to compare; token counts int32 [n], as billed, of
+    one sample; `correct` bool [n].
     """
 
     row: npt.NDArray[np.int64]
@@ -76,19 +76,19 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.row)
 
     def take(self, index: npt.NDArray[np.integer]) -> "Outcomes":
-        """The rows of these positions."""
+        """Return the rows at these positions."""
         return Outcomes(**{name: getattr(self, name)[index] for name in self.__struct_fields__})
 
 
 def row_of(prompt: str) -> int:
-    """The number of a prompt: a hash that does not give it away, positive, 63 bits."""
+    """Return the number of a prompt: a one-way hash, positive, 63 bits."""
     return int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") >> 1
 
 
 class OutcomeFolder:
-    """Shards of rows per tier, each written whole or not at all; who is stopped goes on after the last shard.
+    """Shards of rows per tier, each written atomically; an interrupted collection resumes after the last shard.
 
-    Raises `TrainingDataError` where the folder holds something else.
+    Raises `TrainingDataError` if the folder contains something else.
     """
 
     def __init__(self, root: Path, manifest: OutcomesManifest) -> None:
@@ -96,7 +96,7 @@ class OutcomeFolder:
 
     @classmethod
     def opened(cls, root: Path) -> "OutcomeFolder":
-        """The folder `root` as it is."""
+        """Open the folder `root` unchanged."""
         path = root / MANIFEST
         try:
             manifest = msgspec.json.decode(path.read_bytes(), type=OutcomesManifest)
@@ -110,7 +110,7 @@ class OutcomeFolder:
 
     @classmethod
     def begun(cls, root: Path, manifest: OutcomesManifest) -> "OutcomeFolder":
-        """The folder to go on with, or a new one; tiers of `manifest` that are new to it are added."""
+        """Open the folder to resume, or create one; tiers of `manifest` that are new to it are added."""
         if not (root / MANIFEST).is_file():
             root.mkdir(parents=True, exist_ok=True)
             _write(root / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
@@ -126,7 +126,7 @@ class OutcomeFolder:
         return cls(root, merged)
 
     def rows_of(self, tier: int) -> set[int]:
-        """The prompts that `tier` has answered, by `row_of`."""
+        """Return the prompts that `tier` has answered, by `row_of`."""
         return {int(row) for shard in self._shards(tier) for row in _read(shard)["row"]}
 
     def append(self, tier: int, rows: Outcomes) -> None:
@@ -138,7 +138,7 @@ class OutcomeFolder:
         _write(self.root / f"tier-{tier}-{number:05}.safetensors", save(tensors))
 
     def load(self, tier: int) -> Outcomes:
-        """All rows of `tier`."""
+        """Return all rows of `tier`."""
         shards = [_read(path) for path in self._shards(tier)]
         if not shards:
             raise TrainingDataError(f"{self.root} holds no outcomes of tier {tier}; collect them.")
@@ -151,7 +151,7 @@ class OutcomeFolder:
         return Outcomes(**{name: tensor[first] for name, tensor in joined.items()})
 
     def load_common(self) -> dict[int, Outcomes]:
-        """The rows that every tier here has answered, aligned; by tier."""
+        """Return the rows that every tier here has answered, aligned, by tier."""
         tiers = {int(k): self.load(int(k)) for k in self.manifest.tiers}
         rows = [outcomes.row for outcomes in tiers.values()]
         common = rows[0]

@@ -1,1 +1,1 @@
-"""One fitted part each."""
+"""Fit the parts of artefacts, one module each."""

@@ -1,4 +1,4 @@
-"""Fits the lengths of answers: ridge regression of log(1 + tokens) per tier, its penalty found by cross-validation."""
+"""Fit answer lengths: ridge regression of log(1 + tokens) per tier, with a penalty chosen by cross-validation."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def fit_lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> AnswerLength:
-    """The lengths of the answers of every tier in `common`, whose rows are aligned."""
+    """Fit the answer lengths of every tier in `common`, whose rows are aligned."""
     any_tier = next(iter(common.values()))
     tokens = np.stack([outcomes.answer_tokens for outcomes in common.values()], axis=1).astype(np.float64)
     mean = any_tier.features.mean(axis=0)
@@ -24,7 +24,7 @@ def fit_lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> AnswerL
     fold = folds_of(any_tier.row, seed)
     penalty = min(PENALTIES, key=lambda one: float(((_unseen(x, y, fold, one) - y) ** 2).mean()))
     coef, bias = _ridge(x, y, penalty)
-    # Of rows that the regression has not seen, for its own residuals are too small.
+    # From out-of-fold predictions, because in-sample residuals are too small.
     smear = np.exp(y - _unseen(x, y, fold, penalty)).mean(axis=0)
     bounds = np.stack([tokens.min(axis=0), tokens.max(axis=0)])
     return AnswerLength(
@@ -40,7 +40,7 @@ def fit_lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> AnswerL
 
 
 def _ridge(x: Float64, y: Float64, penalty: float) -> tuple[Float64, Float64]:
-    """Coefficients [d, t] and biases [t]; the bias is not penalised."""
+    """Return coefficients [d, t] and biases [t]; the bias is not penalised."""
     centre, level = x.mean(axis=0), y.mean(axis=0)
     moved = x - centre
     coef = np.linalg.solve(moved.T @ moved + penalty * np.eye(x.shape[1]), moved.T @ (y - level))
@@ -48,7 +48,7 @@ def _ridge(x: Float64, y: Float64, penalty: float) -> tuple[Float64, Float64]:
 
 
 def _unseen(x: Float64, y: Float64, fold: npt.NDArray[np.intp], penalty: float) -> Float64:
-    """Predictions [n, t] of rows by regressions that were fitted without their fold."""
+    """Return out-of-fold predictions [n, t]."""
     predicted = np.empty_like(y)
     for number in np.unique(fold):
         own = fold == number

@@ -1,4 +1,4 @@
-"""Training the complexity model on labelled prompts, with out-of-fold predictions to measure it by."""
+"""Train the complexity model on labelled prompts, with out-of-fold predictions for evaluation."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,7 +26,7 @@ ROUNDS = 60
 
 
 class LabelledPrompt(msgspec.Struct, frozen=True):
-    """A prompt with the classes that its raters gave it, 1 to 4 each, and the tiers that they accept."""
+    """A prompt with its raters' classes, 1 to 4, and the tiers that they accept."""
 
     prompt: str
     classes: list[int]
@@ -41,12 +41,12 @@ class _Encoded(NamedTuple):
 
 
 def fit_complexity(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> ComplexityModel:
-    """The model for `rows`, bound to the encoder of `outcome_model`; deterministic."""
+    """Fit the model on `rows` with the encoder of `outcome_model`; deterministic."""
     return _fit(_encoded([row.prompt for row in rows], outcome_model), _cuts(rows), outcome_model, seed)
 
 
 def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> Float:
-    """P(class) [n, 4] of each row by a model that was not trained on its fold."""
+    """Return P(class) [n, 4] of each row by a model trained without its fold."""
     encoded, cuts = _encoded([row.prompt for row in rows], outcome_model), _cuts(rows)
     fold, found = _folds(len(rows), seed), np.zeros((len(rows), CUTS + 1), np.float32)
     for k in range(FOLDS):
@@ -56,7 +56,7 @@ def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, 
 
 
 def predicted(model: ComplexityModel, prompts: Sequence[str], outcome_model: OutcomeModel) -> Float:
-    """P(class) [n, 4] of `prompts`."""
+    """Return P(class) [n, 4] of `prompts`."""
     return _predicted(model, _encoded(prompts, outcome_model))
 
 
@@ -133,7 +133,7 @@ def _part(encoded: _Encoded, rows: npt.NDArray[np.bool_]) -> _Encoded:
 
 
 def _cuts(rows: Sequence[LabelledPrompt]) -> Float:
-    """[n, 3]: the share of a prompt's raters whose class is at most k."""
+    """Return [n, 3]: the share of a prompt's raters whose class is at most k."""
     return np.array([[np.mean([c <= k for c in row.classes]) for k in range(1, CUTS + 1)] for row in rows], np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Fitting everything above the frozen encoder: the kNN memory, the linear heads, and their calibration."""
+"""Fit everything above the frozen encoder: the kNN memory, the linear heads, and their calibration."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,21 +12,21 @@ from classifier.training.fitting.novelty import fit_novelty
 Float = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
-# Chosen by cross-validation inside train and valid, by log loss, for the outcome with most rows; it is flat within
+# Chosen by cross-validation within train and valid, by log loss, for the outcome with most rows; it is flat within
 # a factor of three. The penalty *per row* is the same for all: an outcome seen on a fifth of the rows must not be held
 # five times closer to its prior.
 HEAD_C = 0.001
-MOST_FREEDOM = 10.0  # times HEAD_C: an outcome that hardly anybody observed has to stay near its prior
+MOST_FREEDOM = 10.0  # times HEAD_C: a rarely observed outcome has to stay near its prior
 CALIBRATION_C = 0.1
-# The embedding is of unit length and the features are standardised; this balances the penalty on both. The opinions
-# have a whole model's say behind each of them.
+# The embedding has unit length and the features are standardised; this balances the penalty on both. The word and
+# neighbourhood logits each summarise a whole model.
 EMBEDDING_SCALE = 0.25
 OPINION_SCALE = 0.5
 MEMORY_ROWS = 2048
 
 
 def fit_heads(rows: EncodedRows, *, seed: int) -> tuple[Heads, Memory]:
-    """Heads and memory from encoded rows: rows not held train, held rows calibrate. Deterministic."""
+    """Fit heads and memory on encoded rows: rows not held out train, held-out rows calibrate. Deterministic."""
     train, held = rows.take(~rows.held), rows.take(rows.held)
     base_rates = _base_rates(train)
     chosen = remembered(train, seed=seed)
@@ -41,7 +41,7 @@ def fit_heads(rows: EncodedRows, *, seed: int) -> tuple[Heads, Memory]:
     design = _design(Heads(mean, scale, _f32(coef), _f32(bias)), train, nearby)
     freedom = _freedom(train)
     for head in range(heads):
-        # Until the rows say otherwise, an outcome is as likely as the words say.
+        # The prior of a head is the word logit of its own outcome.
         prior = np.zeros(len(mean))
         prior[len(mean) - 2 * heads + head] = OPINION_SCALE
         c = HEAD_C * float(freedom[head])
@@ -51,8 +51,8 @@ def fit_heads(rows: EncodedRows, *, seed: int) -> tuple[Heads, Memory]:
 
 
 def remembered(train: EncodedRows, *, seed: int) -> npt.NDArray[np.intp]:
-    """Which training rows the memory keeps, ascending: rows with every outcome first, of which at most half while there
-    are others."""
+    """Return which training rows the memory keeps, ascending: rows with every outcome first, but at most half while
+    there are others."""
     order = np.random.default_rng(seed).permutation(len(train))
     complete = np.asarray(~np.isnan(train.labels).any(axis=1))
     kinds = [order[complete[order]], order[~complete[order]]]
@@ -67,7 +67,7 @@ def remembered(train: EncodedRows, *, seed: int) -> npt.NDArray[np.intp]:
 
 
 def _standards(train: EncodedRows, nearby: Float, base_rates: Float) -> tuple[Float, Float]:
-    """Mean and scale of the heads' inputs."""
+    """Return mean and scale of the heads' inputs."""
     base = np.log(base_rates / (1 - base_rates))
     dim, heads = train.embedding.shape[1], len(base)
     mean = np.concatenate([train.features.mean(axis=0), np.zeros(dim), base, base])
@@ -82,12 +82,12 @@ def _design(heads: Heads, rows: EncodedRows, nearby: Float) -> Float64:
 
 
 def _calibrated(heads: Heads, held: EncodedRows, memory: Memory) -> Heads:
-    """`heads` with each logit's slope and shift fitted on rows that trained nothing (Platt scaling)."""
+    """Return `heads` with each logit's slope and shift fitted on held-out rows (Platt scaling)."""
     logits = _design(heads, held, memory.look_up(held.embedding).logits) @ heads.coef + heads.bias
     slopes, shifts = np.ones(len(heads.bias)), np.zeros(len(heads.bias))
     for head in range(len(heads.bias)):
         labels = held.labels[:, head]
-        # Without any label here the fitted shift would be a made-up rate.
+        # Without any label here the fitted shift would be arbitrary.
         if not np.isnan(labels).all():
             slope, shifts[head] = fit_logistic(
                 logits[:, head, None], labels, held.weights, c=CALIBRATION_C, centre=np.ones(1)
@@ -97,7 +97,8 @@ def _calibrated(heads: Heads, held: EncodedRows, memory: Memory) -> Heads:
 
 
 def _freedom(rows: EncodedRows) -> Float64:
-    """How much weaker each outcome's penalty is than that of the one with most observations, [heads], at least 1."""
+    """Return how much weaker each outcome's penalty is than that of the one with most observations, [heads], at least
+    1."""
     observed = (~np.isnan(rows.labels) * rows.weights[:, None]).sum(axis=0, dtype=np.float64)
     freedom: Float64 = np.minimum(observed.max() / np.maximum(observed, 1e-9), MOST_FREEDOM)
     return freedom

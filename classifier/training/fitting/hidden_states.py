@@ -1,4 +1,4 @@
-"""Learning what hidden states say: their principal directions, and kernel ridge regression of each outcome on them."""
+"""Fit a layer on hidden states: their principal directions, and kernel ridge regression of each outcome."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from classifier.encoders.kernel_projection import CLIP, KernelLayer, unit
 Float = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
-# Chosen by cross-validation inside train, by AUC within domains; flat within a factor of two.
+# Chosen by cross-validation within train, by AUC within domains; flat within a factor of two.
 WIDTH = 256
 SHARPNESS = 2.0
 ALPHA = 3.0
@@ -19,8 +19,8 @@ ALPHA = 3.0
 
 @dataclass(frozen=True)
 class FittedLayer:
-    """The layer above the states, and the training rows as it would have encoded them had it not been fitted on them:
-    `embedding` float32 [n, dim] of unit length and `logits` float32 [n, heads], cross-fitted."""
+    """The layer, and the cross-fitted encodings of the training rows: `embedding` float32 [n, dim] of unit length and
+    `logits` float32 [n, heads]."""
 
     above: KernelLayer
     embedding: Float
@@ -28,10 +28,10 @@ class FittedLayer:
 
 
 def fit_layer(states: Float, labels: Float, fold: npt.NDArray[np.intp], *, dim: int) -> FittedLayer:
-    """Fit on training states [n, hidden] alone. `labels` [n, heads] in [0, 1], NaN where not observed; `fold` [n]
-    numbers the folds of the cross-fitting.
+    """Fit on training states [n, hidden]. `labels` [n, heads] in [0, 1], NaN unobserved; `fold` [n] numbers the folds
+    of the cross-fitting.
 
-    The directions know no label, so a row's embedding is that of a prompt which was not trained on.
+    The directions use no label, so a training row's embedding is like that of a new prompt.
     """
     mean = states.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = (states.std(axis=0, dtype=np.float64) + 1e-6).astype(np.float32)
@@ -50,7 +50,7 @@ def fit_layer(states: Float, labels: Float, fold: npt.NDArray[np.intp], *, dim: 
     )
     coordinates = blank.coordinates(states)
     kernel = blank.similarity(blank.support)
-    # The slope of the logit at the base rate turns a regression of outcomes into one of logits.
+    # The slope of the logit at the base rate converts a regression of outcomes to one of logits.
     pulls = ((labels - rates) / (rates * (1 - rates))).astype(np.float32)
     logits = np.tile(bias, (len(states), 1))
     for together in observed_together(labels):
@@ -63,7 +63,7 @@ def fit_layer(states: Float, labels: Float, fold: npt.NDArray[np.intp], *, dim: 
 
 
 def _dual(kernel: Float, targets: Float, rows: npt.NDArray[np.intp]) -> Float:
-    """(K + alpha)^-1 targets over `rows`, float32 [rows, t]."""
+    """Return (K + alpha)^-1 targets over `rows`, float32 [rows, t]."""
     if not len(rows):
         return np.zeros((0, targets.shape[1]), np.float32)
     regularised = kernel[np.ix_(rows, rows)]
@@ -74,14 +74,14 @@ def _dual(kernel: Float, targets: Float, rows: npt.NDArray[np.intp]) -> Float:
 
 
 def observed_together(labels: Float) -> list[npt.NDArray[np.intp]]:
-    """The heads in groups that were observed on the same rows; those that nobody observed are in none."""
+    """Return the heads in groups observed on the same rows; heads without observations are in none."""
     patterns, group = np.unique(np.isnan(labels), axis=1, return_inverse=True)
     return [np.flatnonzero(group == g) for g in range(patterns.shape[1]) if not patterns[:, g].all()]
 
 
 def _principal(standard: Float, width: int) -> Float:
-    """Principal directions [hidden, at most width] of standardised states; signs fixed, so that equal states give equal
-    directions."""
+    """Return principal directions [hidden, at most width] of standardised states; signs are fixed, so that equal states
+    give equal directions."""
     products = standard.T.astype(np.float64) @ standard
     _, vectors = np.linalg.eigh(products)
     directions = vectors[:, ::-1][:, :width]

@@ -1,4 +1,4 @@
-"""Logistic regression on soft, weighted labels with unobserved entries masked: the one learner used everywhere here."""
+"""Logistic regression on soft, weighted labels with unobserved entries masked: the learner shared by all fits."""
 
 from typing import Any
 
@@ -18,10 +18,11 @@ def fit_logistic(
     c: float,
     centre: Float64 | None = None,
 ) -> tuple[Float64, float]:
-    """(coef [d], bias) that minimise `sum w * cross-entropy + |coef - centre|^2 / (2 c)` by L-BFGS; deterministic.
+    """Return the (coef [d], bias) that minimise `sum w * cross-entropy + |coef - centre|^2 / (2 c)` by L-BFGS;
+    deterministic.
 
-    `x` [n, d] dense or sparse; `y` [n] in [0, 1], NaN where the outcome was not observed (left out of the loss).
-    The bias is not penalised. With no observed row, or only one kind of label, coef is `centre` (default 0).
+    `x` [n, d] dense or sparse; `y` [n] in [0, 1], NaN for unobserved outcomes (left out of the loss). The bias is not
+    penalised. With no observed row, or only one kind of label, coef is `centre` (default 0).
     """
     seen = ~np.isnan(y) & (weights > 0)
     dims = x.shape[1]

@@ -1,4 +1,4 @@
-"""Fits novelty: the centres and the spread of the known domains, and how far held-out prompts of theirs lie."""
+"""Fit novelty: the centres and the spread of the known domains, and the distances of held-out prompts."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,21 +9,21 @@ from classifier.training.data.encoded_rows import EncodedRows
 
 Float64 = npt.NDArray[np.float64]
 
-# Of the mean variance, added to every direction. From a hundredth to the whole of it the order of prompts by
+# Share of the mean variance added to every direction. From a hundredth to the whole of it the order of prompts by
 # cross-validation over domains hardly changes.
 RIDGE = 0.01
-# Fewer prompts have no centre that can be told.
+# With fewer prompts the centre of a domain cannot be estimated.
 MIN_PROMPTS = 10
-# Prompts without a domain, as retraining brings them, are as many kinds as there are so many of them, up to a bound
-# that keeps decisions quick. A new domain is a few dozen prompts among hundreds when it first comes to be retrained on:
-# in fewer kinds they would share a centre with prompts of other domains, and go on being novel.
+# Prompts without a domain, as in retraining, are clustered, one cluster per this many prompts, up to a bound that
+# keeps decisions fast. A new domain is a few dozen prompts among hundreds when it is first retrained on: with fewer
+# clusters they would share a centre with prompts of other domains, and would stay novel.
 PROMPTS_PER_KIND, MOST_KINDS = 15, 64
 
 
 def fit_novelty(rows: EncodedRows, *, seed: int) -> Novelty | None:
-    """From rows that are not held; those that are held (all, where none is) say what distance is usual.
+    """Fit on rows that are not held out; held-out rows (or all, without any) give the usual distances.
 
-    None where the rows are too few for their dimensions, or of one domain: then nothing can be told of others.
+    None if the rows are too few for their dimensions, or of one domain: then other domains cannot be detected.
     """
     train, known = rows.take(~rows.held), rows.take(rows.held) if rows.held.any() else rows
     vectors = train.embedding.astype(np.float64)
@@ -48,7 +48,7 @@ def fit_novelty(rows: EncodedRows, *, seed: int) -> Novelty | None:
 
 
 def _kinds(train: EncodedRows, seed: int) -> npt.NDArray[np.int64]:
-    """The domain of every row; rows of none fall into clusters of their own, numbered below 0."""
+    """Return the domain of every row; rows without one are clustered, with numbers below 0."""
     kind = train.group.astype(np.int64)
     unnamed = np.flatnonzero(kind < 0)
     clusters = min(-(-len(unnamed) // PROMPTS_PER_KIND), MOST_KINDS)
@@ -59,7 +59,7 @@ def _kinds(train: EncodedRows, seed: int) -> npt.NDArray[np.int64]:
 
 
 def _precision(deviations: Float64) -> Float64:
-    """The inverse of the ridged covariance [d, d] of `deviations` [n, d]."""
+    """Return the inverse of the ridged covariance [d, d] of `deviations` [n, d]."""
     covariance = deviations.T @ deviations / len(deviations)
     ridge = max(RIDGE * float(np.trace(covariance)) / len(covariance), 1e-9)
     return np.linalg.inv(covariance + ridge * np.eye(len(covariance))).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Fits what judges answers by their evidence: a ridge-penalised logistic, kept where it beats the prompt alone.
+"""Fit the judges of answers by evidence: a ridge-penalised logistic, kept if it beats the prompt alone.
 
 Deterministic: Newton's method, folds by hashes of prompts.
 """
@@ -17,23 +17,23 @@ Flags = npt.NDArray[np.bool_]
 Folds = npt.NDArray[np.intp]
 
 FOLDS = 5
-# Of the other folds, within which a strength is chosen.
+# The number of inner folds, within which a strength is chosen.
 INNER_FOLDS = 3
 # Variances of the prior of the weights of standardised evidence; cross-validation chooses among them.
 STRENGTHS = (3e-3, 3e-2, 3e-1)
-# Precision of the prior of the prompt's weight around 1: its order is trusted unless some hundred rows say otherwise.
+# Precision of the prior of the prompt's weight around 1: it takes some hundred rows to overrule the prompt's order.
 PROMPT_PRECISION = 10.0
-# Of the bias around 0: hardly any, because the prompt's probability is of adequacy and may be far off for a tier.
+# Precision of the bias around 0: weak, because the prompt's probability is of adequacy and may be far off for a tier.
 BIAS_PRECISION = 1e-2
 MIN_SCALE = 1e-4
 NEWTON_STEPS = 40
 
 
 class Examples(NamedTuple):
-    """What one tier's judge learns from: `evidence` [n, e], the logits of the prompt's own probabilities and the labels
-    of the judged tiers [n, t], the hash of the prompt `row` [n], and weights [n].
+    """Training examples of one tier's judge: `evidence` [n, e], the logits of the prompt's own probabilities and the
+    labels of the judged tiers [n, t], the hash of the prompt `row` [n], and weights [n].
 
-    A prompt whose answer has a second sample is there twice, without its agreement and with it, of half the weight.
+    A prompt whose answer has a second sample appears twice with half the weight: without its agreement and with it.
     """
 
     evidence: Float
@@ -43,20 +43,20 @@ class Examples(NamedTuple):
     weight: Float64
 
     def take(self, index: npt.NDArray[np.integer] | Flags) -> "Examples":
-        """The examples of these positions."""
+        """Return the examples at these positions."""
         return Examples._make(part[index] for part in self)
 
     def column(self, place: int) -> "Examples":
-        """The same of one judged tier."""
+        """Return the examples of one judged tier."""
         return self._replace(prompt=self.prompt[:, place : place + 1], labels=self.labels[:, place : place + 1])
 
     def without_evidence(self) -> "Examples":
-        """The same where the prompt is all that is known."""
+        """Return the examples with the prompt's information only."""
         return self._replace(evidence=self.evidence[:, :0])
 
 
 def labels_of(common: dict[int, Outcomes], label: Label, strongest: int) -> dict[int, Float64]:
-    """What is learned by tier, 0 or 1 [n]; `no_worse_k = correct_k or not correct_strongest` (DESIGN §4)."""
+    """Return the labels by tier, 0 or 1 [n]; `no_worse_k = correct_k or not correct_strongest` (DESIGN §4)."""
     if label == "correct":
         return {k: outcomes.correct.astype(np.float64) for k, outcomes in common.items()}
     failed = ~common[strongest].correct
@@ -64,21 +64,21 @@ def labels_of(common: dict[int, Outcomes], label: Label, strongest: int) -> dict
 
 
 def judged_by(tier: int, common: dict[int, Outcomes], label: Label, strongest: int) -> list[int]:
-    """The tiers that evidence of `tier` says something about: its own and those above. A strongest tier is certain to
+    """Return the tiers that evidence of `tier` informs about: its own and those above. The strongest tier is certain to
     be no worse than itself."""
     certain = strongest if label == "no_worse" else None
     return [k for k in sorted(common) if k >= tier and k != certain]
 
 
 def folds_of(rows: npt.NDArray[np.int64], seed: int, count: int = FOLDS) -> Folds:
-    """The fold [n] of each row: by the hash of its prompt, so that it is the same whatever else was collected."""
+    """Return the fold [n] of each row by the hash of its prompt, so that it does not depend on other rows."""
     mixed = (rows.astype(np.uint64) ^ np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)) * np.uint64(0xBF58476D1CE4E5B9)
     return ((mixed >> np.uint64(33)) % np.uint64(count)).astype(np.intp)
 
 
 def examples_of(outcomes: Outcomes, labels: Float64, judged: list[int]) -> Examples:
-    """The examples of one tier's outcomes, `labels` [n, t] of the `judged` tiers: the outcomes' rows in their order,
-    and after them those with a second sample once more."""
+    """Return the examples of one tier's outcomes with `labels` [n, t] of the `judged` tiers: the outcomes' rows in
+    order, followed by those with a second sample again."""
     columns = [[logit(float(p)) for p in outcomes.p_ok[:, tier - 1]] for tier in judged]
     twice = np.flatnonzero(~np.isnan(outcomes.agreement))
     weight = np.ones(len(outcomes))
@@ -89,7 +89,7 @@ def examples_of(outcomes: Outcomes, labels: Float64, judged: list[int]) -> Examp
 
 
 def fit_head(examples: Examples, seed: int) -> EvidenceHead:
-    """The judge of a tier: one logistic per judged tier, drawn towards the prompt's own probability."""
+    """Fit the judge of a tier: one logistic per judged tier, regularised towards the prompt's own probability."""
     mean, scale = _moments(examples.evidence)
     columns = [_fitted(examples.column(place), seed) for place in range(examples.labels.shape[1])]
     coef, before, bias = (np.stack(parts, axis=-1) for parts in zip(*columns, strict=True))
@@ -97,8 +97,8 @@ def fit_head(examples: Examples, seed: int) -> EvidenceHead:
 
 
 def fit_judge(examples: Examples, seed: int) -> EvidenceHead | None:
-    """`fit_head`, as far as the evidence is worth something (`is_better`): of the tiers above, columns where it is not
-    have the prompt alone; None where it is not for the tier's own answers."""
+    """Run `fit_head`, as far as evidence helps (`is_better`): for tiers above, columns without benefit use the prompt
+    alone; None without benefit for the tier's own answers."""
     tiers = examples.labels.shape[1]
     better = [is_better(examples.column(place), seed) for place in range(tiers)]
     if not better[0]:
@@ -113,9 +113,8 @@ def fit_judge(examples: Examples, seed: int) -> EvidenceHead | None:
 
 
 def is_better(examples: Examples, seed: int) -> bool:
-    """Whether the log loss of the first judged tier on prompts that were not fitted on is lower with evidence than by
-    the prompt alone, by more than the standard error of the difference. Agreement has no part in it, because most
-    answers have none."""
+    """Return whether the out-of-fold log loss of the first judged tier is lower with evidence than by the prompt alone,
+    by more than the standard error of the difference. Agreement is not used, because most answers have none."""
     known = examples.evidence[:, EVIDENCE_NAMES.index("agreement_known")] > 0
     first = examples.take(~known).column(0)
     losses = [
@@ -126,8 +125,7 @@ def is_better(examples: Examples, seed: int) -> bool:
 
 
 def unseen_logits(examples: Examples, seed: int) -> Float64:
-    """Logits [n, t] of every example by heads that were fitted without its prompt's fold; strengths are chosen within
-    the other folds."""
+    """Return out-of-fold logits [n, t] of every example; strengths are chosen within the other folds."""
     unseen = np.empty(examples.labels.shape)
     fold = _even_folds(examples, seed + 1)
     for number in np.unique(fold):
@@ -138,8 +136,8 @@ def unseen_logits(examples: Examples, seed: int) -> Float64:
 
 
 def _even_folds(examples: Examples, seed: int) -> Folds:
-    """Folds of equal shares of good answers by the first judged tier. With unequal ones a fold's own base rate, which
-    it is not fitted on, would turn the order of rows of different folds round."""
+    """Return folds with equal shares of good answers by the first judged tier. With unequal shares a fold's own base
+    rate, which it is not fitted on, would reverse the order of rows across folds."""
     rows, first, of = np.unique(examples.row, return_index=True, return_inverse=True)
     drawn = np.random.default_rng(seed).permutation(len(rows))
     order = np.lexsort((drawn, examples.labels[first, 0]))
@@ -149,7 +147,7 @@ def _even_folds(examples: Examples, seed: int) -> Folds:
 
 
 def _fitted(examples: Examples, seed: int) -> tuple[Float64, float, float]:
-    """Weights of the evidence and of the prompt, and the bias, of one judged tier."""
+    """Return the weights of the evidence and of the prompt, and the bias, of one judged tier."""
     if not examples.evidence.shape[1]:
         theta = _logistic(_inputs(examples, examples.evidence), examples, STRENGTHS[0])
         return theta[:-2], float(theta[-2]), float(theta[-1])
@@ -167,14 +165,14 @@ def _fitted(examples: Examples, seed: int) -> tuple[Float64, float, float]:
 
 
 def _inputs(train: Examples, evidence: Float, prompt: Float | None = None) -> Float64:
-    """Inputs [n, e + 2]: `evidence` standardised as that of `train`, the prompt's logit and 1."""
+    """Return inputs [n, e + 2]: `evidence` standardised as that of `train`, the prompt's logit and 1."""
     x = standardised(evidence, *_moments(train.evidence))
     return np.column_stack([x, train.prompt if prompt is None else prompt, np.ones(len(x))]).astype(np.float64)
 
 
 def _logistic(inputs: Float64, examples: Examples, strength: float, start: Float64 | None = None) -> Float64:
-    """Coefficients [e + 2] that minimise the weighted cross-entropy of `examples` plus `|coef|^2 / (2 strength)`, found
-    from `start` on."""
+    """Return the coefficients [e + 2] that minimise the weighted cross-entropy of `examples` plus `|coef|^2 / (2
+    strength)`, starting from `start`."""
     label, weight = examples.labels[:, 0], examples.weight
     penalty = np.append(np.full(inputs.shape[1] - 2, 1 / strength), (PROMPT_PRECISION, BIAS_PRECISION))
     prior = np.zeros(inputs.shape[1])

@@ -1,4 +1,4 @@
-"""Learning the static encoder: its vocabulary, a table distilled from a teacher's vectors, the logits and the trees."""
+"""Fit the static encoder: its vocabulary, a table distilled from a teacher's vectors, the logits and the trees."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,22 +14,24 @@ from sklearn.kernel_ridge import KernelRidge
 
 from classifier.encoders.boosted_trees import Trees
 from classifier.encoders.static_encoder import StaticEncoder
-from classifier.training.fitting.soft_labels import taught_labels
+from classifier.training.fitting.hidden_states import fit_layer
 from classifier.training.fitting.trees import ROUNDS, fit_trees, scaled
 
 Float = npt.NDArray[np.float32]
-MIN_TURNS = 2  # a term in one turn says nothing about others
-# Chosen by cross-validation inside train and valid.
+MIN_TURNS = 2  # the fewest turns of a term: a term in one turn does not generalise
+# Chosen by cross-validation within train and valid.
 TABLE_ALPHA = 0.5
 LOGIT_ALPHA = 5.0
-TREE_SHARE = 0.6  # of the logits' distance from the base rate; the rest is the words'
+TREE_SHARE = 0.6  # the trees' share of the logits' distance from the base rate; the words have the rest
+# A teacher's share of a softened label, by cross-validation within train and valid; a third to two thirds are as good.
+TEACHER_SHARE = 0.5
 FOLDS = 5
 
 
 @dataclass(frozen=True)
 class FittedEncoder:
-    """The encoder, and the training turns as it would have encoded them had it not been fitted on them:
-    `embedding` float32 [n, dim] and `word_logits` float32 [n, heads], cross-fitted."""
+    """The encoder, and the cross-fitted encodings of the training turns: `embedding` float32 [n, dim] and `word_logits`
+    float32 [n, heads]."""
 
     encoder: StaticEncoder
     embedding: Float
@@ -48,13 +50,13 @@ def fit_encoder(
     rounds: int = ROUNDS,
     seed: int,
 ) -> FittedEncoder:
-    """Fit on training turns only: their tokens and surface `features` [n, f]. `labels` [n, heads] in [0, 1], NaN where
-    not observed; `fold` [n] numbers 0 to FOLDS - 1, equal for turns that share a passage.
+    """Fit on training turns: their tokens and surface `features` [n, f]. `labels` [n, heads] in [0, 1], NaN unobserved;
+    `fold` [n] numbers 0 to FOLDS - 1, equal for turns that share a passage.
 
-    `teacher` [n, any] are vectors of a larger model for the same turns, NaN where it was not asked: the table is the
-    ridge regression of their `dim` whitened principal components on the sparse vectors, and the labels that words and
-    trees learn are softened by it. Without a teacher the table regresses the components of the sparse vectors
-    themselves (latent semantic analysis).
+    `teacher` [n, any] are vectors of a larger model for the same turns, NaN where missing: the table is the ridge
+    regression of their `dim` whitened principal components on the sparse vectors, and the labels for words and trees
+    are softened by it. Without a teacher the table regresses the components of the sparse vectors themselves (latent
+    semantic analysis).
     """
     words, pairs, idf = _vocabulary(tokens, max_terms)
     blank = StaticEncoder(
@@ -70,12 +72,12 @@ def fit_encoder(
     gram = (matrix @ matrix.T).toarray()
     targets = _components(matrix if teacher is None else teacher, dim, seed)
     table, embedding = _regress(matrix, gram, targets, fold, TABLE_ALPHA)
-    labels = labels if teacher is None else taught_labels(labels, teacher, fold)
+    labels = labels if teacher is None else _taught_labels(labels, teacher, fold)
     trees, of_trees = fit_trees(features, labels, fold, rounds=rounds, seed=seed)
     rates = np.clip(np.nan_to_num(np.nanmean(labels, axis=0), nan=0.5), 0.01, 0.99)
     bias = np.log(rates / (1 - rates)).astype(np.float32)
     logit_table, word_logits = np.zeros((len(idf), len(bias)), np.float32), bias + TREE_SHARE * of_trees
-    # The slope of the logit at the base rate turns a regression of outcomes into one of logits.
+    # The slope of the logit at the base rate converts a regression of outcomes to one of logits.
     pulls = ((labels - rates) / (rates * (1 - rates))).astype(np.float32)
     for together in _observed_together(labels):
         logit_table[:, together], pulled = _regress(matrix, gram, pulls[:, together], fold, LOGIT_ALPHA)
@@ -86,14 +88,14 @@ def fit_encoder(
         words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias, trees=trees
     )
     length = np.linalg.norm(embedding, axis=1, keepdims=True)
-    # What is trained on must be what is served: the rounded table.
+    # Train on what is served: the rounded table.
     return FittedEncoder(
         StaticEncoder.from_tensors(fitted.tensors()), embedding / np.maximum(length, 1e-6), word_logits
     )
 
 
 def term_matrix(encoder: StaticEncoder, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix:
-    """The sparse vectors of many turns, float32 [n, terms]."""
+    """Return the sparse vectors of many turns, float32 [n, terms]."""
     terms = [encoder.terms(t) for t in tokens]
     indptr = np.cumsum([0, *(len(rows) for rows, _ in terms)])
     indices = np.concatenate([rows for rows, _ in terms])
@@ -102,7 +104,8 @@ def term_matrix(encoder: StaticEncoder, tokens: Sequence[Sequence[str]]) -> sp.c
 
 
 def _components(vectors: Any, dim: int, seed: int) -> Float:
-    """Principal components [n, dim] of dense vectors, or singular ones of sparse vectors, of unit scale together."""
+    """Return principal components [n, dim] of dense vectors, or singular ones of sparse vectors, scaled to unit
+    variance together."""
     if sp.issparse(vectors):
         components = TruncatedSVD(dim, random_state=seed).fit_transform(vectors)
     else:
@@ -116,8 +119,8 @@ def _components(vectors: Any, dim: int, seed: int) -> Float:
 def _regress(
     matrix: sp.csr_matrix, gram: Float, targets: Float, fold: npt.NDArray[np.intp], alpha: float
 ) -> tuple[Float, Float]:
-    """Ridge regression of `targets` [n, t], NaN rows left out, on the sparse vectors: (table [terms, t], what the
-    regression without each turn's fold predicts for it [n, t])."""
+    """Fit a ridge regression of `targets` [n, t], without NaN rows, on the sparse vectors; return (table [terms, t],
+    out-of-fold predictions [n, t])."""
     known = ~np.isnan(targets).any(axis=1)
 
     def dual(rows: npt.NDArray[np.intp]) -> Float:
@@ -135,19 +138,20 @@ def _regress(
 
 
 def _observed_together(labels: Float) -> list[npt.NDArray[np.intp]]:
-    """The heads in groups that were observed on the same turns."""
+    """Return the heads in groups observed on the same turns."""
     _, group = np.unique(np.isnan(labels), axis=1, return_inverse=True)
     return [np.flatnonzero(group == g) for g in range(group.max() + 1)]
 
 
 def _vocabulary(tokens: Sequence[Sequence[str]], max_terms: int) -> tuple[list[str], npt.NDArray[np.int32], Float]:
-    """The words and word pairs that occur in most turns, at most `max_terms` together, and their idf (smoothed)."""
+    """Return the words and word pairs that occur in most turns, at most `max_terms` together, and their idf
+    (smoothed)."""
     turns_with: Counter[tuple[str, ...]] = Counter()
     for t in tokens:
         turns_with.update({(w,) for w in t} | set(pairwise(t)))
     common = sorted((term for term, n in turns_with.items() if n >= MIN_TURNS), key=lambda t: (-turns_with[t], t))
     kept = common[:max_terms]
-    # A pair is as rare as its rarer word or rarer, so its words come before it; only ties can break that.
+    # A pair is at least as rare as its rarer word, so its words come before it; only ties can break that.
     words = sorted(term[0] for term in kept if len(term) == 1)
     index = {word: i for i, word in enumerate(words)}
     pairs = sorted((index[a], index[b]) for a, b in (t for t in kept if len(t) == 2) if a in index and b in index)
@@ -155,3 +159,19 @@ def _vocabulary(tokens: Sequence[Sequence[str]], max_terms: int) -> tuple[list[s
     n = len(tokens)
     idf = [np.log((1 + n) / (1 + turns_with[term])) + 1 for term in terms]
     return words, np.array(pairs, np.int32).reshape(-1, 2), np.array(idf, np.float32)
+
+
+def _taught_labels(labels: Float, states: Float, fold: npt.NDArray[np.intp]) -> Float:
+    """Return `labels` [n, heads], each observed one mixed with its probability by a ridge regression on the teacher's
+    `states` [n, hidden] that did not see its `fold`. Rows without teacher states (NaN) keep their labels.
+
+    Training on a prompt then also uses what the teacher learned from others (Hinton et al. 2015, "Distilling the
+    knowledge in a neural network").
+    """
+    asked = ~np.isnan(states).any(axis=1)
+    if not asked.any():
+        return labels
+    logits = fit_layer(states[asked], labels[asked], fold[asked], dim=1).logits
+    mixed = labels.copy()
+    mixed[asked] += TEACHER_SHARE * (1 / (1 + np.exp(-logits)) - labels[asked])
+    return mixed

@@ -1,4 +1,5 @@
-"""The teacher of the static encoder: mean hidden states of a small language model, computed once and kept in a file."""
+"""The teacher of the static encoder: mean hidden states of a small language model, computed once and cached in a
+file."""
 
 import hashlib
 import os
@@ -22,18 +23,17 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 Float = npt.NDArray[np.float32]
 Progress = Callable[[str, float], None]
 
-LAYERS = 15  # of SmolLM2's 30: the middle knows most about difficulty
+LAYERS = 15  # of SmolLM2's 30: the middle layers predict difficulty best
 MAX_TOKENS = 256
 _BATCH_TOKENS = 3072
-_PART = 512  # prompts between two times of saving
+_PART = 512  # prompts between saves
 
 
 class HiddenStates:
-    """Calls give the mean over a prompt's tokens of the hidden state after `layers` blocks, float32 [n, hidden].
+    """Computes the mean over a prompt's tokens of the hidden state after `layers` blocks, float32 [n, hidden].
 
-    The model is computed as the product serves it: INT4 weights, INT8 activations.
-    Whatever was computed once lies under `folder` by prompt, rounded to float16, so that other sets of prompts find it
-    and an interrupted run goes on where it stopped.
+    The model is computed as the product serves it: INT4 weights, INT8 activations. Results are cached under `folder` by
+    prompt, rounded to float16, so that other sets of prompts reuse them and an interrupted run resumes.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class HiddenStates:
         layers: int = LAYERS,
         progress: Progress = lambda stage, share: None,
     ) -> None:
-        """`model` as `resolve_model_path` takes it; `folder` is by default the user's cache, which may be deleted.
-        Raises `ModelFileError` if there is no such model."""
+        """`model` as for `resolve_model_path`; `folder` is by default the user's cache, which may be deleted. Raises
+        `ModelFileError` if there is no such model."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aio" / "teacher"
         self.name, self._model = model, resolve_model_path(model)
         self._folder, self._count, self._progress = folder or cache, layers, progress
@@ -92,7 +92,7 @@ class HiddenStates:
         states = np.zeros((len(prompts), decoder.config.hidden_size), np.float32)
         batch: list[int] = []
         for i in np.argsort([len(ids) for ids in encoded], kind="stable").tolist():
-            # In ascending order of length, so the newest is as long as the batch is wide.
+            # Sorted by length, so the last prompt is as long as the batch is wide.
             if batch and (len(batch) + 1) * len(encoded[i]) > _BATCH_TOKENS:
                 states[batch] = self._means(decoder, [encoded[j] for j in batch])
                 batch = []
@@ -101,7 +101,7 @@ class HiddenStates:
         return states
 
     def _means(self, decoder: Decoder, batch: list[list[int]]) -> Float:
-        """Mean hidden states [b, hidden] of token ids; what is padded lies behind and is seen by nobody."""
+        """Return mean hidden states [b, hidden] of token ids; padding is at the end, where no token attends to it."""
         width = max(map(len, batch))
         real = torch.tensor([[1.0] * len(ids) + [0.0] * (width - len(ids)) for ids in batch])[..., None]
         hidden = decoder.embedding.rows([t for ids in batch for t in (*ids, *[0] * (width - len(ids)))])
@@ -112,7 +112,7 @@ class HiddenStates:
         return means
 
     def _block(self, decoder: Decoder, layer: DecoderLayer, hidden: torch.Tensor, count: int) -> None:
-        """One block in place on `hidden` [count x width, hidden]: whole prompts, so nothing is cached."""
+        """Compute one block in place on `hidden` [count x width, hidden]: whole prompts, so there is no KV cache."""
         config = decoder.config
         normed = torch.empty_like(hidden)
         rms_norm(hidden, layer.attention_norm, config.rms_eps, normed)
@@ -133,7 +133,7 @@ class HiddenStates:
         layer.down.apply(activated, hidden, accumulate=True)
 
     def _rotated(self, part: torch.Tensor) -> torch.Tensor:
-        """Rotary embedding of [b, heads, width, d], halves split."""
+        """Apply rotary embedding to [b, heads, width, d], split in halves."""
         cos, sin = self._cos_sin[: part.shape[2]].chunk(2, dim=-1)
         first, second = part.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

@@ -1,4 +1,4 @@
-"""Boosting the trees of the static encoder over surface features, and taking them out of scikit-learn as arrays."""
+"""Fit the boosted trees of the static encoder over surface features, and convert them from scikit-learn to arrays."""
 
 from collections.abc import Sequence
 
@@ -11,25 +11,25 @@ from classifier.encoders.boosted_trees import TreeArrays, Trees
 
 Float = npt.NDArray[np.float32]
 
-# By cross-validation inside train and valid, by log loss over all outcomes; flat within a factor of two.
+# By cross-validation within train and valid, by log loss over all outcomes; flat within a factor of two.
 ROUNDS = 90
 LEAVES = 8
 _SHAPE = {"learning_rate": 0.1, "max_leaf_nodes": LEAVES, "min_samples_leaf": 80, "l2_regularization": 5.0}
-_FEATURES_LOOKED_AT = 0.3  # of all, at each split
-_LEAST_ROUNDS = 1 / 3  # of `ROUNDS`, for an outcome that few rows observed
+_FEATURES_LOOKED_AT = 0.3  # share of features per split
+_LEAST_ROUNDS = 1 / 3  # share of `ROUNDS` for a rarely observed outcome
 
 
 def fit_trees(
     features: Float, labels: Float, fold: npt.NDArray[np.intp], *, rounds: int = ROUNDS, seed: int = 0
 ) -> tuple[Trees, Float]:
-    """(trees for every head, logits [n, heads] by trees that did not see each row's `fold`), against the base rate.
+    """Return (trees for every head, out-of-fold logits [n, heads] by `fold`), relative to the base rate.
 
-    `features` [n, f] as served; `labels` [n, heads] in [0, 1], soft ones too, NaN where not observed. Deterministic.
+    `features` [n, f] as served; `labels` [n, heads] in [0, 1], soft ones too, NaN unobserved. Deterministic.
     """
     observed = (~np.isnan(labels)).sum(axis=0)
     share = np.clip(observed / max(int(observed.max()), 1), _LEAST_ROUNDS, 1.0)
     grown, unseen = [], np.zeros(labels.shape, np.float32)
-    # With several threads sums of gradients would depend on which of them was first.
+    # With several threads the sums of gradients would depend on thread order.
     with threadpool_limits(1, user_api="openmp"):
         for head in range(labels.shape[1]):
             known, of_head = ~np.isnan(labels[:, head]), max(1, round(rounds * share[head]))
@@ -42,7 +42,7 @@ def fit_trees(
 
 
 def scaled(trees: Trees, share: float) -> Trees:
-    """Trees that say `share` as much."""
+    """Return the trees with values multiplied by `share`."""
     arrays = trees.arrays._replace(value=(trees.arrays.value * share).astype(np.float32))
     return Trees(arrays, features=trees.features, heads=trees.heads)
 
@@ -50,9 +50,9 @@ def scaled(trees: Trees, share: float) -> Trees:
 def _boosted(
     features: Float, labels: Float, rows: npt.NDArray[np.bool_], rounds: int, seed: int
 ) -> list[npt.NDArray[np.void]]:
-    """The node tables of trees for the rows chosen; none where there is nothing to tell apart."""
+    """Return the node tables of trees for the rows chosen; none if all have the same label."""
     x, share = features[rows], labels[rows].astype(np.float64)
-    # A soft label is one row of each kind, weighted.
+    # A soft label becomes two weighted rows, one of each kind.
     weight = np.concatenate([share, 1 - share])
     counted, right = weight > 0, np.arange(len(weight)) < len(share)
     if not len(share) or len(np.unique(right[counted])) < 2:
@@ -65,7 +65,7 @@ def _boosted(
 
 
 def _joined(trees: Sequence[tuple[int, npt.NDArray[np.void]]], features: int, heads: int) -> Trees:
-    """(head, table of nodes) pairs one behind the other."""
+    """Concatenate (head, table of nodes) pairs."""
     if not trees:
         return Trees.none(features=features, heads=heads)
     sizes = [len(nodes) for _, nodes in trees]
@@ -86,6 +86,6 @@ def _joined(trees: Sequence[tuple[int, npt.NDArray[np.void]]], features: int, he
 
 
 def _at_most(threshold: npt.NDArray[np.float64]) -> Float:
-    """The largest float32 that is no more: the same features are at most that and at most `threshold`."""
+    """Return the largest float32 that is at most `threshold`: comparisons of features then give the same results."""
     near = threshold.astype(np.float32)
     return np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near)

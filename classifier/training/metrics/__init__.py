@@ -1,1 +1,1 @@
-"""How good predictions are."""
+"""Evaluate predictions."""

@@ -1,6 +1,6 @@
-"""Two tiers in a cascade: what answers cost and how many are right, at every share of prompts that go on to the dearer.
+"""Cascades of two tiers: cost and accuracy at every share of prompts that go to the more expensive tier.
 
-Who chooses by the prompt pays for one answer; who has seen answers pays for those too.
+A choice by the prompt alone pays for one answer; a choice after seeing answers pays for those too.
 """
 
 from typing import NamedTuple
@@ -16,12 +16,13 @@ Floats = npt.NDArray[np.floating]
 
 POINTS = 21
 TIMES = 1000
-# Of the dearer tier's accuracy, what a cascade has to reach.
+# Share of the dearer tier's accuracy that a cascade has to reach.
 PARITY = 0.95
 
 
 class Pair(NamedTuple):
-    """A cheaper and a dearer tier on the same n prompts: whether each is right, and what each costs, US dollars [n]."""
+    """A cheaper and a dearer tier on the same n prompts: whether each is right, and the cost of each, US dollars
+    [n]."""
 
     weak_right: Floats
     strong_right: Floats
@@ -30,8 +31,8 @@ class Pair(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to choose: how much it expects the dearer tier to be better [n], and how many answers of the cheaper one it
-    has read by then [n]."""
+    """A way to choose: the expected advantage of the dearer tier [n], and the number of the cheaper tier's answers that
+    it has read [n]."""
 
     gain: Floats
     samples: Floats
@@ -48,9 +49,9 @@ class CascadePoint(msgspec.Struct, frozen=True, kw_only=True):
 class CascadeCurve(msgspec.Struct, frozen=True, kw_only=True):
     """One way to choose, with 95% bootstrap intervals.
 
-    `mean_accuracy`: over budgets from the cheaper tier alone to the dearer alone, evenly; `gain`: that of this way less
-    that of the prompt-only one, paired. `parity_cost`: the least mean cost, relative to the dearer tier alone, at which
-    `PARITY` of the dearer tier's accuracy is reached; `parity_gain`: the prompt-only one's less this one's, paired.
+    `mean_accuracy`: over budgets from the cheaper tier alone to the dearer alone, evenly; `gain`: this way's minus the
+    prompt-only way's, paired. `parity_cost`: the least mean cost, relative to the dearer tier alone, that reaches
+    `PARITY` of the dearer tier's accuracy; `parity_gain`: the prompt-only way's minus this one's, paired.
     """
 
     name: str
@@ -68,7 +69,7 @@ class CascadeCurve(msgspec.Struct, frozen=True, kw_only=True):
 def pair_of(
     weak: Outcomes, strong: Outcomes, weak_price: tuple[float, float], strong_price: tuple[float, float]
 ) -> Pair:
-    """Two tiers' aligned outcomes at prices in US dollars per million tokens (input, output)."""
+    """Build a pair from two tiers' aligned outcomes at prices in US dollars per million tokens (input, output)."""
     return Pair(
         weak.correct.astype(np.float64),
         strong.correct.astype(np.float64),
@@ -78,7 +79,7 @@ def pair_of(
 
 
 def cascade_curves(pair: Pair, ways: dict[str, Way], reference: str, seed: int) -> list[CascadeCurve]:
-    """A curve for each of `ways`, by name."""
+    """Return a curve for each of `ways`, by name."""
     n = len(pair.weak_right)
     weights = np.concatenate([np.ones((1, n)), resamples(n, TIMES, seed)])
     measured = {name: _measure(pair, way, weights) for name, way in ways.items()}
@@ -104,7 +105,7 @@ def cascade_curves(pair: Pair, ways: dict[str, Way], reference: str, seed: int) 
 
 
 def _walk(pair: Pair, way: Way, weights: Floats) -> tuple[Floats, Floats]:
-    """Mean cost and accuracy [b, n + 1] as one prompt after another, greatest gain first, goes on to the dearer."""
+    """Return mean cost and accuracy [b, n + 1] as prompts move to the dearer tier one by one, greatest gain first."""
     order = np.argsort(-way.gain, kind="stable")
     w = weights[:, order]
     right = pair.strong_right[order] - pair.weak_right[order]
@@ -118,7 +119,7 @@ def _walk(pair: Pair, way: Way, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def _measure(pair: Pair, way: Way, weights: Floats) -> tuple[Floats, Floats]:
-    """Mean accuracy over budgets, and cost at parity as a share of the dearer tier's, [b] each."""
+    """Return the mean accuracy over budgets, and the cost at parity as a share of the dearer tier's, [b] each."""
     cost, accuracy = _walk(pair, way, weights)
     total = weights.sum(axis=1)
     alone = weights @ pair.strong_cost / total
@@ -127,7 +128,7 @@ def _measure(pair: Pair, way: Way, weights: Floats) -> tuple[Floats, Floats]:
     means, parities = np.empty(len(weights)), np.empty(len(weights))
     for b in range(len(weights)):
         grid = cost[b, 0] + budgets * max(alone[b] - cost[b, 0], 0.0)
-        # Costs need not rise evenly, but they never fall along the walk by more than rounding.
+        # Costs need not rise evenly, but they never fall by more than rounding.
         at = np.clip(np.searchsorted(np.maximum.accumulate(cost[b]), grid + 1e-15, side="right") - 1, 0, None)
         means[b] = accuracy[b, at].mean()
         reached = np.flatnonzero(accuracy[b] >= wanted[b] - 1e-12)

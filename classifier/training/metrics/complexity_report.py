@@ -1,4 +1,4 @@
-"""How well classes are told: agreement of raters, tiers within the accepted range, and a length-only baseline."""
+"""Evaluate complexity classes: agreement of raters, tiers within the accepted range, and a length-only baseline."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +17,8 @@ Float = npt.NDArray[np.floating]
 
 
 class ClassScores(msgspec.Struct, frozen=True, kw_only=True):
-    """`macro_f1` of the likeliest class against the raters' median; the others are of the tier that the default setting
-    chooses: the share `within` the accepted range, SIMPLE prompts at tier 1 and at 1 or 2, EXPERT ones at 3 or 4, and
+    """`macro_f1` of the likeliest class against the raters' median. The others concern the tier chosen by the default
+    setting: the share `within` the accepted range, SIMPLE prompts at tier 1 and at 1 or 2, EXPERT ones at 3 or 4, and
     the share of prompts `by_tier`."""
 
     macro_f1: float
@@ -30,7 +30,7 @@ class ClassScores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComplexityReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`agreement`: share of prompts with several raters on whose class all agree; None without any."""
+    """`agreement`: share of prompts with several raters who all agree on the class; None without any."""
 
     rows: int
     agreement: float | None
@@ -38,7 +38,7 @@ class ComplexityReport(msgspec.Struct, frozen=True, kw_only=True):
     length: ClassScores
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """For a table: measure, model, length alone."""
+        """Return table rows: metric, model, length alone."""
         named = {
             "macro-F1": "macro_f1",
             "tier within the range": "within",
@@ -63,7 +63,7 @@ class _Line(msgspec.Struct):
 
 
 def read_labelled(path: Path) -> list[LabelledPrompt]:
-    """The rows of a file of JSON lines. Raises `TrainingDataError` naming the line."""
+    """Return the rows of a file of JSON lines. Raises `TrainingDataError` naming the line."""
     found = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line.strip():
@@ -79,7 +79,7 @@ def read_labelled(path: Path) -> list[LabelledPrompt]:
 
 
 def measured(rows: Sequence[LabelledPrompt], classes: Float) -> ComplexityReport:
-    """The report for P(class) `classes` [n, 4] of `rows`."""
+    """Return the report for P(class) `classes` [n, 4] of `rows`."""
     rated = [row for row in rows if len(row.classes) > 1]
     agree = [len(set(row.classes)) == 1 for row in rated]
     return ComplexityReport(
@@ -122,7 +122,7 @@ def _macro_f1(truth: npt.NDArray[np.integer], found: npt.NDArray[np.integer]) ->
 
 
 def _by_length(rows: Sequence[LabelledPrompt]) -> Float:
-    """P(class) by the logarithm of the length alone, out of fold."""
+    """Return out-of-fold P(class) by the logarithm of the length alone."""
     from sklearn.linear_model import LogisticRegression
 
     x = np.log1p([[len(row.prompt)] for row in rows])

@@ -1,4 +1,4 @@
-"""Estimates with bootstrap intervals, and what every comparison of versions needs: rows, resamples, tolerance."""
+"""Estimates with bootstrap intervals, and the constants of all comparisons of versions: rows, resamples, tolerance."""
 
 from typing import NamedTuple
 
@@ -8,8 +8,8 @@ import numpy.typing as npt
 Float = npt.NDArray[np.floating]
 
 RESAMPLES = 1000
-MIN_ROWS = 50  # fewer rows give intervals that mean nothing
-ECE_TOLERANCE = 0.03  # beyond a perfect model's band; some hundred rows cannot promise less
+MIN_ROWS = 50  # with fewer rows intervals are meaningless
+ECE_TOLERANCE = 0.03  # beyond a perfect model's band; some hundred rows allow no finer bound
 
 
 class Estimate(NamedTuple):
@@ -21,6 +21,6 @@ class Estimate(NamedTuple):
 
 
 def estimate(value: float, draws: Float) -> Estimate:
-    """`value` with the percentile interval of its bootstrap `draws`."""
+    """Return `value` with the percentile interval of its bootstrap `draws`."""
     low, high = np.quantile(draws, [0.025, 0.975])
     return Estimate(round(value, 6), round(float(low), 6), round(float(high), 6))

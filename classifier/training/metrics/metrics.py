@@ -1,4 +1,5 @@
-"""Measures of probabilities: AUC pooled and within groups, Brier, calibration error with a perfect model's band."""
+"""Metrics of probabilities: AUC pooled and within groups, Brier score, calibration error with a perfect model's
+band."""
 
 from functools import lru_cache
 
@@ -13,14 +14,14 @@ BINS = 10
 
 @lru_cache(16)
 def resamples(n: int, times: int, seed: int) -> npt.NDArray[np.float32]:
-    """Bootstrap weights [times, n]: how often each row is drawn. Read only, because they are remembered."""
+    """Return bootstrap weights [times, n]: how often each row is drawn. Read-only, because the result is cached."""
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=times).astype(np.float32)
     drawn.flags.writeable = False
     return drawn
 
 
 def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of bootstrap draws; NaN draws (no pair to compare) are left out."""
+    """Return the percentile interval of bootstrap draws; NaN draws (no pair to compare) are left out."""
     known = draws[~np.isnan(draws)]
     if not len(known):
         return float("nan"), float("nan")
@@ -29,9 +30,10 @@ def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:
 
 
 def auc(y: Array, p: Array, group: npt.NDArray[np.generic] | None = None, weights: Array | None = None) -> Array:
-    """Share of (right, wrong) pairs that `p` ranks properly, ties half; with `group`, only pairs of one group count.
+    """Return the share of (right, wrong) pairs that `p` ranks correctly, ties half; with `group`, only pairs within a
+    group count.
 
-    `weights` [b, n] gives b bootstrap values; without it the result has one element. NaN where there is no pair.
+    `weights` [b, n] gives b bootstrap values; without it the result has one element. NaN if there is no pair.
     """
     w = np.ones((1, len(y)), np.float32) if weights is None else weights
     won, pairs = np.zeros(len(w)), np.zeros(len(w))
@@ -50,28 +52,29 @@ def auc(y: Array, p: Array, group: npt.NDArray[np.generic] | None = None, weight
 
 
 def brier(y: Array, p: Array) -> float:
-    """Mean squared error of the probability."""
+    """Return the mean squared error of the probability."""
     return float(np.mean((p - y) ** 2))
 
 
 def calibration_error(y: Array, p: Array) -> float:
-    """Expected calibration error over ten bins of equal size."""
+    """Return the expected calibration error over ten bins of equal size."""
     bins = np.array_split(np.argsort(p, kind="stable"), BINS)
     return float(sum(abs(y[b].sum() - p[b].sum()) for b in bins if len(b)) / len(y))
 
 
 def calibration_band(p: Array, seed: int, times: int = 500) -> float:
-    """95th percentile of the calibration error that a perfect model with these probabilities would show (RT-06)."""
+    """Return the 95th percentile of the calibration error of a perfect model with these probabilities (RT-06)."""
     p = np.sort(p)
     drawn = np.random.default_rng(seed).random((times, len(p)), dtype=np.float32) < p
-    # The bins of `calibration_error`: as equal as can be, the longer ones first.
+    # The bins of `calibration_error`: as equal as possible, the longer ones first.
     starts = np.cumsum([0, *(len(b) for b in np.array_split(p, min(BINS, len(p)))[:-1])])
     missed = np.add.reduceat(drawn, starts, axis=1, dtype=np.float64) - np.add.reduceat(p, starts)
     return float(np.quantile(np.abs(missed).sum(axis=1) / len(p), 0.95))
 
 
 def calibration_slope(y: Array, p: Array) -> float:
-    """Slope of a logistic fit of the outcome on the predicted logit; 1 is right, below 1 is too sure."""
+    """Return the slope of a logistic fit of the outcome on the predicted logit; 1 is calibrated, below 1 is
+    overconfident."""
     logit = np.log(p / (1 - p)).astype(np.float64)
     coef, _ = fit_logistic(logit[:, None], y.astype(np.float64), np.ones(len(y)), c=1e6)
     return float(coef[0])

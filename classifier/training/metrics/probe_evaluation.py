@@ -1,4 +1,4 @@
-"""What evidence adds to the prompt's probability, on prompts that no judge was fitted on: AUC, cascades, lengths."""
+"""Evaluate what evidence adds to the prompt's probability, out of fold: AUC, cascades, answer lengths."""
 
 import msgspec
 import numpy as np
@@ -28,11 +28,10 @@ EVIDENCE, AGREEMENT, SHUFFLED = "p and evidence", "p, evidence and agreement", "
 
 
 class WayScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How well one way to judge tells good answers from bad ones; intervals are 95% bootstrap intervals.
+    """How well one way to judge separates good from bad answers; intervals are 95% bootstrap intervals.
 
     `auc_in_task` counts pairs of prompts of one task only, `auc_in_level` of one task and level; `more_in_task` and
-    `more_in_level`: how much that is above `p alone`, paired. `ece_band`: the most that a perfect model would
-    show.
+    `more_in_level`: the gain over `p alone`, paired. `ece_band`: the upper bound for a perfect model.
     """
 
     way: str
@@ -63,7 +62,7 @@ class TierScores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cascade(msgspec.Struct, frozen=True, kw_only=True):
-    """Two tiers' ways of sharing the prompts; accuracies and mean costs of each tier alone."""
+    """Cascades of two tiers by each way; accuracy and mean cost of each tier alone."""
 
     weak: int
     strong: int
@@ -77,7 +76,7 @@ class Cascade(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LengthScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the predicted answer lengths of one tier are off, in tokens, beside always predicting the mean."""
+    """Error of the predicted answer lengths of one tier, in tokens, compared with predicting the mean."""
 
     tier: int
     rows: int
@@ -88,7 +87,7 @@ class LengthScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything measured on one folder of outcomes, by `OUTER_FOLDS`-fold cross-validation over prompts."""
+    """All metrics of one folder of outcomes, by `OUTER_FOLDS`-fold cross-validation over prompts."""
 
     catalog: str
     classifier_version: str
@@ -101,7 +100,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], seed: int) -> ProbeReport:
-    """Measure every tier, for both labels where the strongest tier was asked, and every pair."""
+    """Evaluate every tier, for both labels if the strongest tier was asked, and every pair."""
     common = folder.load_common()
     labels: list[Label] = ["correct", "no_worse"] if strongest in common else ["correct"]
     tiers, cascades = [], []
@@ -139,13 +138,13 @@ def evaluate_outcomes(folder: OutcomeFolder, strongest: int, in_use: list[int], 
 
 
 def _unseen_by_way(outcomes: Outcomes, examples: Examples, seed: int) -> dict[str, Floats]:
-    """Logits [n, judged] by every way, each row's by what was fitted without its fold."""
+    """Return out-of-fold logits [n, judged] of every way."""
     n = len(outcomes)
     known = np.flatnonzero(~np.isnan(outcomes.agreement))
     once = examples.take(np.arange(n))
     shuffled = once._replace(evidence=np.random.default_rng(seed).permutation(once.evidence))
     unseen: dict[str, Floats] = {
-        # As it is served: a bias of its own in each fold would only disturb its order.
+        # As served: a separate bias in each fold would only disturb the order.
         ALONE: once.prompt,
         FITTED: unseen_logits(once._replace(evidence=outcomes.features), seed),
         SHUFFLED: unseen_logits(shuffled, seed),
@@ -159,7 +158,8 @@ def _unseen_by_way(outcomes: Outcomes, examples: Examples, seed: int) -> dict[st
 
 
 def way_scores(y: Floats, logits: dict[str, Floats], task: Ints, level: Ints, seed: int) -> list[WayScore]:
-    """The scores of all ways by their `logits` [n] of labels `y` [n], beside `ALONE`; `task`, `level` group pairs."""
+    """Return the scores of all ways by their `logits` [n] for labels `y` [n], relative to `ALONE`; `task`, `level`
+    group pairs."""
     n = len(y)
     weights = np.concatenate([np.ones((1, n), np.float32), resamples(n, TIMES, seed)])
     groups = {"": None, "task": task, "level": task * LEVELS + level}
@@ -248,7 +248,7 @@ def _lengths(common: dict[int, Outcomes], encoder: str, seed: int) -> list[Lengt
 
 
 def _accuracies(outcomes: Outcomes, groups: list[str]) -> dict[str, tuple[int, int]]:
-    """Right answers and questions by task."""
+    """Return correct answers and questions by task."""
     found: dict[str, tuple[int, int]] = {}
     for number, name in enumerate(groups):
         member = outcomes.group == number

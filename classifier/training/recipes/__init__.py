@@ -1,1 +1,1 @@
-"""Whole trainings, from rows to an artefact."""
+"""Training recipes, from rows to an artefact."""

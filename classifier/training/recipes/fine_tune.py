@@ -1,4 +1,4 @@
-"""Fine-tuning a transformer end to end: one linear layer over the pooled state for all outcomes at once."""
+"""Fine-tune a transformer end to end: one linear layer over the pooled state for all outcomes."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ DROPOUT = 0.1
 
 class FineTuneSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`learning_rate` of the checkpoint's own parameters, `head_learning_rate` of the new layer; at most `epochs`
-    passes over the training rows in batches of `tokens_per_step` tokens; the valid loss is taken `measurements` times
-    an epoch."""
+    passes over the training rows in batches of `tokens_per_step` tokens; the valid loss is measured `measurements`
+    times per epoch."""
 
     learning_rate: float = 5e-5
     head_learning_rate: float = 1e-3
@@ -37,8 +37,7 @@ class FineTuneSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """n texts with `labels` float32 [n, heads] in [0, 1], soft ones allowed, NaN where an outcome was not observed;
-    `weights` float32 [n]."""
+    """n texts with `labels` float32 [n, heads] in [0, 1], soft ones allowed, NaN unobserved; `weights` float32 [n]."""
 
     texts: Sequence[str]
     labels: Float
@@ -53,7 +52,7 @@ class LabelledTexts:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """The transformer is trained in place; `head_weight` [hidden, heads] and `head_bias` [heads] belong on its pooled
+    """The transformer is trained in place; `head_weight` [hidden, heads] and `head_bias` [heads] apply to its pooled
     states. `progress` has the valid losses."""
 
     transformer: PooledTransformer
@@ -63,13 +62,13 @@ class FineTuned:
 
 
 class OutcomeNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Checkpoint → dropout → linear layer. A head starts at the rate of its outcome, so that the first steps do not
-    spend themselves on that."""
+    """Checkpoint → dropout → linear layer. A head's bias starts at the logit of its outcome's rate, so that no steps
+    are spent on learning it."""
 
     def __init__(self, transformer: PooledTransformer, rates: Float) -> None:
         super().__init__()
         self.body = transformer.model
-        self.transformer = [transformer]  # in a list: no submodule, its parameters are `body`'s
+        self.transformer = [transformer]  # in a list, so that it is no submodule: its parameters are `body`'s
         self.dropout = torch.nn.Dropout(DROPOUT)
         self.head = torch.nn.Linear(transformer.hidden, len(rates))
         with torch.no_grad():
@@ -77,12 +76,13 @@ class OutcomeNetwork(torch.nn.Module):  # type: ignore[misc]  # torch is untyped
             self.head.bias.copy_(torch.from_numpy(np.log(rates / (1 - rates)).astype(np.float32)))
 
     def forward(self, rows: Sequence[Sequence[int]]) -> Any:
-        """Logits [n, heads] of rows of token ids."""
+        """Return logits [n, heads] of rows of token ids."""
         return self.head(self.dropout(self.transformer[0].pooled(rows)))
 
 
 def masked_loss(logits: Any, labels: Any, weights: Any) -> Any:
-    """Weighted mean cross-entropy over the observed outcomes; `labels` [n, heads] NaN elsewhere, `weights` [n]."""
+    """Return the weighted mean cross-entropy over the observed outcomes; `labels` [n, heads] NaN elsewhere, `weights`
+    [n]."""
     seen = ~torch.isnan(labels)
     every = binary_cross_entropy_with_logits(logits, torch.nan_to_num(labels), reduction="none")
     share = seen * weights[:, None]
@@ -98,9 +98,9 @@ def fine_tune(
     work: Path | None = None,
     report: Callable[[Progress, int], None] = lambda progress, steps: None,
 ) -> FineTuned:
-    """Train `transformer` and new heads on `train`, stopped early by the log loss on `valid`; deterministic on one
-    machine. `work` keeps the state, so that the same call goes on where it was interrupted; `report` gets (progress,
-    steps at most).
+    """Train `transformer` and new heads on `train`, with early stopping by the log loss on `valid`; deterministic on
+    one machine. `work` keeps the state, so that the same call resumes after an interruption; `report` gets (progress,
+    maximum steps).
 
     Raises `TrainingDataError` if either has no observed label.
     """
@@ -144,7 +144,7 @@ def fine_tune(
 def valid_loss(
     network: OutcomeNetwork, rows: Sequence[Sequence[int]], part: LabelledTexts, settings: FineTuneSettings
 ) -> float:
-    """`masked_loss` over all rows, nats per observed outcome."""
+    """Return `masked_loss` over all rows, nats per observed outcome."""
     logits = torch.zeros(len(rows), part.labels.shape[1])
     for batch in batches_by_length([len(row) for row in rows], settings.tokens_per_step):
         logits[batch] = network([rows[i] for i in batch])

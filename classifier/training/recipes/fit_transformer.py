@@ -1,4 +1,4 @@
-"""From a checkpoint on disk to the encoder of an artefact: fine-tuned, projected, and kept in the registry."""
+"""From a checkpoint on disk to the encoder of an artefact: fine-tuned, projected, and stored in the registry."""
 
 import hashlib
 import re
@@ -22,13 +22,13 @@ from classifier.training.recipes.training_loop import Progress
 Float = npt.NDArray[np.float32]
 Report = Callable[[Progress, int], None]
 
-# Directions of the pooled state that are kept; beyond them lies what fine-tuning did not use.
+# The kept directions of the pooled state; fine-tuning does not use the others.
 EMBEDDING_DIM = 96
 
 
 def labelled_texts(rows: Sequence[OutcomeRow], models: Sequence[str]) -> LabelledTexts:
-    """The turns of `rows` as serving cuts them; labels are the outcomes in the order of `HEADS`, then whether each of
-    `models` (none of which is a tier) was right: more tasks for the same text."""
+    """Return the turns of `rows` as serving cuts them. Labels are the outcomes in the order of `HEADS`, then whether
+    each of `models` (none of which is a tier) was right: more tasks for the same text."""
     scores = np.array([[row.outcomes.get(model, np.nan) for model in models] for row in rows], np.float32)
     others = np.where(np.isnan(scores), np.nan, scores >= RIGHT).reshape(len(rows), len(models))
     labels = np.hstack([outcome_labels(tier_scores(list(rows))), others]).astype(np.float32)
@@ -38,7 +38,7 @@ def labelled_texts(rows: Sequence[OutcomeRow], models: Sequence[str]) -> Labelle
 
 
 def other_models(rows: Sequence[OutcomeRow]) -> list[str]:
-    """Models with outcomes in `rows` that stand for no tier, by name."""
+    """Return models with outcomes in `rows` that represent no tier, by name."""
     tiers = {model for models in TIER_MODELS.values() for model in models}
     return sorted({model for row in rows for model in row.outcomes} - tiers)
 
@@ -54,7 +54,7 @@ def fit_transformer(
     work: Path | None = None,
     report: Report = lambda progress, steps: None,
 ) -> TransformerEncoder:
-    """Fine-tune the checkpoint on `train`, stopped early on `valid`, and keep the result in `registry` by its hash.
+    """Fine-tune the checkpoint on `train`, stop early by `valid`, and store the result in `registry` by its hash.
 
     The embedding is the pooled state, centred and projected onto its `dim` principal directions on `train`. Raises
     `CheckpointError` for a checkpoint that cannot be read, `TrainingDataError` without outcomes.
@@ -77,8 +77,8 @@ def fit_transformer(
 
 
 def principal_directions(states: Float, dim: int) -> tuple[Float, Float]:
-    """(mean [hidden], projection [hidden, at most dim]) of `states` [n, hidden]; signs fixed, so that equal states give
-    equal projections."""
+    """Return (mean [hidden], projection [hidden, at most dim]) of `states` [n, hidden]; signs are fixed, so that equal
+    states give equal projections."""
     mean = states.mean(axis=0)
     centred = (states - mean).astype(np.float64)
     _, vectors = np.linalg.eigh(centred.T @ centred)
@@ -91,8 +91,8 @@ _FOLDS = 5
 
 
 def unseen_by_fine_tuning(rows: Sequence[OutcomeRow]) -> npt.NDArray[np.bool_]:
-    """The fifth of the training rows that fine-tuning leaves out [n]: the layers above learn on it what the encoder's
-    opinion is worth on prompts that it has not seen. Questions about one passage stay together."""
+    """Return a mask [n] of the fifth of the training rows that fine-tuning leaves out: the layers above learn on it how
+    far to trust the encoder's logits on new prompts. Questions about one passage stay together."""
     starts = [re.sub(r"\W+", " ", row.prompt.lower())[:300] for row in rows]
     return np.array(
         [hashlib.blake2b(s.encode(errors="replace"), digest_size=4).digest()[0] % _FOLDS == 0 for s in starts]

@@ -1,4 +1,5 @@
-"""A small DistilBERT from nothing: a WordPiece vocabulary and masked-language modelling on the training prompts."""
+"""Train a small DistilBERT from scratch: a WordPiece vocabulary and masked-language modelling on the training
+prompts."""
 
 import hashlib
 import tempfile
@@ -29,7 +30,7 @@ VALID_SHARE = 0.05
 
 
 class PretrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of the model and how long it learns; `vocabulary` counts special tokens."""
+    """The shape of the model and the length of training; `vocabulary` counts special tokens."""
 
     layers: int = 4
     hidden: int = 256
@@ -50,8 +51,8 @@ def pretrain(
     work: Path | None = None,
     report: Callable[[Progress, int], None] = lambda progress, steps: None,
 ) -> Path:
-    """Train on `texts` (one in twenty is kept for the valid loss) and write `output`/: config.json, model.safetensors,
-    tokenizer.json. `work` keeps the state, so that the same call goes on where it was interrupted.
+    """Train on `texts` (one in twenty is held out for the valid loss) and write `output`/: config.json,
+    model.safetensors, tokenizer.json. `work` keeps the state, so that the same call resumes after an interruption.
 
     Raises `TrainingDataError` for too few texts or an `output` that exists.
     """
@@ -80,7 +81,8 @@ def pretrain(
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """A lower-case WordPiece tokeniser (Wu et al., 2016) with single digits, BERT's special tokens and template."""
+    """Train a lower-case WordPiece tokeniser (Wu et al., 2016) with single digits, BERT's special tokens and
+    template."""
     tokenizer = Tokenizer(WordPiece(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -97,8 +99,8 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
 
 
 class MaskedLanguageModelling:
-    """Batches, masks and loss. Logits are computed at masked places only: with a vocabulary of thousands they cost as
-    much as the body."""
+    """Batches, masks and loss. Logits are computed at masked positions only: with a vocabulary of thousands they cost
+    as much as the body."""
 
     def __init__(self, model: Any, body: PooledTransformer, texts: Sequence[str], settings: PretrainSettings) -> None:
         self.model, self.body, self.settings = model, body, settings
@@ -134,7 +136,7 @@ class MaskedLanguageModelling:
         )
 
     def loss(self, rows: Sequence[Sequence[int]], seed: Sequence[int]) -> Any:
-        """Mean cross-entropy at the masked places of `rows`, nats."""
+        """Return the mean cross-entropy at the masked positions of `rows`, nats."""
         rows = sorted(rows, key=len)
         truth = np.concatenate([np.asarray(row) for row in rows])
         given, places = self._masked(truth, np.random.default_rng(list(seed)))
@@ -146,7 +148,7 @@ class MaskedLanguageModelling:
         return cross_entropy(logits, torch.from_numpy(truth[places]))
 
     def valid_loss(self) -> float:
-        """The same on texts that train nothing, always with the same masks."""
+        """Return the loss on held-out texts, always with the same masks."""
         total = places = 0.0
         for number, batch in enumerate(
             batches_by_length([len(row) for row in self.valid], self.settings.tokens_per_step)
@@ -158,7 +160,7 @@ class MaskedLanguageModelling:
         return total / places
 
     def _masked(self, truth: Any, rng: np.random.Generator) -> tuple[Any, Any]:
-        """(what the model is shown, places whose token it has to say); at least one place."""
+        """Return (the masked input, the positions to predict); at least one position."""
         ordinary = ~np.isin(truth, self._special)
         chosen = ordinary & (rng.random(len(truth)) < MASKED_SHARE)
         if not chosen.any():
@@ -171,7 +173,7 @@ class MaskedLanguageModelling:
 
 
 def _write(output: Path, model: Any, tokenizer: Tokenizer) -> None:
-    """The checkpoint, whole or not at all."""
+    """Write the checkpoint atomically."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".incoming-") as folder:
         save_checkpoint(Path(folder) / output.name, model, tokenizer)
@@ -179,6 +181,6 @@ def _write(output: Path, model: Any, tokenizer: Tokenizer) -> None:
 
 
 def save_checkpoint(folder: Path, model: Any, tokenizer: Tokenizer) -> None:
-    """`model` and `tokenizer` as config.json, model.safetensors and tokenizer.json in `folder`."""
+    """Save `model` and `tokenizer` as config.json, model.safetensors and tokenizer.json in `folder`."""
     model.save_pretrained(folder)
     tokenizer.save(str(folder / TOKENIZER))

@@ -1,4 +1,4 @@
-"""Training an artefact over the hidden states of a model: a layer on the states, then heads and memory."""
+"""Train an artefact over the hidden states of a model: a layer on the states, then heads and memory."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from classifier.training.fitting.teacher import HiddenStates
 
 NAME = "hidden"
-LAYER = 15  # of SmolLM2's 30: the middle knows most about difficulty
+LAYER = 15  # of SmolLM2's 30: the middle layers predict difficulty best
 COMPUTE: Compute = "int4-int8"
 EMBEDDING_DIM = 96
 
 
 class ReadLayer(NamedTuple):
-    """Which hidden states to train on: a model, as `resolve_model_path` takes it, and after how many of its layers."""
+    """The hidden states to train on: a model, as for `resolve_model_path`, and the number of its layers."""
 
     model: str
     layer: int = LAYER
 
 
 def parse_read_layer(text: str, default_model: Callable[[], str]) -> ReadLayer:
-    """`hidden[:MODEL[:LAYER]]`. Raises `ValueError` for anything else."""
+    """Parse `hidden[:MODEL[:LAYER]]`. Raises `ValueError` for anything else."""
     name, _, rest = text.partition(":")
     model, colon, last = rest.rpartition(":")
     layer = LAYER
@@ -53,33 +53,33 @@ def parse_read_layer(text: str, default_model: Callable[[], str]) -> ReadLayer:
 
 
 class StoredStates:
-    """A `StateSource` for training: the states of the teacher, computed once and kept in the user's cache."""
+    """A `StateSource` for training: the teacher's states, computed once and kept in the user's cache."""
 
     def __init__(self, teacher: "HiddenStates") -> None:
         self._teacher = teacher
 
     def warm(self) -> None:
-        """The teacher is loaded when a state is missing."""
+        """Do nothing: the teacher is loaded when a state is missing."""
 
     def submit(self, turn: str) -> "Future[Float]":
-        """The state of one turn, at once."""
+        """Return the state of one turn, computed synchronously."""
         done: Future[Float] = Future()
         done.set_result(self.states([turn])[0])
         return done
 
     def states(self, turns: Sequence[str]) -> Float:
-        """The states float32 [turns, hidden], rounded to float16 as they are kept."""
+        """Return the states float32 [turns, hidden], rounded to float16 as in the cache."""
         return self._teacher(turns)
 
 
 def stored_states(read: ReadLayer, progress: Progress = lambda stage, share: None) -> tuple[StateSpec, StateSource]:
-    """Which states those are, and who has them. Raises `ModelFileError` if the model is not on this machine."""
+    """Return the spec of those states and their source. Raises `ModelFileError` if the model is not on this machine."""
     # Imports the inference core, and torch with it.
     from classifier.encoders.local_hidden_states import state_spec, user_cache
     from classifier.training.fitting.teacher import MAX_TOKENS, HiddenStates
 
     spec = state_spec(read.model, read.layer, COMPUTE, MAX_TOKENS)
-    # By content: files of one name are not one model.
+    # By content: files with the same name can differ.
     folder = user_cache() / "teacher" / spec.fingerprint
     return spec, StoredStates(HiddenStates(read.model, folder, read.layer, progress))
 
@@ -96,7 +96,7 @@ def train_over_hidden_states(
 ) -> Candidate:
     """Train on the rows' own splits and write `root/<version>/`.
 
-    `states`: whose states to train on, by default `stored_states` of `read`. Raises `ModelFileError` if the model is
+    `states`: the source of the states, by default `stored_states` of `read`. Raises `ModelFileError` if the model is
     not on this machine, `TrainingDataError` if a split is empty.
     """
     parts, groups = rows_by_split(rows), domains_of(rows)
@@ -114,7 +114,7 @@ def train_over_hidden_states(
     encoder = HiddenStateEncoder(spec, fitted.above, source)
     progress("encoding", 0.7)
     encoded = {name: encode_split(encoder, members, prompts[name], groups) for name, members in parts.items()}
-    # Encoded as new prompts are: by layers that did not see them.
+    # Cross-fitted encodings, like those of new prompts.
     encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.logits).stored()
     return train_over_encoder(
         encoder, encoded["train"], encoded["valid"], root, rows=rows, seed=seed, progress=progress

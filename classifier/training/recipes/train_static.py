@@ -1,4 +1,4 @@
-"""Training an artefact from known outcomes, encoder to manifest; the same rows give the same artefact."""
+"""Train an artefact from known outcomes, encoder to manifest; the same rows give the same artefact."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -41,12 +41,12 @@ MAX_TERMS = 65536
 
 
 class Teacher(Protocol):
-    """A larger model to learn from. `name` goes into the manifest."""
+    """A larger model to distil from. `name` goes into the manifest."""
 
     name: str
 
     def __call__(self, prompts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Vectors [n, any] of these prompts, NaN for those that were not asked."""
+        """Return vectors [n, any] of these prompts, NaN for those without one."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def train(
 ) -> Candidate:
     """Train on the rows' own splits and write `root/<version>/`.
 
-    `teacher` gives the vectors that the encoder is distilled from, `dim`, `max_terms` and `rounds` (of boosting) its
-    size. Raises `TrainingDataError` if a split is empty.
+    `teacher` gives the vectors that the encoder is distilled from; `dim`, `max_terms` and `rounds` (of boosting) set
+    its size. Raises `TrainingDataError` if a split is empty.
     """
     parts, groups = rows_by_split(rows), domains_of(rows)
     progress("reading the prompts", 0.0)
@@ -93,7 +93,7 @@ def train(
     encoder = fitted.encoder
     progress("encoding", 0.5)
     encoded = {split: encode_split(encoder, members, prompts[split], groups) for split, members in parts.items()}
-    # Encoded as new prompts are: by encoders that did not see them.
+    # Cross-fitted encodings, like those of new prompts.
     encoded["train"] = replace(encoded["train"], embedding=fitted.embedding, word_logits=fitted.word_logits).stored()
     return train_over_encoder(
         encoder,
@@ -119,11 +119,11 @@ def train_over_encoder(
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
 ) -> Candidate:
-    """The artefact `root/<version>/` over a frozen `encoder`: heads and memory of the rows `fitting`, calibrated on
-    `valid`.
+    """Write the artefact `root/<version>/` over a frozen `encoder`: heads and memory of the rows `fitting`, calibrated
+    on `valid`.
 
-    `rows` are those whose hash the manifest keeps, `described` is what it says of the encoder besides, and `counts`
-    what else it counts.
+    `rows` are hashed for the manifest; `described` is the manifest's further description of the encoder, and `counts`
+    its further counts.
     """
     progress("fitting the heads", 0.85)
     base = fitting.joined(valid)
@@ -139,7 +139,7 @@ def train_over_encoder(
 
 
 def rows_by_split(rows: Sequence[OutcomeRow]) -> dict[str, list[OutcomeRow]]:
-    """The rows that train and those that calibrate. Raises `TrainingDataError` if there are none of either."""
+    """Return the training and the calibration rows. Raises `TrainingDataError` if either is empty."""
     parts = {split: [row for row in rows if row.split == split] for split in ("train", "valid")}
     for split, members in parts.items():
         if not members:
@@ -148,12 +148,13 @@ def rows_by_split(rows: Sequence[OutcomeRow]) -> dict[str, list[OutcomeRow]]:
 
 
 def domains_of(rows: Sequence[OutcomeRow]) -> list[str]:
-    """The domains of `rows`, in the order of the numbers that encoded rows have for them."""
+    """Return the domains of `rows`, in the order of their numbers in encoded rows."""
     return sorted({row.domain for row in rows})
 
 
 def hidden_states(model: str, progress: Progress = lambda stage, share: None) -> Teacher | None:
-    """The teacher that the model of that name is, none for "". Raises `ModelFileError` if there is no such model."""
+    """Return the teacher that is the model of that name, None for "". Raises `ModelFileError` if there is no such
+    model."""
     if not model:
         return None
     from classifier.training.fitting.teacher import HiddenStates  # imports the inference core
@@ -162,18 +163,18 @@ def hidden_states(model: str, progress: Progress = lambda stage, share: None) ->
 
 
 def passage_fold(prompt: str) -> int:
-    """Which fold of the cross-fitting a prompt is in; questions about the same passage are in the same one."""
+    """Return the cross-fitting fold of a prompt; questions about the same passage share it."""
     return passage_digest(prompt)[0] % FOLDS
 
 
 def passage_digest(prompt: str) -> bytes:
-    """Four bytes that questions about the same passage share, by their first 300 normalised characters."""
+    """Return four bytes that questions about the same passage share, by their first 300 normalised characters."""
     start = " ".join(tokenise(prompt[:600]))[:300]
     return hashlib.blake2b(start.encode(), digest_size=4).digest()
 
 
 def artefact_version(model: Tensors, base: Tensors) -> str:
-    """A name that follows from the content."""
+    """Return a name derived from the content."""
     digest = hashlib.sha256(save(dict(sorted(model.items()))) + save(dict(sorted(base.items()))))
     return f"v{SCHEMA_VERSION}-{digest.hexdigest()[:12]}"
 
@@ -181,7 +182,7 @@ def artefact_version(model: Tensors, base: Tensors) -> str:
 def encode_split(
     encoder: Encoder, rows: Sequence[OutcomeRow], prompts: Sequence[RoutingInput], groups: Sequence[str]
 ) -> EncodedRows:
-    """`rows` as the encoder sees them, with their labels; `groups` numbers the domains."""
+    """Encode `rows`, with their labels; `groups` numbers the domains."""
     number = {name: i for i, name in enumerate(groups)}
     return encode_rows(
         encoder,
@@ -195,7 +196,7 @@ def encode_split(
 def first_manifest(
     encoder: StoredEncoder, tensors: Tensors, base: EncodedRows, rows: Sequence[OutcomeRow], seed: int
 ) -> Manifest:
-    """The manifest of a first version that `rows` trained: everything but the files."""
+    """Return the manifest of a first version trained on `rows`: everything but the files."""
     models = models_of(rows)
     observed = {f"train_{h}": int(n) for h, n in zip(HEADS, (~np.isnan(base.labels[~base.held])).sum(0), strict=True)}
     return Manifest(

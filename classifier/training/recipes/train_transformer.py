@@ -1,4 +1,4 @@
-"""Training an artefact over a checkpoint on disk: fine-tuned end to end, then heads and memory above it."""
+"""Train an artefact over a checkpoint on disk: fine-tuned end to end, then heads and memory above it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from classifier.training.recipes.train_static import (
 )
 from classifier.training.recipes.training_loop import Progress as Descent
 
-# Under the registry, until the artefact is written: what an interrupted fine-tuning goes on with.
+# In the registry, until the artefact is written: the state from which fine-tuning resumes.
 WORK = ".fine-tuning"
 
 
@@ -32,11 +32,11 @@ def train_over_checkpoint(
     seed: int = 0,
     progress: Progress = lambda stage, share: None,
 ) -> Candidate:
-    """Train on the rows' own splits and write `root/<version>/`, with the fine-tuned checkpoint beside it.
+    """Train on the rows' own splits and write `root/<version>/`, with the fine-tuned checkpoint next to it.
 
-    Four fifths of the train split fine-tune; heads and memory are fitted on the fifth that fine-tuning did not see, so
-    that they learn what the encoder is worth on new prompts; the valid split stops fine-tuning early and calibrates.
-    An interrupted run goes on where it was.
+    Four fifths of the train split fine-tune; heads and memory are fitted on the remaining fifth, so that they learn how
+    far to trust the encoder on new prompts; the valid split stops fine-tuning early and calibrates. An interrupted run
+    resumes.
 
     Raises `CheckpointError` for a checkpoint that cannot be read, `TrainingDataError` if a part has no rows.
     """

@@ -1,4 +1,4 @@
-"""Gradient descent that can be stopped and gone on with: AdamW, warm-up and decay, early stopping, state on disk."""
+"""A resumable training loop: AdamW, warm-up and decay, early stopping, state on disk."""
 
 import json
 import math
@@ -16,9 +16,9 @@ _TENSORS = "state.safetensors"
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """How to descend. `steps` of AdamW (Loshchilov and Hutter, 2019); the rate rises over `warmup` of them and falls
-    linearly to 0. `measure_every` steps the valid loss is taken; after `patience` measurements without a better one
-    training stops. The best parameters are kept."""
+    """The optimisation schedule: `steps` of AdamW (Loshchilov and Hutter, 2019); the rate rises over `warmup` of them
+    and falls linearly to 0. The valid loss is measured every `measure_every` steps; after `patience` measurements
+    without a better one training stops. The best parameters are kept."""
 
     steps: int
     measure_every: int
@@ -30,7 +30,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """Where a run stands. `losses`: valid loss of every measurement, as (step, loss)."""
+    """The state of a run. `losses`: valid loss of every measurement, as (step, loss)."""
 
     key: str
     step: int = 0
@@ -42,10 +42,10 @@ class Progress(msgspec.Struct, kw_only=True):
 
 
 class ResumableLoop:
-    """Trains `module` by `loss_of(step)`. Dropout is seeded per step, so that a run that was interrupted and gone on
-    with gives what an uninterrupted one gives.
+    """Trains `module` by `loss_of(step)`. Dropout is seeded per step, so that a resumed run gives the same result as an
+    uninterrupted one.
 
-    `work`: folder for the state, or None. `key` says what is trained on what; a state with another key is not used.
+    `work`: folder for the state, or None. `key` identifies model and data; a state with another key is ignored.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class ResumableLoop:
         key: str,
         work: Path | None = None,
     ) -> None:
-        """`groups`: (prefixes of parameter names, peak learning rate); a parameter belongs to the first that fits."""
+        """`groups`: (prefixes of parameter names, peak learning rate); a parameter belongs to the first matching
+        group."""
         self.module, self.schedule, self.work = module, schedule, work
         self.state = Progress(key=key)
         self._names = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -82,7 +83,7 @@ class ResumableLoop:
         measure: Callable[[], float],
         report: Callable[[Progress], None] = lambda progress: None,
     ) -> Progress:
-        """Train to the end or until stopped early, leave the best parameters in the module, in evaluation mode."""
+        """Train to the end or until stopped early; leave the best parameters in the module, in evaluation mode."""
         schedule, state, saved = self.schedule, self.state, time.monotonic()
         while state.step < schedule.steps and not state.stopped:
             self._step(loss_of)
@@ -133,7 +134,7 @@ class ResumableLoop:
         for name, parameter in self._names.items():
             for moment, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"{moment}.{name}"] = torch.as_tensor(value).detach().clone().contiguous()
-        # The progress lies in the header of the same file: the two can never be of different moments.
+        # The progress is in the header of the same file, so the two are always consistent.
         metadata = {"state": msgspec.json.encode(self.state).decode()}
         part = self.work / f".{_TENSORS}"
         save_file(tensors, part, metadata=metadata)
@@ -170,7 +171,7 @@ def _rate(step: int, schedule: Schedule) -> float:
 
 
 def _saved_state(path: Path) -> Progress | None:
-    """The state in the header of a safetensors file (8 bytes of length, then JSON), or None."""
+    """Return the state in the header of a safetensors file (8 bytes of length, then JSON), or None."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))

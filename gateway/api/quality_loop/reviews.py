@@ -19,8 +19,7 @@ from quality.records.record import Record
 from quality.store.database import MOST_INTEGER
 from quality.store.listings import VERIFICATIONS
 from quality.store.pages import Page, PageError
-from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken
-from quality.verification.review_queue import reviewable
+from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken, reviewable
 
 ReviewVerdict = Literal["no_worse", "tie", "worse"]
 _SCORES: dict[ReviewVerdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}

@@ -1,4 +1,5 @@
-"""Decisions without any outcomes: the sources' examples go where the sources say, and better than by length alone."""
+"""Decisions without any outcomes: the examples of the specification go to the expected tiers, and better than by length
+alone."""
 
 from itertools import pairwise
 from pathlib import Path

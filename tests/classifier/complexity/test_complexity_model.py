@@ -1,4 +1,4 @@
-"""The complexity model: probabilities for any text, cuts in order, and the file that holds it."""
+"""The complexity model: probabilities for any text, ordered cuts, and the saved file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Cells and heads from a catalogue's own labels: exact as formulas, better than the rate."""
+"""Cells and heads from a catalogue's own labels: exact formulas, and better than the rate."""
 
 import numpy as np
 import numpy.typing as npt
@@ -44,14 +44,14 @@ def p_ok(known: Labels, *, classes: tuple[float, ...] = SIMPLE, key: int = 0, co
     return [float(p) for p in found.p_ok]
 
 
-def test_a_cell_counts_its_labels_beside_those_that_its_parent_stands_for() -> None:
+def test_a_cell_adds_its_labels_to_the_pseudo_counts_of_its_parent() -> None:
     """p = (n0 p_parent + good) / (n0 + n), for the one class that all labels are of."""
     residual = np.array([[1.0], [1.0], [0.0]], np.float32) - 0.5
     shift, _ = group_shifts(np.zeros(3, np.int32), 1, residual, np.ones((3, 1), np.float32), 5.0)
     assert 0.5 + shift[0, 0] == pytest.approx((5 * 0.5 + 2) / (5 + 3))
 
 
-def test_what_the_other_labels_say_is_what_a_fit_without_the_label_says() -> None:
+def test_the_leave_one_out_prediction_equals_a_fit_without_the_label() -> None:
     rng = np.random.default_rng(1)
     classes = rng.dirichlet(np.ones(4), 12).astype(np.float32)
     residual = rng.normal(size=(12, 2)).astype(np.float32)
@@ -99,7 +99,7 @@ def test_a_key_without_labels_has_the_catalogues_and_another_key_its_own() -> No
     assert bad < 0.35 < other < 0.75 < good
 
 
-def test_system_prompts_of_a_key_are_told_apart() -> None:
+def test_system_prompts_of_a_key_have_separate_cells() -> None:
     known = labels([[0.0, 1.0]] * 15 + [[1.0, 1.0]] * 15, context=[0] * 15 + [1] * 15)
     assert p_ok(known, context=0)[0] < p_ok(known, context=-1)[0] < p_ok(known, context=1)[0]
 
@@ -117,7 +117,7 @@ def test_counts_say_how_many_labels_are_behind_an_estimate() -> None:
     assert (found.labels_of(3), found.labels_of(0), found.labels_of(9)) == (7, 0, 0)
 
 
-def test_a_head_tells_two_kinds_of_a_keys_prompts_apart_that_are_of_one_class() -> None:
+def test_a_head_separates_two_kinds_of_prompts_of_one_class() -> None:
     rng = np.random.default_rng(2)
     kinds = np.eye(4, dtype=np.float32)[:2]
     embedding = np.repeat(kinds, 60, axis=0) + rng.normal(0, 0.05, (120, 4)).astype(np.float32)
@@ -133,7 +133,7 @@ def test_a_head_tells_two_kinds_of_a_keys_prompts_apart_that_are_of_one_class() 
 
 
 def test_a_head_that_predicts_no_better_is_left_out() -> None:
-    """Labels drawn without regard to the prompt: what is said stays near their rate."""
+    """Labels independent of the prompt: the estimate stays near their rate."""
     rng = np.random.default_rng(3)
     embedding = rng.normal(size=(200, 4)).astype(np.float32)
     embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)

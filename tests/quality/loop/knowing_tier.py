@@ -1,4 +1,4 @@
-"""A tier that knows the graded tasks it was told to, and shows how many questions it held at once."""
+"""A tier that knows selected graded tasks, and counts concurrent questions."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -8,9 +8,9 @@ from tiers.tier import Delta, FinishReason, GenerationRequest, Tier, TierLoad, U
 
 
 class KnowingTier(Tier):
-    """Answers a task of `tasks(seed, per_level)` rightly where `knows` says so, else with "no idea".
+    """Answers a task of `tasks(seed, per_level)` correctly if `knows` says so, else with "no idea".
 
-    Bills 10 prompt tokens and `answer_tokens` per answer, 3 of them reasoning, which it speaks as well.
+    Bills 10 prompt tokens and `answer_tokens` per answer; 3 of them are reasoning, which is also streamed.
     """
 
     model = "m"

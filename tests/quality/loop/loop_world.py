@@ -1,4 +1,4 @@
-"""A small world for the loop's tests: records as the gateway leaves them, a tier that answers from a table, prices."""
+"""Fixtures of the loop's tests: records as the gateway writes them, a tier that answers from a table, prices."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -55,7 +55,7 @@ def record(request_id: str, *, tier: int = 1, prompt: str = PROMPT, answer: str 
 
 
 async def store_request(engine: AsyncEngine, stored: Record) -> None:
-    """What the ledger does once it has caught up."""
+    """Store a request as the ledger does."""
     async with engine.begin() as connection:
         await insert_records(connection, [stored])
 
@@ -66,7 +66,7 @@ async def rows(engine: AsyncEngine, table: Any) -> list[dict[str, Any]]:
 
 
 class ScriptedTier(Tier):
-    """Answers with `reply(request)`; raises what `faults` holds, one per call, before that."""
+    """Answers with `reply(request)`; first raises the errors in `faults`, one per call."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Replicas as processes of their own: one that is killed at a stage of the job, and two that begin it at once.
+"""Replicas as separate processes: one killed at a stage of the job, and two that start it at once.
 
-Training takes seconds, and is not what these are about: what it leaves behind is written by hand.
+Training takes seconds and is not under test: its result is written by hand.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ SETTINGS = RetrainSettings(catalogue_fingerprint="serving", models={"serving": [
 
 
 class Training:
-    """Stands for the training process: leaves `version` as the candidate that was found better."""
+    """Replaces the training process: its result is `version` as a better candidate."""
 
     def __init__(self, registry: ArtefactRegistry, version: str, before: Callable[[], None] = lambda: None) -> None:
         self._path, self._version, self._before, self.times = registry.root / version, version, before, 0
@@ -80,7 +80,7 @@ def killed_in_advancing(url: str, root: Path) -> None:
 
 
 def replica(url: str, root: Path, version: str, both: Barrier, other_ended: Event, outcomes: Any) -> None:
-    """Retrain as soon as the other replica is up too; whoever trains waits for the other's end."""
+    """Retrain as soon as the other replica is up too; the one that trains waits for the other's end."""
 
     def wait() -> None:
         if not other_ended.wait(30):
@@ -104,7 +104,7 @@ def die() -> None:
 
 
 def _die_at(owner: type[Any], name: str) -> None:
-    """Do what the method does, but never come back from it."""
+    """Call the method, then exit the process."""
     method = getattr(owner, name)
 
     def last_act(*arguments: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Versions of the tiny classifier that are good, blind, shuffled or broken, and probes that tell them apart."""
+"""Versions of the tiny classifier that are good, blind, inverted or broken, and probes that distinguish them."""
 
 import random
 from pathlib import Path
@@ -24,7 +24,7 @@ QUICK = RolloutSettings(patience=30, watch_probes=60)
 
 
 def variant(registry: ArtefactRegistry, version: str, table: Table | None = None) -> str:
-    """A child of the current version that learned `table`, or what the prior says anyway."""
+    """A child of the current version that learned `table`, or the prior."""
     current = registry.current()
     learned = prior() if table is None else table
     manifest = msgspec.structs.replace(
@@ -44,12 +44,12 @@ def prior() -> Table:
 
 
 def inverted() -> Table:
-    """What speaks for a tier speaks against it."""
+    """Probabilities with the evidence reversed."""
     return [[round(1 - p, 4) for p in row] for row in prior()]
 
 
 def blind() -> Table:
-    """The cheapest tier is always good enough, says it."""
+    """A version for which the cheapest tier is always good enough."""
     return [[0.995] * 3] * 4
 
 
@@ -71,7 +71,7 @@ async def store_topics(engine: AsyncEngine, model: OutcomeModel, count: int, at:
 
 
 async def begin(rollouts: Rollouts, engine: AsyncEngine, version: str, settings: RolloutSettings = QUICK) -> None:
-    """As a retraining does."""
+    """Start a rollout as retraining does."""
     incumbent = rollouts.registry.current().name
     async with registry_transaction(engine) as connection:
         await rollouts.begin(connection, version, incumbent, settings, actor="test", reason="better on held-out rows")
@@ -84,7 +84,7 @@ def break_file(folder: Path) -> None:
 
 
 def forget_a_feature(folder: Path) -> None:
-    """As an artefact of a program with other surface features looks."""
+    """Make the artefact like one of a program with other surface features."""
     manifest = load_manifest(folder)
     other = msgspec.structs.replace(manifest, feature_names=manifest.feature_names[:-1])
     (folder / "manifest.json").write_bytes(msgspec.json.encode(other))

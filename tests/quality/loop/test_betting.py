@@ -1,4 +1,4 @@
-"""Evidence by betting: rarely misled, however often one looks, and soon sure of what is there."""
+"""Evidence by betting: few false alarms under continuous monitoring, and quick detection."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from quality.rollout.evidence import RolloutSettings
 from quality.statistics.betting import evidence, wealth
 
 
-def test_gains_that_are_none_are_seldom_taken_for_some_at_whatever_look() -> None:
+def test_false_gains_are_rare_under_continuous_monitoring() -> None:
     rng = np.random.default_rng(1)
     streams = rng.choice([-1.0, 0.0, 0.0, 1.0], (1000, 400))
 

@@ -1,4 +1,4 @@
-"""Training: what labels show by class is learned, and judged out of fold."""
+"""Training: the table by class is learned from labels and judged out of fold."""
 
 import shutil
 from pathlib import Path
@@ -104,13 +104,13 @@ def test_another_catalogue_has_the_prior_again(base: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", range(4))
 def test_shuffled_labels_are_refused(base: Path, tmp_path: Path, seed: int) -> None:
-    """They teach how often the tier is good, and nothing of the prompts."""
+    """They only teach the tier's rate, and nothing about the prompts."""
     tensors = rows_of(load_artefact(base).manifest, {2: 0.15, 3: 0.95}, shuffled=True, seed=seed)
     done = trained(base, tmp_path, tensors)
     assert any("the tiers' own rates" in reason for reason in done.judgement.reasons)
 
 
-def test_what_the_table_knew_already_is_no_gain(base: Path, tmp_path: Path) -> None:
+def test_outcomes_known_to_the_table_are_no_gain(base: Path, tmp_path: Path) -> None:
     done = trained(base, tmp_path, rows_of(load_artefact(base).manifest, {2: 0.96, 3: 0.40}))
     assert any("below the incumbent's" in reason for reason in done.judgement.reasons)
 

@@ -1,4 +1,4 @@
-"""Drift of what is asked and of how well it is predicted: seen where it is, and not where it is not."""
+"""Drift of inputs and of calibration: detected where present, and not elsewhere."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Erasing a user: neither the store nor any classifier version remembers her, and everybody else stays."""
+"""Erasing a user: neither the store nor any classifier version keeps the user's rows, and all others stay."""
 
 import hashlib
 from pathlib import Path
@@ -49,7 +49,7 @@ def prompts(key_id: str) -> list[str]:
 
 
 async def learn(engine: AsyncEngine, registry: ArtefactRegistry, *users: str) -> str:
-    """A version that was trained on what these users gave, promoted."""
+    """Promote a version trained on these users' rows."""
     model = model_in(registry)
     made = [
         experience_row(model, f"{user}-{i}", prompt, i % 2 == 0) | {"key_id": user, "created_at": 1000.0 + i}
@@ -62,7 +62,7 @@ async def learn(engine: AsyncEngine, registry: ArtefactRegistry, *users: str) ->
 
 
 def trained_with_heads(registry: ArtefactRegistry, root: Path, tensors: Tensors) -> Path:
-    """As releases before this one retrained: users' embeddings are in the base data and in the memory."""
+    """Train as earlier releases did: users' embeddings are in the base data and in the memory."""
     old = EncodedRows.from_tensors(load_base(root))
     new = EncodedRows(
         features=tensors["features"],
@@ -100,7 +100,7 @@ async def retrained(engine: AsyncEngine, registry: ArtefactRegistry) -> str:
 
 
 def remembers(registry: ArtefactRegistry, version: str, key_id: str) -> bool:
-    """Whether the base data or the memory of a version hold an embedding of a user's prompts."""
+    """Whether the base data or the memory of a version contain an embedding of a user's prompts."""
     model = load_artefact(registry.folder(version))
     base = load_base(registry.folder(version))
     stored = np.vstack([dequantise(base["embedding"].astype(np.int8), base["embedding_scale"]), model.memory.vectors])
@@ -112,7 +112,7 @@ def remembers(registry: ArtefactRegistry, version: str, key_id: str) -> bool:
     return False
 
 
-async def test_the_version_in_force_forgets_her_and_nobody_else(
+async def test_the_active_version_forgets_the_user_and_keeps_all_others(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     root = registry.current().name
@@ -135,13 +135,13 @@ async def test_the_version_in_force_forgets_her_and_nobody_else(
     told = {row["action"]: (row["actor"], row["subject"]) for row in await rows(engine, audit_events)}
     assert told["user.erased"] == ("ann", "ada")
     assert told["classifier.erased_from"] == ("ann", new)
-    # The line goes on: what is trained next neither has her rows nor counts anybody's twice.
+    # The lineage continues: the next version has none of the user's rows and counts no other rows twice.
     later = await retrained(engine, registry)
     assert not remembers(registry, later, "ada")
     assert load_manifest(registry.folder(later)).counts["new"] == len(prompts("bob"))
 
 
-async def test_a_version_that_only_she_taught_gives_way_to_the_one_before_all_users(
+async def test_a_version_trained_only_on_the_erased_user_is_replaced_by_the_root_artefact(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     root = registry.current().name
@@ -155,7 +155,9 @@ async def test_a_version_that_only_she_taught_gives_way_to_the_one_before_all_us
     assert (status[old], status[root]) == ("retired", "promoted")
 
 
-async def test_versions_before_and_on_trial_forget_her_too(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+async def test_previous_versions_and_canaries_forget_the_user_too(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
     first = await learn(engine, registry, "ada")
     second = await learn(engine, registry, "bob")
     registry.promote(first)
@@ -198,7 +200,7 @@ async def test_a_version_finished_after_the_erasure_is_found_later(
     assert await forget_erased(engine, registry, actor="retention", now=2002.0) == {}
 
 
-async def test_who_left_nothing_changes_nothing(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+async def test_erasing_a_user_without_data_changes_nothing(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
     current = registry.current().name
     erased = await erase_user(engine, registry, "nobody", actor="ann", reason="", now=2000.0)
 

@@ -59,7 +59,7 @@ async def _spending(engine: AsyncEngine) -> Any:
 
 
 async def plans_of(engine: AsyncEngine, read: Callable[[AsyncEngine], Awaitable[Any]]) -> list[str]:
-    """How SQLite, which nobody has told of its rows' statistics, finds what `read` asks for."""
+    """Return SQLite's plans for `read`, without statistics of the rows."""
     asked: list[tuple[str, Any]] = []
 
     @event.listens_for(engine.sync_engine, "before_cursor_execute")
@@ -81,7 +81,7 @@ async def test_the_trailing_days_money_is_found_by_indexes_on_time(sqlite_engine
     found = [line for line in await plans_of(sqlite_engine, _spending) if line.startswith("SEARCH")]
 
     covering, plain = "USING COVERING INDEX", "USING INDEX"
-    # For texts SQLite looks at the row, as if the index did not say that there are some.
+    # For texts SQLite reads the row, although the index says that there are some.
     assert sorted(found) == [
         f"SEARCH requests {covering} ix_requests_created_at_tier_cost_usd (created_at>?)",
         f"SEARCH requests {plain} ix_requests_texts (created_at>?)",

@@ -1,4 +1,4 @@
-"""Everyday tasks: the same for a seed, checked by their rule; results are kept per task and tier, without any text."""
+"""Everyday tasks: reproducible by seed and checked by rule; results are stored per task and tier, without texts."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A/B experiments end when the evidence is there: a planted effect is found, and none where there is none (QM-11)."""
+"""A/B experiments end on evidence: a planted effect is found, and none where there is none (QM-11)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Feedback: what users say becomes the label and the lesson, whatever was there before."""
+"""Feedback: it becomes the label and the training row, and replaces earlier ones."""
 
 import msgspec
 import pytest
@@ -42,7 +42,7 @@ async def test_a_thumb_is_stored_as_a_verdict_and_learned_from(
     )
 
 
-async def test_a_later_word_replaces_the_one_before(any_engine: AsyncEngine) -> None:
+async def test_later_feedback_replaces_earlier_feedback(any_engine: AsyncEngine) -> None:
     desk = _desk(any_engine)
     await desk.take(record("req-1"), Feedback(score=1.0))
 
@@ -54,7 +54,7 @@ async def test_a_later_word_replaces_the_one_before(any_engine: AsyncEngine) -> 
     assert lesson["no_worse"][0] is False
 
 
-async def test_what_a_judge_had_taught_is_forgotten(engine: AsyncEngine) -> None:
+async def test_feedback_removes_the_label_of_a_judge(engine: AsyncEngine) -> None:
     lesson = {
         "request_id": "req-1",
         "source": "verification",
@@ -105,7 +105,7 @@ async def test_a_verification_under_way_ends_as_it_will_so_that_its_money_is_boo
     [
         (Feedback(correction="It is 7."), "no_worse"),
         (Feedback(correction="It is 8."), "worse"),
-        # A number that can be checked weighs more than a thumb beside it.
+        # A correction with a checkable number outweighs the score given with it.
         (Feedback(correction="It is 8.", score=1.0), "worse"),
     ],
 )
@@ -129,7 +129,7 @@ async def test_a_correction_of_an_open_answer_says_that_it_was_wrong(engine: Asy
     ("changes", "why"),
     [({"messages": None, "answer": None}, "texts of this request were not kept"), ({"tier": 4}, "no tier is stronger")],
 )
-async def test_what_cannot_teach_is_stored_and_says_why(
+async def test_feedback_that_makes_no_label_is_stored_with_a_reason(
     engine: AsyncEngine, changes: dict[str, object], why: str
 ) -> None:
     served = record("req-1", **changes)
@@ -151,7 +151,7 @@ async def test_those_who_complain_do_not_lower_the_estimate_of_what_was_drawn_at
     assert (await acceptance(engine)).by_tier == {}
 
 
-async def test_feedback_that_says_nothing_is_refused(engine: AsyncEngine) -> None:
+async def test_empty_feedback_is_refused(engine: AsyncEngine) -> None:
     with pytest.raises(ValueError, match="score or a correction"):
         await _desk(engine).take(record("req-1"), Feedback(comment="hm"))
 

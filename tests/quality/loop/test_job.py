@@ -1,4 +1,4 @@
-"""The weekly job: cron's own weekdays, caught up after downtime, one run at a time."""
+"""The scheduled job: cron's weekdays, missed runs made up for, one run at a time."""
 
 import asyncio
 import itertools

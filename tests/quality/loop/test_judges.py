@@ -1,4 +1,4 @@
-"""Judges: what each decides, when it abstains, and that only judges of known reliability make labels."""
+"""Judges: their decisions and abstentions, and that only judges of known reliability make labels."""
 
 import msgspec
 import numpy as np
@@ -350,7 +350,7 @@ def test_reliability_survives_storage() -> None:
 
 
 def _omniscient(request: object) -> str:
-    """Knows every right answer of the graded pairs, so that it prefers it wherever it stands."""
+    """Knows every right answer of the graded pairs and prefers it in either position."""
     text = request.messages[-1].content  # type: ignore[attr-defined]
     question, first, second = (
         text.split(f"<{tag}>\n")[1].split(f"\n</{tag}>")[0] for tag in ("question", "first", "second")
@@ -374,7 +374,7 @@ async def test_on_a_catalogues_own_answers_a_judge_is_measured_by_what_was_right
     wrong_cheap = {q.prompt for q in questions if int(q.answer) > 8}
     lost = {q.prompt for q in questions if int(q.answer) % 4 == 0}
     assert {pair.prompt for pair in pairs if not pair.no_worse} == wrong_cheap - lost
-    # Right answers beside a wrong reference look worse to it: that is what its reliability tells.
+    # It calls right answers worse when the reference is wrong; its calibration shows that.
     assert (measured.pairs, measured.specificity) == ("answered", 1.0)
     assert measured.false_worse == len(lost)
     assert measured.trusted

@@ -1,4 +1,4 @@
-"""Names of kinds of prompts: words that tell them apart and give away no single prompt."""
+"""Names of kinds of prompts: words that distinguish them and reveal no single prompt."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""Shares by tier and kind of prompts stand for the whole traffic, and say how sure they are."""
+"""Shares by tier and kind of prompts estimate the whole traffic, with intervals."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ async def test_shares_are_shown_by_tier_by_kind_and_by_both(any_engine: AsyncEng
     assert shown.overall.answers == 8
 
 
-async def test_each_class_is_told_by_its_probability_in_the_database(any_engine: AsyncEngine) -> None:
+async def test_the_database_finds_each_class_by_its_probability(any_engine: AsyncEngine) -> None:
     for number, complexity in enumerate(Complexity):
         await verified(any_engine, number, "tie", complexity=complexity)
     found = [one.kind.complexity for one in (await acceptance(any_engine)).by_kind if one.tier and one.kind.complexity]
@@ -78,7 +78,7 @@ async def test_a_prompt_without_a_class_counts_for_its_tier_and_its_application(
     }  # fmt: skip
 
 
-async def test_what_was_sampled_rarely_counts_more_and_makes_it_less_sure(sqlite_engine: AsyncEngine) -> None:
+async def test_rarely_sampled_answers_count_more_and_widen_the_interval(sqlite_engine: AsyncEngine) -> None:
     for number in range(40):
         rare = number < 10
         await verified(
@@ -115,7 +115,7 @@ async def test_the_database_weighs_probes_and_samples_as_the_rule_says(any_engin
         assert shares[1, kind] == kind_share(Tally(len(w), w.sum(), w @ w, w @ g), 1, kind)
 
 
-def test_probes_and_samples_count_by_what_they_are_worth() -> None:
+def test_probes_and_samples_count_by_their_effective_size() -> None:
     """A hundred times rarer, a probe does not count for a hundred answers: both stand for the same traffic."""
     weights = sampling_weights([0.05] * 30 + [0.0005] * 10, ["sample"] * 30 + ["probe"] * 10)
     assert weights == pytest.approx([1.0] * 40)

@@ -1,4 +1,4 @@
-"""What is said of learning: labels, classes, saving, expected quality and the curve, by key and in words."""
+"""Reports of learning: labels, classes, saving, expected quality and the curve, by key and in words."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ async def learned(engine: AsyncEngine, model: OutcomeModel, since: float = 500.0
     return await LearningRecord(engine).of(source(model), since)
 
 
-async def test_keys_are_told_by_their_requests_and_labels(any_engine: AsyncEngine, model: OutcomeModel) -> None:
+async def test_keys_are_listed_by_their_requests_and_labels(any_engine: AsyncEngine, model: OutcomeModel) -> None:
     for number in range(3):
         await store_request(any_engine, routed(f"a{number}", 1))
     await store_request(any_engine, routed("a3", 4, classes=[0.0, 0.1, 0.2, 0.7]))

@@ -1,4 +1,4 @@
-"""The learning curve: what labels change for the labels after them, by the estimator that serves."""
+"""The learning curve: how labels improve the prediction of later labels, by the serving estimator."""
 
 import numpy as np
 import pytest

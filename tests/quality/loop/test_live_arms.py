@@ -1,4 +1,4 @@
-"""Whose answers count when two arms of the traffic are compared."""
+"""Which answers count when two arms of the traffic are compared."""
 
 import msgspec
 from loop_world import record
@@ -10,7 +10,7 @@ from quality.comparison.live_arms import served_answers
 from quality.store.queries import insert_records
 
 
-async def test_what_was_answered_while_routing_was_only_watched_is_no_arms_answer(engine: AsyncEngine) -> None:
+async def test_answers_in_observe_mode_belong_to_no_arm(engine: AsyncEngine) -> None:
     held, watched = record("held", created_at=10.0), record("watched", created_at=10.0)
     watched = msgspec.structs.replace(watched, decision=msgspec.structs.replace(watched.decision, would_be=1))
     verdicts = [

@@ -1,4 +1,4 @@
-"""The exact McNemar test agrees with the binomial test it is, and never calls equals better."""
+"""The exact McNemar test agrees with the binomial test, and never calls equals better."""
 
 import pytest
 from hypothesis import given

@@ -159,7 +159,7 @@ async def test_a_dear_answer_is_compared_with_the_tier_below_to_find_what_was_ov
     assert [len(tier.seen) for tier in tiers] == asked
 
 
-async def test_what_a_probe_costs_is_billed_once_and_its_bound_covers_it(engine: AsyncEngine) -> None:
+async def test_a_probe_is_billed_once_within_its_bound(engine: AsyncEngine) -> None:
     settings = msgspec.structs.replace(ALL, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
     monitor = await _monitor(engine, ScriptedTier(), settings)
     await monitor.start()

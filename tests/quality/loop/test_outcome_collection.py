@@ -1,4 +1,5 @@
-"""Collecting outcomes: everyone is asked what is missing, evidence lies beside the outcome, and no text is kept."""
+"""Collecting outcomes: every tier gets its missing questions, evidence is stored with the outcome, and no text is
+kept."""
 
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -39,7 +40,7 @@ SOME = graded_questions(3, SHARD_ROWS + 8)
 
 
 class TellingTier(KnowingTier):
-    """A knowing tier that tells how sure it is of every token, if it `tells`; a second sample of it says `second`."""
+    """A knowing tier that reports its tokens' uncertainty, if it `tells`; its second sample answers `second`."""
 
     def __init__(self, number: int, knows: Callable[[Task], bool], *, tells: bool = True) -> None:
         super().__init__(number, knows, seed=3, per_level=24)
@@ -113,7 +114,7 @@ async def test_no_second_sample_is_drawn_where_none_is_wanted(tmp_path: Path) ->
     assert np.isnan(OutcomeFolder.opened(tmp_path).load(1).agreement).all()
 
 
-async def test_who_was_stopped_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
+async def test_an_interrupted_collection_resumes_and_asks_nothing_twice(tmp_path: Path) -> None:
     stopped = TellingTier(1, lambda task: True)
     stopped.fails_after = SHARD_ROWS
     with pytest.raises(TierMeasurementError, match="could not answer"):

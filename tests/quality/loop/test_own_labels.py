@@ -1,4 +1,4 @@
-"""A catalogue's own labels come from the database: they take effect at once, on every replica, and leave with it."""
+"""A catalogue's own labels come from the database: inserts and deletions take effect at once, on every replica."""
 
 import shutil
 from typing import Any

@@ -1,4 +1,4 @@
-"""Promotion: only a certain gain on rows that neither has seen counts, and every guard can say no."""
+"""Promotion: only a significant gain on rows unseen by both counts, and every guard can refuse."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def labels(model: OutcomeModel) -> Labels:
 
 
 def knowing(labels: Labels, sure: float) -> Float:
-    """Probabilities that are `sure` of what happened."""
+    """Probabilities that give the actual outcome P `sure`."""
     known: Float = np.where(np.nan_to_num(labels.scores) > 0.5, sure, 1 - sure)
     return known
 
@@ -57,14 +57,14 @@ def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: Outco
     assert judgement.gain.low > 0
 
 
-def test_what_is_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
+def test_a_candidate_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
     for ours in (0.8, 0.9):
         judgement = judged(model, labels, knowing(labels, ours), knowing(labels, 0.9))
         assert any("below the incumbent's" in reason for reason in judgement.reasons)
 
 
-def test_what_knows_only_the_tiers_own_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
-    """However far off the incumbent is."""
+def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
+    """However wrong the incumbent is."""
     judgement = judged(model, labels, np.full((ROWS, 3), 0.5), knowing(labels, 0.1))
 
     assert judgement.gain is not None

@@ -61,7 +61,7 @@ async def _statuses(engine: AsyncEngine) -> dict[str, str]:
     return {row["version"]: row["status"] for row in await rows(engine, classifier_versions)}
 
 
-async def test_a_better_candidate_is_put_on_trial_beside_the_incumbent(
+async def test_a_better_candidate_is_put_on_trial_against_the_incumbent(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     incumbent = registry.current().name
@@ -130,7 +130,7 @@ async def test_every_new_row_trains_and_is_compared_on_by_a_model_that_has_not_s
     assert result.judgement["new_rows"] == 80
 
 
-async def test_what_the_incumbent_was_trained_on_does_not_compare_it(
+async def test_training_rows_of_the_incumbent_are_not_used_for_comparison(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     await store_experience(engine, model_in(registry), 80)
@@ -247,7 +247,7 @@ async def test_training_runs_in_a_niced_process_of_its_own(engine: AsyncEngine, 
     assert all(min(own + 10, 19) in priorities for _, priorities in seen[:-1])
 
 
-async def test_of_two_runners_one_gets_the_run_and_the_lease_passes_on_when_it_expires(
+async def test_one_of_two_runners_gets_the_run_and_an_expired_lease_passes_on(
     any_engine: AsyncEngine,
 ) -> None:
     first, second = RetrainRuns(any_engine, 100.0), RetrainRuns(any_engine, 100.0)
@@ -285,7 +285,7 @@ async def test_a_runner_that_lost_its_lease_while_training_writes_nothing_more(
     assert (row["status"], row["owner"], row["step"]) == ("running", "somebody else", "exported")
 
 
-async def test_of_a_tier_that_has_changed_no_outcome_is_exported_and_of_the_others_all(
+async def test_outcomes_of_a_changed_tier_are_not_exported_and_all_others_are(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     model = model_in(registry)

@@ -1,4 +1,5 @@
-"""A version on its way to serve: canary, all, watch; taken back on live evidence, with the reason (QM-07, RT-14)."""
+"""The rollout of a version: canary, all traffic, watch; rolled back on live evidence, with the reason (QM-07,
+RT-14)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -106,7 +107,7 @@ async def test_a_canary_that_probes_show_to_be_worse_is_rolled_back_with_the_rea
     assert event["details"]["paired"]["gain"] < 0
 
 
-async def test_what_was_promoted_at_once_is_watched_and_taken_back_by_itself(
+async def test_a_version_promoted_at_once_is_watched_and_rolled_back_automatically(
     engine: AsyncEngine, registry: ArtefactRegistry, rollout: Rollouts
 ) -> None:
     incumbent, model = registry.current().name, model_in(registry)
@@ -183,13 +184,13 @@ async def _verify(engine: AsyncEngine, versions: list[str], *, worse: str) -> No
         await connection.execute(insert(verifications), found)
 
 
-async def test_poisoned_labels_get_past_the_judge_and_are_taken_back_by_probes(
+async def test_poisoned_labels_pass_the_judge_and_probes_roll_the_version_back(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     incumbent, model = registry.current().name, model_in(registry)
     await store_experience(engine, model, 2500)
     at = [5000.0]
-    # Whoever labelled these had it the wrong way round: gamma is easy and delta is hard.
+    # The labels are inverted: gamma is easy and delta is hard.
     result = await retrain(engine, registry, SETTINGS, trigger="cli", clock=lambda: at[0])
     assert result.outcome == "canary", result.reason
     rollout = Rollouts(engine, registry, clock=lambda: at[0])
@@ -204,7 +205,7 @@ async def test_poisoned_labels_get_past_the_judge_and_are_taken_back_by_probes(
     assert (await _last(engine))["action"] == "classifier.rolled_back"
 
 
-async def test_an_operators_trial_waits_for_her_and_still_ends_on_harm(
+async def test_an_operators_trial_waits_for_the_operator_and_still_ends_on_harm(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     model, order = model_in(registry), {"actor": "ann", "reason": "curious"}
@@ -223,7 +224,7 @@ async def test_an_operators_trial_waits_for_her_and_still_ends_on_harm(
     assert await _status(engine, BAD) == "rolled_back"
 
 
-async def test_orders_by_hand_end_what_is_under_way(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+async def test_manual_commands_end_a_running_rollout(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
     incumbent, order = registry.current().name, {"actor": "ann", "reason": "complaints"}
     variant(registry, GOOD)
     await operator_commands.start_canary(engine, registry, GOOD, 0.1, **order)

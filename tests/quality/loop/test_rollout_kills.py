@@ -1,4 +1,4 @@
-"""Killed at any stage the job goes on where it was, and two replicas on one database never do it twice (QM-06)."""
+"""After a kill at any stage the job resumes, and two replicas on one database never do it twice (QM-06)."""
 
 import multiprocessing
 import signal
@@ -104,7 +104,7 @@ async def test_a_retraining_that_was_killed_goes_on_where_it_was(
 @pytest.mark.parametrize(
     "stage", [pytest.param("promotion", marks=SLOW), pytest.param("end of a canary", marks=SLOW), "rollback"]
 )
-async def test_a_rollout_that_was_killed_beside_the_pointer_is_completed_once(
+async def test_a_rollout_killed_around_the_pointer_write_is_completed_once(
     engine: AsyncEngine, sqlite_url: str, registry: ArtefactRegistry, finish: Callable[..., list[int]], stage: str
 ) -> None:
     incumbent, model = registry.current().name, model_in(registry)

@@ -1,4 +1,4 @@
-"""Sampling: repeatable, at the stated rate, within the budget, and never without consent."""
+"""Sampling: reproducible, at the stated rate, within the budget, and never without consent."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ NO_PROBES = SamplingSettings(probe_rate=0.0, probe_share=0.0)
 
 
 def certain(request_id: str, p_ok: float, novelty: float = 0.0, **changes: Any) -> Record:
-    """A request whose tier was predicted to do with probability `p_ok`."""
+    """A request whose tier was good enough with predicted probability `p_ok`."""
     served = record(request_id, **changes)
     prediction = msgspec.structs.replace(
         served.decision.inputs.prediction, p_ok=[p_ok, p_ok, p_ok, 1.0], novelty=novelty, kind="prior"
@@ -78,7 +78,7 @@ def test_probing_does_not_depend_on_being_sampled() -> None:
     assert 0.35 < len(probed & sampled) / len(sampled) < 0.65
 
 
-def test_what_the_ceilings_rule_out_is_not_drawn_by_any_spending() -> None:
+def test_a_request_outside_the_ceilings_is_never_drawn() -> None:
     settings = SamplingSettings(rates=(0.3, 0.3), probe_rate=0.1)
     for i in range(2000):
         for tier in (1, 3):
@@ -189,7 +189,7 @@ def test_thinning_is_a_share(
     ),
     share=st.floats(0, 1),
 )
-def test_what_is_committed_never_passes_the_budget(steps: list[tuple[float, float, float]], share: float) -> None:
+def test_commitments_never_exceed_the_budget(steps: list[tuple[float, float, float]], share: float) -> None:
     spending = Spending()
     for served, bound, used in steps:
         spending = msgspec.structs.replace(spending, serving_usd=spending.serving_usd + served)

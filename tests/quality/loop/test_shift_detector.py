@@ -1,4 +1,4 @@
-"""The sequential test: its false alarms are as rare as stated, and it notices a shift after a few answers."""
+"""The sequential test: false alarms are as rare as stated, and a shift is noticed after a few answers."""
 
 import random
 import statistics

@@ -1,4 +1,4 @@
-"""Which streams a verdict belongs to, and what a judge who errs makes of a predicted rate."""
+"""The streams of a verdict, and the predicted rate after a judge's errors."""
 
 import random
 

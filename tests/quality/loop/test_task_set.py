@@ -1,4 +1,4 @@
-"""The graded task set: seeded, complete, and its checks tell right from wrong."""
+"""The graded task set: seeded, complete, and with checks that separate right from wrong."""
 
 from collections import Counter
 

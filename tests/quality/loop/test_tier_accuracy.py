@@ -1,4 +1,4 @@
-"""Measuring tiers: everyone is asked everything, what is right is counted, and a broken tier stores nothing."""
+"""Measuring tiers: every tier gets every task, right answers are counted, and a broken tier stores nothing."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which tiers are flagged: those that cost more than another without being right more often, beyond chance."""
+"""Which tiers are flagged: those that cost more than another without being right significantly more often."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_every_tier_is_compared_with_every_cheaper_one() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_dearer_follows_the_present_prices() -> None:
+def test_comparisons_use_the_present_prices() -> None:
     report = report_of(*[first_right(50)] * 4)
     assert flagged(report, priced(4.0, 3.0, 2.0, 0.5)) == {1: 4, 2: 4, 3: 4}
 

@@ -1,4 +1,4 @@
-"""The queue: leases that survive crashes, one holder at a time, and money that never passes the budget."""
+"""The queue: leases that survive crashes, one holder at a time, and spending that never exceeds the budget."""
 
 import asyncio
 import tempfile
@@ -86,7 +86,7 @@ async def test_an_erased_users_request_is_not_queued(engine: AsyncEngine) -> Non
     assert await _queue(engine).add(record("req-2", created_at=1600.0), DRAWN, NOW)
 
 
-async def test_of_two_workers_that_want_a_job_one_gets_it(any_engine: AsyncEngine) -> None:
+async def test_only_one_of_two_workers_gets_a_job(any_engine: AsyncEngine) -> None:
     job = await _waiting_job(_queue(any_engine), any_engine)
 
     claims = await asyncio.gather(*(_queue(any_engine).claim(job, 0.1, NOW) for _ in range(5)))
@@ -163,7 +163,7 @@ async def test_a_failed_attempt_waits_for_its_retry_and_the_last_one_is_final(en
     assert row["cost_usd"] == pytest.approx(0.04)
 
 
-async def test_sweeping_fails_what_nobody_will_finish(engine: AsyncEngine) -> None:
+async def test_sweeping_fails_jobs_that_no_worker_will_finish(engine: AsyncEngine) -> None:
     queue = _queue(engine, max_attempts=1)
     job = await _waiting_job(queue, engine)
     await queue.claim(job, 0.1, NOW)
@@ -269,7 +269,7 @@ async def test_a_request_with_several_rows_counts_once_and_what_is_under_way_cou
     assert (next_day.committed_usd, next_day.verifications, next_day.answered) == (0.125, 0, {})
 
 
-async def test_what_users_say_does_not_make_a_verification_look_cheap(engine: AsyncEngine) -> None:
+async def test_user_feedback_does_not_lower_the_mean_price_of_a_verification(engine: AsyncEngine) -> None:
     queue = _queue(engine)
     job = await _waiting_job(queue, engine)
     await queue.claim(job, 0.5, NOW)

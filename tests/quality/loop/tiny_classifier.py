@@ -1,4 +1,4 @@
-"""A tiny classifier and live traffic about which it knows nothing, for tests of retraining."""
+"""A tiny classifier, and live traffic that it was not trained on, for tests of retraining."""
 
 import random
 from pathlib import Path
@@ -47,7 +47,7 @@ def _base_row(i: int, rng: random.Random) -> OutcomeRow:
         source="llmrouter",
         domain=topic,
         metric="mc",
-        # What only words are to it no held-out row of its own may speak about.
+        # Held-out rows must not be about the topics that are unknown to it.
         split="train" if fails == 0.5 else rng.choices(["train", "valid", "test"], [0.6, 0.2, 0.2])[0],
         prompt=prompt_about(topic, rng),
         outcomes={str(model): score for model, score in zip(models, right, strict=True)},

@@ -1,4 +1,4 @@
-"""Stages of answers from the ledger: medians of answers that a tier made, and of nothing else."""
+"""Stage timings of answers from the ledger: medians of answers made by a tier only."""
 
 import msgspec
 import pytest

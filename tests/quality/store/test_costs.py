@@ -1,4 +1,4 @@
-"""Costs by tier, key and day: every way of cutting them reconciles with the requests to the micro-dollar."""
+"""Costs by tier, key and day: every breakdown reconciles with the requests to the micro-dollar."""
 
 import random
 
@@ -127,7 +127,7 @@ async def test_the_saving_counts_what_checking_costs(engine: AsyncEngine) -> Non
     assert report.total.cost_per_1k_tokens_usd == pytest.approx(0.75 / 38 * 1e3)
 
 
-async def test_embeddings_are_a_part_of_the_bill_beside_the_tiers_and_save_nothing(engine: AsyncEngine) -> None:
+async def test_embeddings_are_billed_apart_from_the_tiers_and_save_nothing(engine: AsyncEngine) -> None:
     await stored(
         engine,
         make_record("r-1", tier=3, cost_usd=0.5, baseline_cost_usd=2.0),
@@ -144,7 +144,7 @@ async def test_embeddings_are_a_part_of_the_bill_beside_the_tiers_and_save_nothi
     assert report.would_be == []
 
 
-async def test_what_observed_routing_would_have_given_to_each_tier_is_priced(engine: AsyncEngine) -> None:
+async def test_requests_in_observe_mode_are_priced_for_the_tier_of_the_decision(engine: AsyncEngine) -> None:
     made = []
     for number, would_be in enumerate([1, 1, 2, None]):
         one = make_record(f"r-{number}", tier=4, prompt_tokens=1000, completion_tokens=100)

@@ -1,4 +1,4 @@
-"""The journal reports what is durable and only that, shares fsyncs, and never loses silently when the disk refuses."""
+"""The journal reports exactly what is durable, shares fsyncs, and never loses silently when the disk fails."""
 
 import os
 import threading
@@ -86,7 +86,7 @@ def test_nothing_is_reported_before_its_fsync_has_returned(tmp_path: Path, disk:
     journal.close()
 
 
-def test_what_is_appended_during_a_hanging_fsync_is_already_in_the_file(tmp_path: Path, disk: Disk) -> None:
+def test_appends_during_a_hanging_fsync_are_already_in_the_file(tmp_path: Path, disk: Disk) -> None:
     journal = Journal(tmp_path, lambda _: None)
     journal.start()
     disk.hold()

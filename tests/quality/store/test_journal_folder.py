@@ -1,4 +1,4 @@
-"""A journal folder has one living owner; the dead leave theirs to whoever starts next."""
+"""A journal folder has one living owner; the folder of a dead process is adopted by the next one to start."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What was changed, by whom and from what, can be read back, newest first."""
+"""Knob changes with actor and old value can be read back, newest first."""
 
 import asyncio
 

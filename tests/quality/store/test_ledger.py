@@ -1,4 +1,4 @@
-"""What is recorded is found at once and stored once, whatever happens to the disk, the database or the process."""
+"""A recorded request is found at once and stored once, despite failures of disk, database or process."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ async def stored_ids(engine: AsyncEngine) -> list[str]:
 
 
 def away(path: Path) -> AsyncEngine:
-    """An engine whose database has no tables yet, which is as good as a database that is away."""
+    """An engine whose database has no tables yet, which behaves like an unavailable database."""
     return open_database(f"sqlite:///{path}")
 
 
@@ -118,7 +118,7 @@ async def test_an_id_that_was_never_recorded_is_not_found(tmp_path: Path, engine
         assert await ledger.find("nobody") is None
 
 
-async def test_what_could_not_be_stored_is_stored_after_a_restart(tmp_path: Path, engine: AsyncEngine) -> None:
+async def test_unstored_records_are_stored_after_a_restart(tmp_path: Path, engine: AsyncEngine) -> None:
     record = make_record("r-1")
     async with running(tmp_path / "journal", away(tmp_path / "away.db")) as ledger:
         ledger.append(record)

@@ -1,4 +1,4 @@
-"""Lists of what the quality loop stored: whole, in order, filtered, and always found by an index."""
+"""Lists of stored rows: complete, in order, filtered, and always found by an index."""
 
 import random
 from contextlib import suppress
@@ -69,7 +69,7 @@ async def test_pages_go_from_the_newest_to_the_oldest_and_none_is_left_out_or_tw
     assert await subjects(any_engine, 2, actor="ann") == [[5, 3], [1]]
 
 
-async def test_what_comes_in_between_pages_moves_nothing(sqlite_engine: AsyncEngine) -> None:
+async def test_rows_inserted_between_pages_shift_nothing(sqlite_engine: AsyncEngine) -> None:
     await store_events(sqlite_engine, [1.0, 2.0, 3.0])
     first = await TRANSITIONS.page(sqlite_engine, {}, limit=2)
     await store_events(sqlite_engine, [9.0])
@@ -175,7 +175,7 @@ async def test_requests_by_any_combination_of_filters_are_all_there_and_in_order
         assert found == [row["request_id"] for row in fitting][:10], columns
 
 
-async def test_what_does_not_exist_is_an_empty_page(any_engine: AsyncEngine) -> None:
+async def test_a_filter_without_rows_gives_an_empty_page(any_engine: AsyncEngine) -> None:
     await store_verifications(any_engine, 10)
     page = await VERIFICATIONS.page(any_engine, {"judge": "exact", "status": "pending"})
     assert (page.rows, page.next) == ([], None)

@@ -1,4 +1,4 @@
-"""Redaction: texts are stored as the hook gives them, or not at all; the row stays."""
+"""Redaction: texts are stored as the hook returns them, or not at all; the row stays."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Long records are redacted in a process of their own, and lose their texts where that takes too long."""
+"""Long records are redacted in a separate process, and lose their texts if that takes too long."""
 
 import asyncio
 import time
@@ -66,7 +66,7 @@ async def test_others_run_while_an_expression_does(patterns: Path) -> None:
     assert worst < 2
 
 
-async def test_what_fails_in_the_process_drops_the_texts(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_in_the_process_drops_the_texts(caplog: pytest.LogCaptureFixture) -> None:
     named = "tests.quality.store.test_redaction:say_nothing"
     process = RedactionProcess(named)
     found = await process.redacted(long_record("word " * 1000))
@@ -81,7 +81,7 @@ async def test_a_redaction_that_is_gone_drops_the_texts(tmp_path: Path) -> None:
     await process.close()
 
 
-async def test_who_stops_waiting_leaves_no_answer_for_the_next(patterns: Path) -> None:
+async def test_a_cancelled_redaction_leaves_no_answer_for_the_next(patterns: Path) -> None:
     process = RedactionProcess(str(patterns))
     first = asyncio.create_task(process.redacted(long_record("a " * 2000, "chatcmpl-1")))
     await asyncio.sleep(0)

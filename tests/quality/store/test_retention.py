@@ -1,4 +1,4 @@
-"""Retention: what is older or more than allowed goes, what is still needed stays, in batches on every database."""
+"""Retention: rows beyond age or number are deleted, needed rows stay, in batches on every database."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ async def test_only_so_many_rows_stay_the_newest(engine: AsyncEngine) -> None:
     assert await left(engine, training_rows) == {"e"}
 
 
-async def test_what_the_budget_of_today_counts_stays(engine: AsyncEngine) -> None:
+async def test_rows_that_the_current_budget_counts_are_kept(engine: AsyncEngine) -> None:
     await serve(engine, a=0.9, b=0.5)
 
     await retention(engine, rows=0, days=0.0).purge()

@@ -1,4 +1,4 @@
-"""Frames survive as written, and whatever a crash or a disk does to the tail costs no frame before it."""
+"""Frames survive as written, and no crash or disk error at the tail costs an earlier frame."""
 
 import tempfile
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_reading_a_frame_that_changed_on_disk_is_refused(tmp_path: Path) -> None
         read_payload(location)
 
 
-def test_reading_from_a_segment_that_somebody_deleted_says_so(tmp_path: Path) -> None:
+def test_reading_from_a_deleted_segment_raises_an_error(tmp_path: Path) -> None:
     segment = tmp_path / "1.journal"
     segment.write_bytes(frame(b"payload"))
     [(location, _)] = recover(segment).frames

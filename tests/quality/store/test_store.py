@@ -1,4 +1,4 @@
-"""The store answers what operators ask, and forgets a user entirely when told to."""
+"""The store answers operators' queries, and deletes everything of an erased user."""
 
 import struct
 from collections.abc import Sequence
@@ -171,7 +171,7 @@ async def test_requests_are_filtered(engine: AsyncEngine, filters: RequestFilter
     assert ids(await list_requests(engine, filters)) == expected
 
 
-async def test_erasing_a_user_deletes_her_rows_everywhere_and_nobody_elses(engine: AsyncEngine) -> None:
+async def test_erasing_a_user_deletes_all_rows_of_that_user_and_no_others(engine: AsyncEngine) -> None:
     for key in ("ada", "bob"):
         await insert(engine, make_record(f"{key}-1", key_id=key, created_at=1.0))
         await insert_verification(engine, f"{key}-1", key_id=key, created_at=1.0)

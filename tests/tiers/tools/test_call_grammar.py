@@ -1,4 +1,4 @@
-"""Grammars of forced and strict calls: what they allow is read back as the calls they stand for."""
+"""Grammars of forced and strict calls: what they allow is parsed back as the same calls."""
 
 import json
 from typing import Any
@@ -81,7 +81,7 @@ def test_tools_at_will_bind_nothing_unless_one_is_strict_or_the_answer_is_bound(
 
 
 @pytest.mark.parametrize("dialect", [HERMES, LLAMA3, MISTRAL], ids=lambda d: d.name)
-def test_beside_a_bound_answer_there_are_calls_or_the_answer(dialect: Dialect) -> None:
+def test_with_a_constrained_answer_the_grammar_allows_calls_or_the_answer(dialect: Dialect) -> None:
     person = {
         "type": "object",
         "properties": {"ok": {"type": "boolean"}},
@@ -105,7 +105,7 @@ def test_beside_a_bound_answer_there_are_calls_or_the_answer(dialect: Dialect) -
     assert kinds == {False, True}
 
 
-def test_free_text_with_a_strict_function_binds_the_call_once_it_is_begun() -> None:
+def test_free_text_with_a_strict_function_constrains_a_started_call() -> None:
     from tests.inference_core.grammar.byte_vocabulary import ByteVocabulary
     from tests.inference_core.grammar.test_answers_obey import COMPILER
 
@@ -124,7 +124,7 @@ def test_free_text_with_a_strict_function_binds_the_call_once_it_is_begun() -> N
         assert (taken == len(tokens)) is fits, said
 
 
-def test_a_regular_expression_cannot_stand_beside_tools_that_may_be_called() -> None:
+def test_a_regular_expression_cannot_be_combined_with_optional_tools() -> None:
     with pytest.raises(TierRequestError) as caught:
         call_grammar(
             Tooling(tools=TOOLS), HERMES, {}, Grammar(kind="regex", text="a", param="structured_outputs.regex")

@@ -1,4 +1,4 @@
-"""Tool calls in streamed answers: however an answer is cut into pieces, the same text and the same calls come of it."""
+"""Tool calls in streamed answers: any chunking of an answer gives the same text and calls."""
 
 import json
 

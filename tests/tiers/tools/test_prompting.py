@@ -1,4 +1,4 @@
-"""How tools, calls and results are put before a model, with and without a template that knows of them."""
+"""How tools, calls and results are presented to a model, by templates with and without tools."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tools and grammars on their way to an OpenAI-compatible server, and its calls on their way back."""
+"""Tools and grammars sent to an OpenAI-compatible server, and the calls that it returns."""
 
 import json
 from typing import Any
