@@ -15,8 +15,8 @@ from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.engine.model_stats import model_stats
 from inference_core.engine.request_validation import validate_request, validate_token_ids
-from inference_core.engine.step_executor import Outcome, StepExecutor
-from inference_core.engine.step_statistics import StepStatistics
+from inference_core.engine.step_executor import StepExecutor
+from inference_core.engine.step_statistics import StepMeasurement, StepStatistics
 from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError, QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
@@ -37,6 +37,7 @@ from inference_core.protocol import (
 from inference_core.protocol.error_outputs import blame, refusal
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.sampling.repetition import LOOK_EVERY, goes_round
+from inference_core.scheduling.commit import ScheduledEntry, entries_of
 from inference_core.scheduling.model_round_robin import ModelRoundRobin
 from inference_core.scheduling.queue_alert import QueueAlert
 from inference_core.scheduling.scheduler import Scheduler
@@ -46,7 +47,7 @@ from inference_core.speculation.draft_model import DraftModel
 from inference_core.speculation.drafter import Drafter
 from inference_core.speculation.prompt_lookup import PromptLookup
 from inference_core.speculation.speculator import Speculator
-from inference_core.step_plan import MakeMatcher
+from inference_core.step_plan import MakeMatcher, StepPlan
 
 if TYPE_CHECKING:
     from inference_core.grammar.vocabulary import Vocabulary
@@ -114,7 +115,7 @@ class Core:
         self._grammars = GrammarAdmission(
             vocabulary_of, {name: runner.config.eos_token_ids for name, runner in self._runners.items()}
         )
-        self._executor = StepExecutor(self._runners, self._schedulers, clock)
+        self._executor = StepExecutor(self._runners, clock)
         self._use_threads = use_threads
         self._random = Random(seed)
         self._numbers = count()
@@ -256,24 +257,19 @@ class Core:
         due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
         for name in self._turns.order(due):
             speculator = self._speculators[name]
-            overlaps = not speculator.is_on and self._executor.may_overlap(name)
+            scheduler = self._schedulers[name]
+            overlaps = not speculator.is_on and self._executor.may_overlap(name, scheduler.running.values())
             if not overlaps:
-                outputs += self._book(self._executor.collect())
-            plan = self._schedulers[name].schedule(self._steps, began)
+                outputs += self._collect()
+            plan = scheduler.schedule(self._steps, began)
             if plan is None:
                 continue
             self._steps += 1
-            if overlaps:
-                outputs += self._book(self._executor.launch(plan))
-            else:
-                speculator.draft(plan)
-                outcome = self._executor.execute(plan, began)
-                speculator.learn(outcome.seconds)
-                outputs += self._book(outcome)
+            outputs += self._launch(plan) if overlaps else self._execute(plan, began)
             self._watch_queue(name)
             return outputs
-        if self._executor.has_in_flight_step:
-            return outputs + self._book(self._executor.collect())
+        if self._executor.num_in_flight:
+            return outputs + self._collect()
         if any(s.has_work and not s.seconds_held(began) for s in self._schedulers.values()):
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
         return outputs
@@ -433,31 +429,86 @@ class Core:
 
     # -- one step ------------------------------------------------------------------------------
 
-    def _book(self, outcome: Outcome | None) -> list[SequenceOutput]:
-        """Close the books on a step, and let it decide the limits of its model's next one."""
-        if outcome is None:
+    def _execute(self, plan: StepPlan, began: float) -> list[SequenceOutput]:
+        """Draft, run and commit a step before the next one is planned."""
+        scheduler, speculator = self._schedulers[plan.model], self._speculators[plan.model]
+        speculator.draft(plan)
+        executed = self._executor.execute(plan, scheduler.running)
+        outputs = scheduler.commit_step(executed)
+        seconds = self._clock() - began
+        speculator.learn(seconds)
+        measured = StepMeasurement(
+            sequences=len(plan.sequences),
+            tokens=plan.num_tokens - plan.num_drafts,
+            depth=plan.prompt_depth(),
+            seconds=seconds,
+            swap_seconds=executed.swap_seconds,
+        )
+        return self._end_step(scheduler, measured, outputs, executed.failed)
+
+    def _launch(self, plan: StepPlan) -> list[SequenceOutput]:
+        """Launch a step and commit the one that was in flight before."""
+        scheduler = self._schedulers[plan.model]
+        entries = entries_of(plan, scheduler.running)
+        step = self._executor.launch(plan, entries)
+        if step is None:
+            scheduler.end_copies(plan, copied=False)
+            outputs = self._collect()
+            self._requeue(scheduler, entries, moved_blocks=False)
+            return outputs
+        scheduler.launched(plan, entries, step.launched)
+        return self._collect() if self._executor.num_in_flight > 1 else []
+
+    def _collect(self) -> list[SequenceOutput]:
+        """Wait for the oldest step in flight, if there is one, and commit it."""
+        collected = self._executor.collect()
+        if collected is None:
             return []
-        model, seconds = outcome.model, outcome.seconds
-        scheduler, tuner = self._schedulers[model], self._tuners[model]
-        outputs = self._record_ends(outcome.outputs)
-        outputs += [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in outcome.failed.items()]
+        step, computed = collected.step, collected.computed
+        if computed is None:
+            # Steps that were launched after one that failed computed with wrong tokens.
+            for lost in (step, *self._executor.cancel()):
+                self._requeue(self._schedulers[lost.model], lost.entries, moved_blocks=lost.moved_blocks)
+            return []
+        scheduler, swapped = self._schedulers[step.model], computed.result.swapped
+        outputs = scheduler.commit(computed)
+        measured = StepMeasurement(
+            sequences=len(step.entries),
+            tokens=step.tokens,
+            depth=step.depth,
+            seconds=collected.seconds,
+            swap_seconds=0.0 if swapped is None else swapped.seconds,
+        )
+        return self._end_step(scheduler, measured, outputs, {})
+
+    def _requeue(self, scheduler: Scheduler, entries: list[ScheduledEntry], *, moved_blocks: bool) -> None:
+        self._executor.suspect(scheduler.requeue(entries, self._clock(), moved_blocks=moved_blocks))
+
+    def _end_step(
+        self, scheduler: Scheduler, step: StepMeasurement, outputs: list[SequenceOutput], failed: Mapping[str, str]
+    ) -> list[SequenceOutput]:
+        """Account for a committed step, end the sequences that failed, and tune the limits of the next step."""
+        model, seconds = scheduler.name, step.seconds
+        tuner = self._tuners[model]
+        self._record_ends(outputs)
+        outputs += [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in failed.items()]
         if scheduler.knobs.repetition_guard:
             outputs += self._end_the_repetitive(scheduler, outputs)
         self._turns.charge(model, seconds)
         self._meters[model].record_step(seconds)
-        self._statistics[model].record(outcome.sequences, seconds)
+        self._statistics[model].record(step.sequences, seconds)
         scheduler.knobs = tuner.after_step(
-            outcome.sequences,
-            outcome.tokens,
+            step.sequences,
+            step.tokens,
             len(outputs),
-            seconds - outcome.swap_seconds,
+            seconds - step.swap_seconds,
             self._clock(),
             backlog=scheduler.prefilling_tokens,
             waiting=len(scheduler.waiting),
             sharing=sum(s.has_work for s in self._schedulers.values()) or 1,
-            depth=outcome.depth,
+            depth=step.depth,
         )
-        scheduler.pool.host.swap_cost.seconds_per_token = tuner.model.cost.further if tuner.model.is_warm else None
+        scheduler.pool.host.set_compute_cost(tuner.model.cost.further if tuner.model.is_warm else None)
         return outputs
 
     def _watch_queue(self, model: str) -> None:
@@ -465,8 +516,8 @@ class Core:
         knobs = scheduler.knobs
         self._alerts[model].look(len(scheduler.waiting), knobs.alert_waiting, knobs.max_waiting)
 
-    def _record_ends(self, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
-        """Close the books on the choices that these outputs end."""
+    def _record_ends(self, outputs: list[SequenceOutput]) -> None:
+        """Account for the choices that these outputs end."""
         for output in outputs:
             if output.finish_reason is not None:
                 request = self._requests[output.request_id]
@@ -476,7 +527,6 @@ class Core:
                     computed = output.prompt_tokens - output.cached_tokens
                     self._tuners[model].after_answer(choice.waited_seconds, computed, output.completion_tokens)
                 self._forget_choice(request, output.request_id)
-        return outputs
 
     def _end_by_id(self, scheduler: Scheduler, sequence_id: str, error: str) -> SequenceOutput:
         sequence = scheduler.running[sequence_id]

@@ -1,8 +1,24 @@
 """What a model's steps were like, counted since start: how long they took and how many sequences shared them."""
 
 from bisect import bisect_left
+from dataclasses import dataclass
 
 STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+@dataclass(slots=True, frozen=True)
+class StepMeasurement:
+    """What one step computed and took.
+
+    `tokens`: without drafts, whose cost is the decodes'. `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the
+    step kept the device; `swap_seconds` of these went to copies from and to host memory.
+    """
+
+    sequences: int
+    tokens: int
+    depth: float
+    seconds: float
+    swap_seconds: float
 
 
 class StepStatistics:

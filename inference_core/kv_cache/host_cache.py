@@ -2,7 +2,7 @@
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Final
@@ -164,6 +164,10 @@ class HostCache:
         self._restored.clear()
         self._pinned.clear()
         self._planned = False
+
+    def set_compute_cost(self, seconds_per_token: Callable[[float], float] | None) -> None:
+        """Weigh copies against computing at so many seconds per prompt token at a depth; None while unknown."""
+        self.swap_cost.seconds_per_token = seconds_per_token
 
     def measure(self, times: SwapTimes) -> None:
         """What the copies of a step took."""

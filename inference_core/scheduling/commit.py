@@ -1,16 +1,58 @@
-"""Takes in what steps computed: tokens, accepted drafts, scores of prompts, and the blocks that are full now."""
+"""Commits the results of steps: sampled tokens, accepted drafts, prompt scores, and the blocks that became full."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import FinishReason, SequenceOutput
 from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.in_flight import ScheduledEntry
 from inference_core.scheduling.occupancy_stats import JoinStatistics
 from inference_core.scheduling.running_set import RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals
-from inference_core.step_plan import SampledToken, StepResult
+from inference_core.step_plan import SampledToken, StepPlan, StepResult
+
+# The state in which a step will leave a sequence: the sequence; its computed tokens, drafts excepted; whether the step
+# draws a token; and how often the sequence had been admitted (after another admission its blocks are not those that the
+# step wrote). A plain tuple, because one per sequence and step is made: a NamedTuple costs 0.4 us of 3 us per token.
+ScheduledEntry: TypeAlias = tuple[Sequence, int, bool, int]
+
+
+def entries_of(plan: StepPlan, running: Mapping[str, Sequence]) -> list[ScheduledEntry]:
+    """Return the entries of a plan that has not been executed yet, in its order."""
+    return [
+        (sequence, share.start + len(share.token_ids) - share.num_drafts, share.sample is not None, sequence.admissions)
+        for share in plan.sequences
+        for sequence in (running[share.sequence_id],)
+    ]
+
+
+class ExecutedPart(NamedTuple):
+    """A part of a step that the runner computed; `ended`: the clock's time at its end."""
+
+    entries: list[ScheduledEntry]
+    result: StepResult
+    ended: float
+
+
+@dataclass(slots=True)
+class ExecutedStep:
+    """What an executor made of `plan`: the parts that were computed, in order (one unless the step failed).
+
+    `failed`: why some sequences cannot continue, by id. `offloads_lost`: an attempt failed before the copies to host
+    memory were known to be complete.
+    """
+
+    plan: StepPlan
+    parts: list[ExecutedPart] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    offloads_lost: bool = False
+
+    @property
+    def swap_seconds(self) -> float:
+        """Seconds of copies from and to host memory."""
+        return sum(part.result.swapped.seconds for part in self.parts if part.result.swapped is not None)
 
 
 class StepCommit:

@@ -9,16 +9,15 @@ from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.lora.slots import NO_SLOT, AdapterSlots
 from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.scheduling.batch_forming import Batch, joins_now
-from inference_core.scheduling.commit import StepCommit
+from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
 from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.in_flight import ScheduledEntry
 from inference_core.scheduling.occupancy_stats import JoinStatistics
 from inference_core.scheduling.priority import Rank, aged_class, holding_rank, newcomer_claim, service_order
 from inference_core.scheduling.running_set import RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals, StepBudget
 from inference_core.scheduling.waiting_queue import QueueEntry, WaitingQueue
-from inference_core.step_plan import DraftLaw, StepPlan, StepResult
+from inference_core.step_plan import DraftLaw, StepPlan
 
 _turn = attrgetter("last_step", "number")
 
@@ -33,7 +32,7 @@ class Scheduler:
     `pool.host` (KV-09). `peers` are the schedulers that share the arena, this one included: memory pressure is resolved
     across all of them by the same orders.
 
-    Results may come late: `assume` lets planning go on while a step is under way, `settle` brings its tokens.
+    A result may come late: `launched` lets planning continue while a step is in flight, `commit` brings its tokens.
     """
 
     def __init__(self, name: str, pool: BlockPool, knobs: Knobs, adapters: AdapterSlots | None = None) -> None:
@@ -284,7 +283,7 @@ class Scheduler:
     def _moves(self) -> list[tuple[int, int]]:
         """Blocks to copy first in this step, so that slabs come free for a model whose queue waits for memory.
 
-        Nothing is allocated or given up between this and the end of the step, when `end_moves` is called.
+        Nothing is allocated or given up between this and the end of the step, when `end_copies` is called.
         """
         if not any(peer.blocked is not None for peer in self.peers if peer is not self):
             return []
@@ -292,15 +291,15 @@ class Scheduler:
         self._rename(moves)
         return list(moves.items())
 
-    def end_moves(self, moves: list[tuple[int, int]], *, copied: bool) -> None:
-        """The runner has made the copies of a plan, or it failed and has not."""
-        if not moves:
-            return
-        if copied:
-            self.pool.finish_moves()
-        else:
-            self.pool.undo_moves()
-            self._rename({target: block for block, target in moves})
+    def end_copies(self, plan: StepPlan, *, copied: bool) -> None:
+        """The copies of `plan`, between blocks and from and to host memory, are done, or never will be."""
+        if plan.copies:
+            if copied:
+                self.pool.finish_moves()
+            else:
+                self.pool.undo_moves()
+                self._rename({target: block for block, target in plan.copies})
+        self.pool.host.end(copied=copied)
 
     def _rename(self, moves: dict[int, int]) -> None:
         for sequence in self.running.values() if moves else ():
@@ -404,13 +403,27 @@ class Scheduler:
 
     # -- results -------------------------------------------------------------------------------
 
-    def advance(self, entries: list[ScheduledEntry], now: float) -> None:
-        """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
+    def launched(self, plan: StepPlan, entries: list[ScheduledEntry], now: float) -> None:
+        """`plan` is in flight: continue as if it were done, with the tokens that it draws still pending."""
+        self.end_copies(plan, copied=True)
         self._commit.advance(entries, now)
 
-    def commit(self, entries: list[ScheduledEntry], result: StepResult, now: float) -> list[SequenceOutput]:
-        """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over."""
-        return self._commit.commit(entries, result, now, prefix_caching=self.knobs.prefix_caching)
+    def commit(self, part: ExecutedPart) -> list[SequenceOutput]:
+        """Commit the results of a launched step, in the order of launches; sequences that ended since are skipped."""
+        if part.result.swapped is not None:
+            self.pool.host.measure(part.result.swapped)
+        return self._commit.commit(part.entries, part.result, part.ended, prefix_caching=self.knobs.prefix_caching)
+
+    def commit_step(self, executed: ExecutedStep) -> list[SequenceOutput]:
+        """Commit the parts of a step that was executed without overlap."""
+        if executed.offloads_lost:
+            self.pool.host.lose_offloads()
+        self.end_copies(executed.plan, copied=bool(executed.parts))
+        outputs: list[SequenceOutput] = []
+        for part in executed.parts:
+            self._commit.advance(part.entries, part.ended)
+            outputs += self.commit(part)
+        return outputs
 
     def requeue(self, entries: list[ScheduledEntry], now: float, *, moved_blocks: bool) -> list[Sequence]:
         """A step that was planned has failed, or was never begun: who was to be in it waits again, to be recomputed.

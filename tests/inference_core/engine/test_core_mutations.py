@@ -14,7 +14,7 @@ from inference_core.kv_cache import prefix_hash
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.scheduling import commit, scheduler, sequence
-from inference_core.scheduling.in_flight import ScheduledEntry
+from inference_core.scheduling.commit import ScheduledEntry
 from inference_core.speculation.draft_model import DraftModel
 from inference_core.step_plan import StepPlan
 
@@ -135,7 +135,7 @@ def cache_last_token(patch: pytest.MonkeyPatch) -> None:
 
 def keep_what_was_launched_after_a_fault(patch: pytest.MonkeyPatch) -> None:
     """A step that was launched after one that failed is forgotten, and its sequences go on as if it were done."""
-    patch.setattr(step_executor.StepExecutor, "_cancel", lambda self: setattr(self, "_in_flight", None))
+    patch.setattr(step_executor.StepExecutor, "cancel", lambda self: self._in_flight.clear() or [])
 
 
 def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
