@@ -1,4 +1,4 @@
-"""A core: several models on one device group, one KV arena, one step at a time; synchronous and deterministic."""
+"""A core: several models on one device group with one KV arena, one step at a time; synchronous, deterministic."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -52,12 +52,12 @@ from inference_core.step_plan import MakeMatcher, StepPlan
 if TYPE_CHECKING:
     from inference_core.grammar.vocabulary import Vocabulary
 
-# How long a core without other work waits for a grammar before it looks for commands again.
+# How long an idle core waits for a grammar before it checks for commands again.
 _GRAMMAR_PATIENCE_SECONDS = 0.05
 
 
 class Core:
-    """Add requests, call `step` while `has_work`, hand its outputs on. No threads, no asyncio: transports wrap it.
+    """Add requests, call `step` while `has_work`, deliver its outputs. No threads, no asyncio: transports wrap it.
 
     `models`: a runner per model name; their KV caches share an arena of `arena_bytes` in slabs of
     `slab_bytes`. `clock`: seconds, monotonic. `seed`: of the generator that seeds unseeded requests (None: from the
@@ -128,7 +128,7 @@ class Core:
 
     @property
     def knobs(self) -> dict[str, Knobs]:
-        """The knobs in force, by model."""
+        """The current knobs by model."""
         return self._knobs.in_force
 
     @property
@@ -138,7 +138,7 @@ class Core:
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises `InvalidRequestError` (it can never be served) or `QueueFullError` (try later).
 
-        One with a grammar is queued by the first step that finds the grammar compiled, or refused by it.
+        A request with a grammar is queued, or refused, by the first step after the grammar was compiled.
         """
         scheduler = self._scheduler(request.model)
         if request.request_id in self._requests or request.request_id in self._grammars:
@@ -184,7 +184,7 @@ class Core:
         self._watch_queue(request.model)
 
     def _admit_compiled(self) -> list[SequenceOutput]:
-        """Queue the requests whose grammar is compiled; the refusals of those that cannot be queued."""
+        """Queue the requests whose grammar is compiled; return the refusals of those that cannot be queued."""
         patience = 0.0 if self._requests else _GRAMMAR_PATIENCE_SECONDS
         return [output for compiled in self._grammars.take(patience) for output in self._admit_one(compiled)]
 
@@ -206,7 +206,7 @@ class Core:
         return scheduler
 
     def _refuse_hopeless(self, request: AddRequest, scheduler: Scheduler, now: float) -> None:
-        """Raises `QueueFullError` if a strict deadline cannot be met even if all goes as predicted (SPEC BS-04)."""
+        """Raises `QueueFullError` if a strict deadline is before the predicted first token (SPEC BS-04)."""
         if request.deadline is None or not request.strict_deadline:
             return
         sharing = sum(s.has_work or s is scheduler for s in self._schedulers.values())
@@ -219,7 +219,7 @@ class Core:
             )
 
     def _end_the_late(self, now: float) -> list[SequenceOutput]:
-        """End those whose strict deadline has passed before their first token."""
+        """End the sequences whose strict deadline has passed before their first token."""
         outputs = []
         for scheduler in self._schedulers.values():
             for sequence in scheduler.deadlines.too_late(now):
@@ -231,9 +231,9 @@ class Core:
         return outputs
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
-        """Forget a request, or its choice `index` alone; their blocks are free on return.
+        """Forget a request, or its choice `index` alone, and free its blocks.
 
-        The final outputs of the choices that this ended; [] if there were none.
+        Returns the final outputs of the choices that this ended.
         """
         if request_id in self._grammars:
             self._grammars.abort(request_id, index)
@@ -245,12 +245,12 @@ class Core:
         return [self._end(request, s, "abort") for s in chosen if s.status is not Status.FINISHED]
 
     def step(self) -> list[SequenceOutput]:
-        """One step of one model, and what came of it; [] without work.
+        """Run one step of one model and return its outputs; [] without work.
 
         An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else. With
-        an `OverlappingRunner` a step is planned and launched before the one before it is waited for, so that a step's
-        tokens come with the next call.
-        Raises `RankLostError` when the mesh that the models run on has lost a rank: the core is dead then.
+        an `OverlappingRunner` a step is planned and launched before the previous one is collected, so that its tokens
+        come with the next call.
+        Raises `RankLostError` when the models' mesh has lost a rank: the core is dead then.
         """
         began = self._clock()
         outputs = self._admit_compiled() + self._end_the_late(began)
@@ -276,16 +276,16 @@ class Core:
 
     @property
     def pause_seconds(self) -> float:
-        """How long a step has nothing to compute unless requests arrive, since all who wait are held back; else 0."""
+        """Seconds until the next step has work, while all waiting sequences are held back; else 0."""
         now = self._clock()
         return min((s.seconds_held(now) for s in self._schedulers.values() if s.has_work), default=0.0)
 
     def call_at_close(self, release: Callable[[], object]) -> None:
-        """Have `release` called by `close`, the last one given first."""
+        """Register `release` to be called by `close`, in reverse order."""
         self._releases.append(release)
 
     def close(self) -> None:
-        """Let go of what the core holds besides memory, such as other processes; it makes no step afterwards."""
+        """Release what the core holds besides memory, such as processes; no step may follow."""
         self._grammars.close()
         while self._releases:
             self._releases.pop()()
@@ -308,12 +308,12 @@ class Core:
     def load_adapter(self, model: str, name: str, path: str) -> None:
         """Serve the PEFT folder `path` as adapter `name` of `model`.
 
-        Raises `InvalidRequestError` for a model or name that cannot be had, `ModelFileError` for a bad folder.
+        Raises `InvalidRequestError` for an unknown model or a name in use, `ModelFileError` for a bad folder.
         """
         self._scheduler(model).adapters.load(name, Path(path))
 
     def unload_adapter(self, model: str, name: str) -> None:
-        """Take no more requests with that adapter, and drop it when the last one has ended.
+        """Refuse new requests with the adapter, and drop it when the last one has ended.
 
         Raises `InvalidRequestError` if there is no such adapter.
         """
@@ -340,7 +340,7 @@ class Core:
         return transfer.take(root, chain.token_ids, frame)
 
     def _kv_transfer(self, chain: BlockChain) -> tuple[KVTransfer, bytes]:
-        """And the name of the chain's first parent."""
+        """Return the transfer of the chain's model, and the digest of the chain's root."""
         try:
             adapters = self._scheduler(chain.model).adapters
             digest = adapters.require(chain.adapter).digest if chain.adapter else b""
@@ -350,7 +350,7 @@ class Core:
         return self._kv_transfers[chain.model], root_digest(chain.salt, digest)
 
     def stats(self, query_id: str = "") -> CoreStats:
-        """Counts and estimates at this moment. `blocks_total` is what the model would have in an arena of its own."""
+        """Return counts and estimates. `blocks_total`: the blocks that a model would have in an arena of its own."""
         sharing = sum(scheduler.has_work for scheduler in self._schedulers.values())
         return CoreStats(
             query_id=query_id,
@@ -375,9 +375,9 @@ class Core:
         )
 
     def check_integrity(self) -> None:
-        """Raises `IntegrityError` naming the violation, unless every invariant of the engine holds (between steps).
+        """Check every invariant of the engine between steps; raises `IntegrityError` naming the violation.
 
-        Every block is free, idle (cached) or referenced, exactly once; reference counts equal the block tables
+        Every block is free, evictable (cached) or referenced, exactly once; reference counts equal the block tables
         that hold them; no slab has mixed owners; no step passed its token budget; only live requests hold anything.
         """
         self._arena.check_integrity()
@@ -400,7 +400,7 @@ class Core:
     # -- speculation ---------------------------------------------------------------------------
 
     def _drafters(self, name: str) -> dict[str, Drafter]:
-        """Who may draft for a model, by the value of the knob `speculation`."""
+        """Return the drafters of a model by the value of the knob `speculation` that selects them."""
         if not self._runners[name].most_drafts:
             return {}
         drafters: dict[str, Drafter] = {"prompt_lookup": PromptLookup()}
@@ -423,7 +423,7 @@ class Core:
             )
 
     def _reclaim(self) -> bool:
-        """Take back the memory that is lent to drafters: theirs is a guess, the sequences' is work."""
+        """Take back the arena memory that drafters borrowed; returns whether there was any."""
         gave = [speculator.give_way() for speculator in self._speculators.values()]
         return any(gave)
 
@@ -544,7 +544,7 @@ class Core:
         return sequence.output([], finish_reason=reason, error=error)
 
     def _end_the_repetitive(self, scheduler: Scheduler, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
-        """End answers that are in a loop as if their tokens were used up, but none that asked for a length."""
+        """End looping answers with reason "length", except those with `ignore_eos`."""
         span = scheduler.knobs.repetition_guard
         ended = []
         for output in outputs:
@@ -571,7 +571,7 @@ class Core:
 
 @dataclass(slots=True)
 class _Request:
-    """A live request: `live` of its choices are not finished."""
+    """A live request; `live` of its choices are unfinished."""
 
     scheduler: Scheduler
     choices: list[Sequence]

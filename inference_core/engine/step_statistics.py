@@ -1,4 +1,4 @@
-"""What a model's steps were like, counted since start: how long they took and how many sequences shared them."""
+"""Step durations and batch sizes of a model, counted since start."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class StepStatistics:
         self.batch_sizes: dict[int, int] = {}
 
     def record(self, sequences: int, seconds: float) -> None:
-        """A step of `sequences` took `seconds`."""
+        """Record a step of `sequences` that took `seconds`."""
         self.seconds_counts[bisect_left(STEP_SECONDS, seconds)] += 1
         self.seconds_sum += seconds
         self.batch_sizes[sequences] = self.batch_sizes.get(sequences, 0) + 1

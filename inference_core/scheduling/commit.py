@@ -56,7 +56,7 @@ class ExecutedStep:
 
 
 class StepCommit:
-    """What a scheduler does with the results of its steps. `remove` takes a sequence that has ended off its seat."""
+    """Applies the results of a model's steps to its sequences. `remove` drops a sequence that has ended."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class StepCommit:
         self._remove = remove
 
     def advance(self, entries: list[ScheduledEntry], now: float) -> None:
-        """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
+        """Treat a launched step as done, with the tokens that it draws still pending."""
         for sequence, computed, sampled, _ in entries:
             sequence.num_computed_tokens = computed
             if sampled and sequence.waiting_since is not None:
@@ -85,7 +85,7 @@ class StepCommit:
     def commit(
         self, entries: list[ScheduledEntry], result: StepResult, now: float, *, prefix_caching: bool
     ) -> list[SequenceOutput]:
-        """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over.
+        """Commit the result of an advanced step, in the order of steps; skip sequences that ended since.
 
         A finished sequence frees its blocks here, in its last step (SPEC KV-01).
         """
@@ -127,7 +127,7 @@ class StepCommit:
                     queue_seconds=sequence.queue_seconds,
                 )
             )
-            if sequence.tells_evidence:
+            if sequence.wants_evidence:
                 outputs[-1].evidence = sequence.evidence_of(drawn)
         self._totals.generated_tokens += len(outputs)
         return silent + outputs if silent else outputs
@@ -135,12 +135,12 @@ class StepCommit:
     def _commit_verified(
         self, sequence: Sequence, computed: int, drawn: list[SampledToken], now: float, prefix_caching: bool
     ) -> SequenceOutput:
-        """Take in the drafts that were accepted and the token after them; a stop within them ends it (SPEC SD-09)."""
+        """Commit the accepted drafts and the token after them; a stop among them ends the sequence (SPEC SD-09)."""
         kept: list[SampledToken] = []
         reason: FinishReason | None = None
         for token in drawn:
             if kept:
-                # The token before was drafted, so it is computed already.
+                # The previous token was a draft, so it is computed already.
                 sequence.num_computed_tokens += 1
                 self._running_set.append_pending((sequence,))
             reason = sequence.receive(token.token_id)
@@ -159,20 +159,20 @@ class StepCommit:
         logprobs = [token.logprob for token in kept if token.logprob is not None]
         stop = token.token_id if reason == "stop" else None
         output = sequence.output([t.token_id for t in kept], logprobs or None, reason, stop)
-        return _told(sequence, output, kept)
+        return _with_evidence(sequence, output, kept)
 
     def _take_back_drafted_blocks(self, sequence: Sequence) -> None:
-        """Blocks that only rejected drafts were written to are free again (SPEC SD-08)."""
+        """Release the blocks that hold rejected drafts alone (SPEC SD-08)."""
         table = sequence.block_table
         needed = self._pool.blocks_for(sequence.num_computed_tokens)
         if len(table) > needed:
             self._pool.release(table[needed:])
             self._running_set.reserved_blocks += len(table) - needed
-            # Runners that keep tables know a list by its identity, and that it only grows.
+            # Runners that cache tables identify a list by its identity and assume that it only grows.
             sequence.block_table = sequence.share.block_table = table[:needed]
 
     def _commit_scores(self, entries: list[ScheduledEntry], result: StepResult) -> list[SequenceOutput]:
-        """What a step says of the prompts that are to be scored."""
+        """Return outputs with the log-probabilities of prompts that are to be scored."""
         outputs = []
         for (sequence, computed, *_), scored in zip(entries, result.scored, strict=True):
             if not scored or sequence.status is Status.FINISHED:
@@ -184,7 +184,7 @@ class StepCommit:
         return outputs
 
     def _commit_states(self, entries: list[ScheduledEntry], result: StepResult, now: float) -> list[SequenceOutput]:
-        """Take in hidden states; those who were computed for nothing else are finished with the last of theirs."""
+        """Collect hidden states; a sequence that exists for its state alone finishes with the last of them."""
         outputs = []
         for (sequence, computed, *_), states in zip(entries, result.states, strict=True):
             pool = sequence.states
@@ -193,11 +193,11 @@ class StepCommit:
             pool.take(states)
             if pool.exits and computed == len(sequence.token_ids):
                 self._remove(sequence, now)
-                outputs.append(_told(sequence, sequence.output([], finish_reason="stop"), []))
+                outputs.append(_with_evidence(sequence, sequence.output([], finish_reason="stop"), []))
         return outputs
 
     def _start_decoding(self, sequence: Sequence, now: float) -> None:
-        """A sequence that lagged has its first token in sight, or is where it was before it was preempted."""
+        """The prefill of `sequence` ends with this step: its next token is in flight."""
         assert sequence.waiting_since is not None
         sequence.waited_seconds += now - sequence.waiting_since
         sequence.waiting_since = None
@@ -211,9 +211,9 @@ class StepCommit:
     def _finish(self, sequence: Sequence, token: SampledToken, reason: FinishReason, now: float) -> SequenceOutput:
         self._remove(sequence, now)
         if reason == "stop":
-            return _told(sequence, sequence.output([], finish_reason=reason, stop_token_id=token.token_id), [])
+            return _with_evidence(sequence, sequence.output([], finish_reason=reason, stop_token_id=token.token_id), [])
         output = sequence.output([token.token_id], None if token.logprob is None else [token.logprob], reason)
-        return _told(sequence, output, [token])
+        return _with_evidence(sequence, output, [token])
 
     def _register_full_blocks(self, sequence: Sequence, full: int) -> None:
         known = sequence.num_registered_blocks
@@ -222,8 +222,8 @@ class StepCommit:
         sequence.num_registered_blocks = full
 
 
-def _told(sequence: Sequence, output: SequenceOutput, drawn: list[SampledToken]) -> SequenceOutput:
-    """`output` of these tokens, with the evidence that the sequence is asked for."""
-    if sequence.tells_evidence:
+def _with_evidence(sequence: Sequence, output: SequenceOutput, drawn: list[SampledToken]) -> SequenceOutput:
+    """Add the requested evidence of these tokens to `output`."""
+    if sequence.wants_evidence:
         output.evidence = sequence.evidence_of(drawn)
     return output
