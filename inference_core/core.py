@@ -36,7 +36,7 @@ from inference_core.protocol import (
 )
 from inference_core.protocol.error_outputs import blame, refusal
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
-from inference_core.sampling.repetition import LOOK_EVERY, goes_round
+from inference_core.sampling.repetition import LOOK_EVERY, is_looping
 from inference_core.scheduling.commit import ScheduledEntry, entries_of
 from inference_core.scheduling.model_round_robin import ModelRoundRobin
 from inference_core.scheduling.queue_alert import QueueAlert
@@ -556,7 +556,7 @@ class Core:
             looked = known - len(output.token_ids)
             if known // LOOK_EVERY == looked // LOOK_EVERY or known < max(span, sequence.sampling.min_tokens):
                 continue
-            if not sequence.sampling.ignore_eos and goes_round(sequence.output_token_ids[known - span : known], span):
+            if not sequence.sampling.ignore_eos and is_looping(sequence.output_token_ids[known - span : known], span):
                 scheduler.totals.repetitions_ended += 1
                 ended.append(self._end(request, sequence, "length"))
         return ended

@@ -3,8 +3,8 @@
 from typing import Literal
 
 KVTransferFailure = Literal["incompatible", "corrupt", "full", "missing", "refused", "gone"]
-"""Why KV blocks were not handed over: other weights, kernels or layout; damaged on the way; no room; not there (any
-more); the request or the state of a core does not allow it; a core is gone."""
+"""Why KV blocks were not transferred: other weights, kernels or layout; damaged in transit; no memory; not cached (any
+more); refused by the request or the state of a core; a core is gone."""
 
 
 class CoreError(Exception):
@@ -20,7 +20,7 @@ class MemoryPlanError(CoreError):
 
 
 class InvalidRequestError(CoreError):
-    """The request can never be served as given; `param` names the offending field. Change the request."""
+    """The request can never be served as it is; `param` names the offending field. Change the request."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class QueueFullError(CoreError):
 
 
 class GrammarServerError(QueueFullError):
-    """Grammars cannot be compiled at the moment, through no fault of theirs. Try later or elsewhere."""
+    """The grammar processes are not available. Try later or elsewhere."""
 
 
 class CoreGoneError(CoreError):
@@ -40,7 +40,7 @@ class CoreGoneError(CoreError):
 
 
 class CoreLostError(CoreGoneError):
-    """The core died while the request was in it, or its connection broke without a farewell. The request may be the
+    """The core died while the request was in it, or its connection broke without a goodbye. The request may be the
     cause: retry it with care."""
 
 
@@ -49,7 +49,7 @@ class IntegrityError(CoreError):
 
 
 class BadLogitsError(CoreError):
-    """Rows of logits hold NaN or +inf, or no token is left to draw. `rows` fail; the other rows may be run again."""
+    """Rows of logits hold NaN or +inf, or no token is left to draw. `rows` fail; the other rows may be retried."""
 
     def __init__(self, rows: list[int], vocab: int) -> None:
         super().__init__(f"logits of row(s) {rows} hold NaN or +inf, or mask all {vocab} tokens; no token can be drawn")
@@ -57,7 +57,7 @@ class BadLogitsError(CoreError):
 
 
 class KVTransferError(CoreError):
-    """KV blocks could not be handed over, for `reason`. Compute the prompt where its answer is computed."""
+    """KV blocks could not be transferred, for `reason`. Compute the prompt where its answer is computed."""
 
     def __init__(self, message: str, reason: KVTransferFailure) -> None:
         super().__init__(message)
@@ -73,7 +73,8 @@ class MeshError(CoreError):
 
 
 class RankLostError(CoreGoneError):
-    """A rank of the mesh died, failed or fell silent: the core ends, since its other ranks cannot go on alone."""
+    """A rank of the mesh died, failed or fell silent: the core ends, since its other ranks cannot continue without
+    it."""
 
 
 class QuantizationError(CoreError):

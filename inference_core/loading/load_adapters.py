@@ -1,4 +1,4 @@
-"""Serves the adapters that a core's specification names, when the core is loaded."""
+"""Loads the adapters that a core's specification names."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -8,7 +8,7 @@ from inference_core.errors import InvalidRequestError, ModelFileError
 
 
 class AdaptedModel(Protocol):
-    """What a specification says of a model: its name, and PEFT folders by the names to serve them under."""
+    """The part of a model's specification that names its adapters: PEFT folders by adapter name."""
 
     @property
     def name(self) -> str: ...
@@ -18,7 +18,7 @@ class AdaptedModel(Protocol):
 
 
 def load_adapters(core: Core, models: Iterable[AdaptedModel]) -> None:
-    """Serve the adapters that `models` name. Raises ModelFileError for one that cannot be served."""
+    """Load the adapters that `models` name. Raises ModelFileError for an adapter that cannot be loaded."""
     for model in models:
         for name, folder in model.adapters.items():
             try:

@@ -50,7 +50,7 @@ def load_core(
 ) -> Core:
     """Load every model of `spec` on this machine's CPU.
 
-    `knobs` replaces the knobs that `spec` starts with; `knobs_file` is where changes that are to be kept are kept.
+    `knobs` replaces the start knobs of `spec`; `knobs_file` stores the changes to keep.
 
     Raises ModelFileError for a missing or corrupt file and MemoryPlanError, with the arithmetic, for what does not fit.
     """
@@ -78,7 +78,7 @@ def load_core(
 
 
 def use_threads(threads: int | None) -> None:
-    """Give the kernels their threads (0 or None: one per CPU); torch keeps one where the native pool does the work."""
+    """Set the kernels' threads (0 or None: one per CPU); torch keeps one if the native pool does the work."""
     if cpu.AVAILABLE:
         cpu.set_threads(threads or None)
         torch.set_num_threads(1)
@@ -110,7 +110,7 @@ def linear_bytes(checkpoint: Checkpoint, wanted: list[Projection], compute: Comp
 
 
 def max_context_of(spec: ModelSpec, config: ModelConfig) -> int:
-    """Tokens of prompt and answer together: what is asked for, and what the model was trained for at most."""
+    """Return the context length: the configured one, at most what the model was trained for."""
     return min(spec.max_context or config.max_position, config.max_position)
 
 
@@ -138,7 +138,7 @@ def available_memory() -> int:
 
 
 def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) -> None:
-    """Refuse what cannot fit, naming every term of the sum."""
+    """Raise `MemoryPlanError`, naming every term of the sum, if the core cannot fit."""
     models = list(zip(spec.models, checkpoints, strict=True))
     needs = [(f"weights of {model.name} ({model.compute})", weight_bytes(c, model)) for model, c in models]
     needs.append(("KV arena", spec.arena_bytes))
@@ -166,7 +166,7 @@ def runner_of(
 ) -> LogitsRunner:
     """`checkpoint` as `spec` says, over `arena` uint8 [bytes]. Raises ModelFileError."""
     began = time.perf_counter()
-    check_kernels(spec, checkpoint.config)  # Before weights are packed, which takes long.
+    check_kernels(spec, checkpoint.config)  # Checked before weights are packed, which takes long.
     decoder = load_decoder(checkpoint, spec.compute, cache_dir)
     runner = runner_over(spec, checkpoint, decoder, core, arena)
     logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
@@ -196,9 +196,9 @@ def runner_over(
             layout=layout,
         ),
     )
-    # No position lies beyond what the arena holds, whatever length a file claims.
+    # Positions are limited by the arena, whatever length a file claims.
     cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))
-    # Adapters lose no more than the weights that they are added to.
+    # Adapters are stored no less precisely than the weights that they are added to.
     storage: Storage = "float32" if spec.compute == "float32" else "bfloat16"
     if cpu.AVAILABLE:
         return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin, spec.max_adapters, storage)

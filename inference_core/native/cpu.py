@@ -1,8 +1,8 @@
 """The native kernels as functions on tensors: checks shapes, keeps buffers alive, passes addresses.
 
 Every tensor is float32 on the CPU with a contiguous last dimension unless said otherwise. Importing this module never
-fails; `AVAILABLE` says whether the extension was built and is to be used (`AIO_NATIVE=off` in the environment leaves
-the work to torch). Results do not depend on how many rows are computed at once.
+fails; `AVAILABLE` says whether the extension was built and is used (`AIO_NATIVE=off` in the environment selects
+torch). Results do not depend on how many rows are computed at once.
 """
 
 import os

@@ -45,7 +45,7 @@ async def test_whoever_does_not_know_the_secret_is_turned_away(served):
     _, listener, _ = served
     stranger = TcpCoreClient(msgspec.structs.replace(listener.address, secret=b"wrong"))
 
-    with pytest.raises(CoreGoneError, match="is not the core that was asked for"):
+    with pytest.raises(CoreGoneError, match="is not the expected core"):
         await stranger.start()
 
 
@@ -54,13 +54,13 @@ async def test_a_client_does_not_speak_to_a_server_without_the_secret(ask):
         writer.write(b"n" * 32)
         await reader.readexactly(64)
         writer.write(b"c" * 32)
-        assert await reader.read() == b""  # nothing more is told
+        assert await reader.read() == b""  # nothing more is sent
         writer.close()
 
     server = await asyncio.start_server(impostor, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
 
-    with pytest.raises(CoreGoneError, match="is not the core that was asked for"):
+    with pytest.raises(CoreGoneError, match="is not the expected core"):
         await TcpCoreClient(CoreAddress(host=host, port=port, secret=b"s")).start()
     server.close()
 
