@@ -129,7 +129,7 @@ class Core:
     @property
     def knobs(self) -> dict[str, Knobs]:
         """The current knobs by model."""
-        return self._knobs.in_force
+        return self._knobs.current
 
     @property
     def has_work(self) -> bool:
@@ -299,7 +299,7 @@ class Core:
             self._require_drafter(changes.get("speculation"), name)
         self._knobs.change(changes, model, keep)
         if "threads" in changes and self._use_threads is not None:
-            self._use_threads(next(iter(self._knobs.in_force.values())).threads)
+            self._use_threads(next(iter(self._knobs.current.values())).threads)
         for name, scheduler in self._schedulers.items():
             scheduler.knobs = self._tuners[name].set_limits(self._knobs.of(name))
             if not scheduler.knobs.prefix_caching:

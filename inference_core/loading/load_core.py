@@ -58,7 +58,7 @@ def load_core(
     if knobs is not None:
         start = dict.fromkeys(start, replace(knobs, threads=knobs.threads or spec.threads or 0))
     live = LiveKnobs(start, None if knobs_file is None else KnobsFile(knobs_file))
-    use_threads(max((k.threads for k in live.in_force.values()), default=0))
+    use_threads(max((k.threads for k in live.current.values()), default=0))
     opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
     arena = allocate_arena(spec.arena_bytes)

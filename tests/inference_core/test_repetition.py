@@ -1,4 +1,4 @@
-"""Answers that go round in circles are told from those that do not, and ended where the operator wants it."""
+"""Looping answers are detected, and ended if the operator sets `repetition_guard`."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def answer(core: Core, sampling: SamplingParams = LONG, n: int = 1) -> list[Sequ
     return [last[index] for index in sorted(last)]
 
 
-def test_an_answer_that_is_looping_ends_soon_after_the_guards_length() -> None:
+def test_a_looping_answer_ends_soon_after_the_guards_length() -> None:
     core = circling_core()
     ended = answer(core, n=3)
     assert [output.finish_reason for output in ended] == ["length"] * 3

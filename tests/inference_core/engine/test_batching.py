@@ -30,7 +30,7 @@ def steps_until_done(batching: str, sizes: tuple[int, ...] = (8,)) -> int:
 # -- static --------------------------------------------------------------------------------------
 
 
-def test_a_static_batch_is_whoever_waits_and_nobody_joins_until_all_have_ended() -> None:
+def test_a_static_batch_takes_all_waiting_sequences_and_admits_no_other_until_all_have_ended() -> None:
     """BS-02: three answers of 2, 5 and 9 tokens; a fourth request arrives in mid-batch and waits for the longest."""
     driver = CoreDriver(knobs=Knobs(batching="static", max_num_seqs=8))
     for tokens in (2, 5, 9):
@@ -151,7 +151,7 @@ def test_switching_to_static_counts_those_who_run_as_the_batch_and_back_lets_eve
 
 
 def test_choices_of_a_static_batch_do_not_wait_for_the_first_one() -> None:
-    """To share its prompt they would have to join when it is computed, which nobody may."""
+    """To share its prompt, they would have to join after it is computed, which a static batch forbids."""
     driver = CoreDriver(slabs=20, knobs=Knobs(batching="static"))
     driver.add([1] * 20, n=3, sampling=greedy(3))
     driver.step()
@@ -204,7 +204,7 @@ def test_a_batch_has_the_largest_preferred_size_that_is_there_and_never_more_tha
 
 
 @pytest.mark.parametrize("cap", [1.25, 2.0, 4.0])
-def test_a_prompt_beside_many_decodes_takes_at_most_its_penalty_longer_than_alone(cap: float) -> None:
+def test_a_prompt_with_many_decodes_takes_at_most_its_penalty_longer_than_alone(cap: float) -> None:
     """BS-12: steps cost what they compute; 36 answers decode under a budget of 40 tokens."""
 
     def seconds_to_first_token(busy: int) -> float:
@@ -228,7 +228,7 @@ def test_a_prompt_beside_many_decodes_takes_at_most_its_penalty_longer_than_alon
 
 
 def test_decodes_that_wait_for_a_prompt_take_turns() -> None:
-    """BS-12 and BS-07 together: of 9 decodes 5 go on in each step beside the prompt, nobody is left out twice."""
+    """BS-12 and BS-07 together: of 9 decodes 5 continue in each step with the prompt, and none is left out twice."""
     driver = CoreDriver(slabs=60, knobs=Knobs(max_num_batched_tokens=10, max_join_penalty=2.0, max_num_seqs=20))
     ids = [driver.add([i], sampling=greedy(100)) for i in range(9)]
     driver.step(2)

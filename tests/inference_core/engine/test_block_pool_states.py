@@ -33,7 +33,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 20), digests=st.integers(0, 30))
     def take(self, name: str, count: int, digests: int) -> None:
-        """`allocate` keeps the promise of `available`, and gives nobody's block away."""
+        """`allocate` provides what `available` says, and never a referenced block."""
         pool, promised = self.pools[name], self.pools[name].available
         blocks = pool.allocate(count)
         assert (blocks is not None) == (count <= promised)

@@ -76,7 +76,7 @@ def test_what_was_handed_over_is_found_and_the_answer_is_the_same() -> None:
     asked = target.add(PROMPT, sampling=greedy(20))
     target.drain()
 
-    # Whoever drives compares the tokens with those computed without any cache.
+    # The driver compares the tokens with those computed without any cache.
     assert target.finished[asked, 0].cached_tokens == FULL * BLOCK
     assert target.runners["m"].tokens_computed == len(PROMPT) - FULL * BLOCK + 19
     assert source.core.stats().models[0].handover.out_blocks == FULL
@@ -180,7 +180,7 @@ def test_where_no_room_is_nothing_is_taken_and_who_runs_goes_on() -> None:
 
 
 def test_a_chain_does_not_push_out_its_own_head() -> None:
-    """Sixteen blocks, eight of them in use: five of the chain are here, the other eight do not fit beside them."""
+    """Sixteen blocks, eight of them in use: five of the chain are cached, and the other eight do not fit."""
     prompt = list(range(49)) + [1] * 4
     source, target = prefilled(prompt), CoreDriver(slabs=1)
     target.add([1] * 29, sampling=greedy(20))
@@ -247,7 +247,7 @@ def test_a_prefill_that_leaves_no_block_is_refused(prompt: list[int], fields: di
 
 @pytest.mark.parametrize("token", [-1, 50, 1 << 32])
 def test_tokens_that_are_none_are_refused_like_those_of_a_request(token: int) -> None:
-    """They must not end the core, which nobody has asked anything else of yet."""
+    """An invalid token must not end the core."""
     with pytest.raises(KVTransferError, match=f"token {token}") as caught:
         CoreDriver().core.import_blocks(chain([*PROMPT, token]), None)
     assert caught.value.reason == "refused"

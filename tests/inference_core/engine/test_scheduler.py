@@ -67,7 +67,7 @@ def test_tokens_computed_are_the_sum_of_lengths() -> None:
 
 
 def test_decodes_beyond_the_budget_take_turns() -> None:
-    """BS-07: with 9 decodes and a budget of 4 nobody waits longer than 3 steps for a token, over 10,000 steps."""
+    """BS-07: with 9 decodes and a budget of 4 no sequence waits longer than 3 steps for a token, over 10,000 steps."""
     driver = CoreDriver(slabs=60, knobs=Knobs(max_num_batched_tokens=4, max_num_seqs=9), check=False)
     last_turn: dict[str, int] = {}
     added = longest = 0
@@ -200,7 +200,7 @@ def test_equal_classes_never_push_each_other_out_of_a_seat() -> None:
 
 
 def test_an_aged_batch_request_keeps_its_seat() -> None:
-    """BS-05: ageing orders the queue and protects the seat it won, but pushes nobody out."""
+    """BS-05: ageing orders the queue and protects an admitted sequence, but preempts no other."""
     driver = CoreDriver(knobs=Knobs(max_num_seqs=1, ageing_seconds=1.0))
     driver.add([1] * 5, request_id="batch", priority=2, sampling=greedy(20))
     driver.clock.advance(2.5)
@@ -222,7 +222,7 @@ def test_out_of_blocks_the_lowest_class_and_least_computed_gives_way() -> None:
 
 
 def test_a_preempted_sequence_resumes_from_its_cached_blocks() -> None:
-    """KV-09: recomputing costs little, for full blocks stay cached while nobody needs their memory."""
+    """KV-09: recomputing costs little, for full blocks stay cached while their memory is not needed."""
     driver = CoreDriver(knobs=Knobs(max_num_seqs=1))
     driver.add([1] * 9, request_id="batch", priority=2, sampling=greedy(20))
     driver.step(8)
@@ -245,7 +245,7 @@ def test_admission_leaves_running_sequences_a_block_each() -> None:
         assert ("new/0" in shares(driver)) == admitted
 
 
-def test_nobody_overtakes_a_large_request_that_waits_for_memory() -> None:
+def test_no_request_overtakes_a_large_one_that_waits_for_memory() -> None:
     """KV-10: small requests of the same class, which would fit, would keep it out for ever."""
     driver = CoreDriver(slabs=1, knobs=Knobs(prefix_caching=False))
     driver.add([1] * 20, request_id="running", sampling=greedy(10))

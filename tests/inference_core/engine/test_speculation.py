@@ -121,7 +121,7 @@ def test_a_request_that_leaves_frees_what_the_draft_holds_for_it_at_once():
     driver.assert_all_free()
 
 
-def test_a_draft_model_that_fails_ends_nobody():
+def test_a_draft_model_that_fails_ends_no_request():
     driver = CoreDriver(**PAIR, knobs=FIXED)
     key = (driver.add([1, 2, 3], sampling=greedy(30)), 0)
     driver.step(2)

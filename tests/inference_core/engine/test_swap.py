@@ -146,7 +146,7 @@ def test_a_step_that_fails_undoes_its_copies(overlap: bool, early: bool) -> None
     driver.assert_all_free()
 
 
-def test_blocks_are_kept_for_those_who_wait_before_those_that_nobody_asked_for() -> None:
+def test_blocks_of_waiting_sequences_are_kept_before_others() -> None:
     """Five host slots hold the five blocks that the preempted request had; idle prefixes pass them by."""
     driver = cramped(5, max_num_seqs=1)
     driver.add([1] * 20, sampling=greedy(30), priority=2)
@@ -157,7 +157,7 @@ def test_blocks_are_kept_for_those_who_wait_before_those_that_nobody_asked_for()
     assert driver.runners["m"].restored == 5
 
 
-def test_an_aborted_request_leaves_nobody_waiting_for_its_blocks() -> None:
+def test_an_aborted_request_no_longer_waits_for_its_blocks() -> None:
     driver = cramped()
     for token in (1, 2, 3):
         driver.add([token] * 12, sampling=greedy(40))

@@ -16,7 +16,7 @@ ageing = st.sampled_from([0.5, 1.0, 4.0])
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """A queue beside the plain list of who waits, sorted anew each time."""
+    """A queue and, as its oracle, a plain list that is sorted each time."""
 
     @initialize(ageing_seconds=ageing)
     def start(self, ageing_seconds: float) -> None:

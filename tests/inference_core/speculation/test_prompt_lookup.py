@@ -52,7 +52,7 @@ def test_an_index_that_grew_with_the_text_finds_what_a_search_finds(token_ids: l
     assert proposal(lookup, sequence, most, knobs) == expected
 
 
-def test_another_length_of_match_indexes_anew():
+def test_another_length_of_match_rebuilds_the_index():
     lookup, sequence = PromptLookup(), sequence_of([1, 2, 3, 9, 2, 3])
     assert proposal(lookup, sequence, 1, Knobs(lookup_ngram=3)) == []
     assert proposal(lookup, sequence, 1, Knobs(lookup_ngram=2)) == [9]

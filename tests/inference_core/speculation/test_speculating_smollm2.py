@@ -95,6 +95,6 @@ def test_rejection_accepts_more_of_what_is_drawn_hot(core: Core, prompts: list[l
 
 
 def test_a_draft_must_be_another_model_of_the_core():
-    spec = ModelSpec(name="target", path=MODEL, compute="bfloat16", draft="nobody")
-    with pytest.raises(ModelFileError, match="its draft is 'nobody'; it must be another model of this core: none"):
+    spec = ModelSpec(name="target", path=MODEL, compute="bfloat16", draft="missing")
+    with pytest.raises(ModelFileError, match="its draft is 'missing'; it must be another model of this core: none"):
         paired_drafts([spec])

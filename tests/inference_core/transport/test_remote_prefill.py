@@ -121,7 +121,7 @@ async def test_a_prefill_that_is_refused_says_why(pair, ask):
         await pair.source.prefill(ask(prompt=[1, 2, 3]))
 
 
-async def test_cores_that_differ_are_told_apart_before_anything_is_computed(pair, asked):
+async def test_cores_that_differ_are_refused_before_anything_is_computed(pair, asked):
     require_alike("m", pair.source, pair.target)
     other = await pair.client("n")
 

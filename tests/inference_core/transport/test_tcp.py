@@ -41,7 +41,7 @@ async def served():
     await server.stop()
 
 
-async def test_whoever_does_not_know_the_secret_is_turned_away(served):
+async def test_a_client_without_the_secret_is_refused(served):
     _, listener, _ = served
     stranger = TcpCoreClient(msgspec.structs.replace(listener.address, secret=b"wrong"))
 
@@ -109,7 +109,7 @@ async def test_a_port_that_is_taken_is_an_error_that_names_it():
             await CoreServer(ScriptedCore, TcpListener("127.0.0.1", b"s", port)).start()
 
 
-async def test_nobody_there_is_a_core_that_is_gone():
+async def test_an_address_without_a_server_is_a_core_that_is_gone():
     with held_port() as held:
         port = held.getsockname()[1]
         with pytest.raises(CoreGoneError, match=f"no core answers at 127.0.0.1:{port}"):
