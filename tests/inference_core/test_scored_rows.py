@@ -44,7 +44,7 @@ def test_scores_are_the_log_softmax_of_each_row_with_the_best_first() -> None:
         assert [token for token, _ in score.top] == expected[row].topk(4).indices.tolist()
 
 
-def test_the_likeliest_token_scores_exactly_what_its_alternative_says() -> None:
+def test_the_likeliest_token_scores_exactly_as_its_alternative() -> None:
     """Evaluation harnesses compare the two to tell whether a text is the greedy one."""
     logits = torch.randn(20, 500, generator=torch.Generator().manual_seed(2))
     scores = score_rows(logits, ScoreSpec(logits.argmax(-1).tolist(), 1))

@@ -38,7 +38,7 @@ def test_tokens_without_probability_and_ties_are_no_trouble() -> None:
     assert evidence.entropy == pytest.approx(np.log(2))
 
 
-def test_rows_with_drafts_are_matched_to_who_draws_from_them_and_masks_change_nothing() -> None:
+def test_rows_with_drafts_are_matched_to_their_sequences_and_masks_change_nothing() -> None:
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
     raw = logits.numpy().copy()
     sequences = [

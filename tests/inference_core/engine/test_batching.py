@@ -115,7 +115,7 @@ def test_a_held_batch_says_how_long_nothing_is_to_be_done() -> None:
 
 
 @given(start=st.floats(0, 1e4), waited=st.floats(0, 0.03), delay_ms=st.floats(0.01, 1e3))
-def test_a_wait_of_what_was_said_to_be_left_ends_the_hold_however_clocks_round(
+def test_waiting_for_the_reported_seconds_ends_the_hold_despite_clock_rounding(
     start: float, waited: float, delay_ms: float
 ) -> None:
     knobs = Knobs(batching="dynamic", max_queue_delay_ms=delay_ms, preferred_batch_sizes=[8], max_num_seqs=8)
@@ -137,7 +137,7 @@ def test_one_models_held_batch_does_not_hold_another_model() -> None:
     driver.drain()
 
 
-def test_switching_to_static_counts_those_who_run_as_the_batch_and_back_lets_everybody_join() -> None:
+def test_switching_to_static_makes_the_running_sequences_the_batch_and_back_lets_all_join() -> None:
     driver = CoreDriver()
     driver.add([1], sampling=greedy(9), request_id="first")
     driver.step()

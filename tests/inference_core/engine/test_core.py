@@ -171,7 +171,7 @@ def test_an_idle_core_predicts_no_wait() -> None:
 
 
 @pytest.mark.parametrize("queue", [1, 5, 20, 60])
-def test_the_predicted_wait_is_what_a_newcomer_waits(queue: int) -> None:
+def test_the_predicted_wait_is_the_wait_of_a_new_request(queue: int) -> None:
     """Fixed answer lengths, four seats: the estimate meets the wait within a quarter and two answers."""
     driver = CoreDriver(slabs=40, knobs=Knobs(max_num_seqs=4, prefix_caching=False))
     for i in range(8):

@@ -131,7 +131,7 @@ def test_the_blocks_of_an_embedded_prompt_are_not_shared_but_it_uses_those_of_ot
     assert [driver.finished[f"r{i}", 0].cached_tokens for i in range(4)] == [0, 0, 28, 0]
 
 
-def test_aborting_an_embedded_prompt_frees_what_it_held() -> None:
+def test_aborting_an_embedded_prompt_frees_its_blocks() -> None:
     driver = Witness(knobs=Knobs(prefill_chunk=8))
     driver.embed(prompt(60), 2, "mean")
     driver.step(2)

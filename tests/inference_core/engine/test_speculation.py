@@ -39,7 +39,7 @@ def test_a_draft_that_is_always_wrong_costs_no_step():
     assert sum(driver.core.stats().models[0].speculation.accepted) == 0
 
 
-def test_after_a_wrong_guess_the_draft_goes_on_from_what_was_said():
+def test_after_a_rejected_draft_the_next_draft_follows_the_accepted_text():
     """Rolled back to the right place, a draft is as often right as it is by itself (SPEC SD-08)."""
     driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED, slabs=40), 3)
     for first in range(8):
@@ -112,7 +112,7 @@ def test_the_draft_gives_its_memory_back_before_anyone_is_preempted():
     assert driver.core.stats().models[0].preemptions == 0
 
 
-def test_a_request_that_leaves_frees_what_the_draft_holds_for_it_at_once():
+def test_a_request_that_ends_frees_its_blocks_in_the_draft_model_at_once():
     driver = CoreDriver(**PAIR, knobs=FIXED)
     request_id = driver.add([1, 2, 3], sampling=greedy(60))
     driver.step(3)

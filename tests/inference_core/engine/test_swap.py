@@ -32,7 +32,7 @@ def swaps(driver: CoreDriver) -> SwapStats:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_preempted_sequences_compute_only_what_no_full_block_holds(overlap: bool) -> None:
+def test_preempted_sequences_recompute_only_their_partial_block(overlap: bool) -> None:
     without, with_host = cramped(0, overlap=overlap), cramped(overlap=overlap)
     for driver in (without, with_host):
         crowd(driver)
@@ -48,7 +48,7 @@ def test_preempted_sequences_compute_only_what_no_full_block_holds(overlap: bool
     with_host.assert_all_free()
 
 
-def test_who_waits_is_counted_and_what_it_spared_is_stated() -> None:
+def test_stats_count_waiting_sequences_and_spared_seconds() -> None:
     driver = cramped(swap=0.0001)
     for length in range(5, 45):
         driver.add([length] * length, sampling=greedy(2))
@@ -66,7 +66,7 @@ def test_who_waits_is_counted_and_what_it_spared_is_stated() -> None:
     assert spared == pytest.approx((stats.back_blocks - before.back_blocks) * 0.004, rel=0.1)
 
 
-def test_where_computing_is_cheaper_nothing_is_copied_but_what_it_takes_to_know() -> None:
+def test_if_computing_is_cheaper_only_exploring_copies_are_made() -> None:
     driver = cramped(swap=0.1)
     for _ in range(3):
         crowd(driver)
@@ -90,7 +90,7 @@ def test_a_conversation_finds_the_blocks_that_others_have_pushed_out() -> None:
     assert driver.runners["m"].tokens_computed - before == 24 - 20 + 3
 
 
-def test_choices_that_wait_for_their_leader_share_what_it_restores() -> None:
+def test_choices_that_wait_for_their_leader_share_its_restored_blocks() -> None:
     driver = cramped()
     prompt = list(range(20))
     driver.add(prompt, sampling=greedy(4))
@@ -121,7 +121,7 @@ def test_without_prefix_caching_nothing_is_kept() -> None:
     assert driver.runners["m"].offloaded == 0
 
 
-def test_switching_prefix_caching_off_forgets_what_is_kept() -> None:
+def test_switching_prefix_caching_off_drops_the_host_cache() -> None:
     driver = cramped()
     crowd(driver)
     assert driver.pool().host.num_kept > 0

@@ -135,7 +135,7 @@ def test_the_tuner_is_switched_while_serving() -> None:
     assert (tuning.max_num_batched_tokens, tuning.max_num_seqs, tuning.prefill_chunk) == (512, 64, 256)
 
 
-def test_stats_tell_what_steps_were_like() -> None:
+def test_stats_hold_step_durations_and_batch_sizes() -> None:
     load = Load(Knobs(), {"m": 3}, prompt=16, answer=50)
     load.p95_ms(1)
     (model,) = load.core.stats().models

@@ -96,7 +96,7 @@ async def test_two_at_once_from_one_source_both_arrive(pair, ask):
     assert [await pair.target.import_blocks(chain_of(one)) for one in both] == [FULL] * 2
 
 
-async def test_cancelling_frees_what_it_held(pair, asked):
+async def test_cancellation_frees_the_blocks(pair, asked):
     task = asyncio.create_task(transfer_prefill(asked, pair.source, pair.target))
     for _ in range(3):
         await asyncio.sleep(0)

@@ -77,7 +77,7 @@ async def test_commands_before_the_handshake_are_not_obeyed(served, ask):
     assert core.requests == []
 
 
-async def test_times_are_those_of_the_machine_that_reads_them(served, ask, monkeypatch):
+async def test_times_are_translated_to_the_readers_clock(served, ask, monkeypatch):
     core, _, client = served
     ours = time.monotonic
     elsewhere = 1e6  # what the client's machine has been up for longer
