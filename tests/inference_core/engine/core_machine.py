@@ -127,7 +127,7 @@ class CoreMachine(RuleBasedStateMachine):
         adapter=st.sampled_from(["", "", *ADAPTERS]),
     )
     def continue_conversation(self, which: int, turn: list[int], salt: str, adapter: str) -> None:
-        """A known prompt comes again, with what was answered so far, perhaps from another tenant or adapter."""
+        """Add a known prompt again, with its answer so far, perhaps of another tenant or adapter."""
         known = sorted(self.driver.tokens)
         request_id, index = known[which % len(known)]
         request = self.driver.requests[request_id]

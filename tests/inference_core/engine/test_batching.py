@@ -1,4 +1,5 @@
-"""Continuous, dynamic and static batching of the same load (SPEC BS-01 to BS-03), and what joining costs (BS-12)."""
+"""Continuous, dynamic and static batching of the same load (SPEC BS-01 to BS-03), and the latency of joining
+(BS-12)."""
 
 import itertools
 

@@ -53,7 +53,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), first=st.integers(0, 39), count=st.integers(1, 4))
     def hit(self, name: str, first: int, count: int) -> None:
-        """A match names blocks whose last content is what was asked for."""
+        """A match returns blocks that hold the requested content."""
         pool = self.pools[name]
         keys = [((first + 2 * i) % 40).to_bytes(16, "little") for i in range(count)]
         blocks = pool.match(keys)

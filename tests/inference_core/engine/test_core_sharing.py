@@ -151,7 +151,7 @@ def test_a_model_that_waits_for_memory_is_not_kept_out_by_new_arrivals_of_anothe
 
 
 def test_a_higher_class_takes_memory_from_another_models_batch_work() -> None:
-    """BS-05 across models: the lowest class gives way wherever it runs."""
+    """BS-05 across models: the lowest class is preempted in whichever model it runs."""
     driver = CoreDriver({"a": 1, "b": 1}, slabs=1)
     batch = driver.add([1] * 30, "a", priority=2, sampling=greedy(25))
     driver.step(2)

@@ -103,7 +103,7 @@ def test_accepted_drafts_have_the_evidence_that_they_have_without_drafts() -> No
     driver = Witness(knobs=Knobs(speculation="prompt_lookup", draft_control="fixed", lookup_ngram=1))
     history = prompt(20)
     truth = driver.runners["m"].expected_tokens(history, 20)
-    # A prompt that has its own answer in it: what follows its last token is drafted from there.
+    # A prompt that contains its own answer: drafts come from there.
     driver.add(history + truth[:1] + history + truth, sampling=greedy(30), evidence=TOKENS)
     driver.add(history, sampling=greedy(30), evidence=TOKENS)
     driver.drain()

@@ -131,7 +131,7 @@ def test_blocks_of_another_kind_of_core_are_refused_with_the_difference(field: s
 
 
 def test_a_checksum_is_of_the_content_under_its_name() -> None:
-    """Two blocks whose contents were exchanged are refused."""
+    """Blocks with exchanged contents are refused."""
     frame = frame_of()
     a, b, *rest = frame.blocks
     exchanged = [type(a)(a.digest, b.checksum, b.content), type(a)(b.digest, a.checksum, a.content), *rest]

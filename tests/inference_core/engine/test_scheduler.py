@@ -1,4 +1,4 @@
-"""Who gets tokens, seats and blocks in each step, and who gives way (SPEC BS-01 to BS-13, KV-09, KV-10)."""
+"""Token budget, admission, memory and preemption in each step (SPEC BS-01 to BS-13, KV-09, KV-10)."""
 
 import pytest
 from core_driver import BLOCK, CoreDriver
@@ -176,7 +176,7 @@ def test_a_batch_request_is_served_within_bounds_under_endless_urgent_load() -> 
 
 
 def test_an_interactive_request_takes_the_seat_of_a_batch_one() -> None:
-    """BS-05: real preemption; the victim comes back and says what it would have said undisturbed (KV-09)."""
+    """BS-05: a preempted sequence resumes and gives the same answer (KV-09)."""
     driver = CoreDriver(knobs=Knobs(max_num_seqs=2))
     driver.add([1] * 5, request_id="batch", priority=2, sampling=greedy(20))
     driver.add([2] * 5, request_id="normal", priority=1, sampling=greedy(20))
@@ -228,14 +228,14 @@ def test_a_preempted_sequence_resumes_from_its_cached_blocks() -> None:
     driver.step(8)
     driver.add([2] * 2, request_id="critical", priority=0, sampling=greedy(1))
     driver.drain()
-    # Computed once: 9 + 19 and 2; recomputed: what the last full block before position 16 leaves.
+    # Computed once: 9 + 19 and 2; recomputed: the tokens after the last full block before position 16.
     assert driver.runners["m"].tokens_computed == 9 + 19 + 2
     assert driver.finished["batch", 0].preemptions == 1
     assert driver.finished["batch", 0].cached_tokens == 0
 
 
 def test_admission_leaves_running_sequences_a_block_each() -> None:
-    """KV-10: of 16 blocks 9 are held; a prompt of 7 would leave nothing to go on with, one of 6 does."""
+    """KV-10: of 16 blocks 9 are held; a prompt of 7 would leave no block to continue with, one of 6 does."""
     for length, admitted in [(28, False), (24, True)]:
         driver = CoreDriver(slabs=1, knobs=Knobs(prefix_caching=False))
         driver.add([1] * 32, request_id="running", sampling=greedy(2))

@@ -1,4 +1,4 @@
-"""Speculative decoding in the engine: what it may never change, and what it must save (SPEC SD rows)."""
+"""Speculative decoding in the engine: answers never change, and steps are saved (SPEC SD rows)."""
 
 import pytest
 from core_driver import BLOCK, CoreDriver, GuessingRunner, greedy
@@ -40,7 +40,7 @@ def test_a_draft_that_is_always_wrong_costs_no_step():
 
 
 def test_after_a_rejected_draft_the_next_draft_follows_the_accepted_text():
-    """Rolled back to the right place, a draft is as often right as it is by itself (SPEC SD-08)."""
+    """After correct rollbacks, drafts are accepted as often as without any (SPEC SD-08)."""
     driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED, slabs=40), 3)
     for first in range(8):
         driver.add([first, 2, 3], sampling=greedy(100))

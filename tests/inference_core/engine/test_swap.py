@@ -40,7 +40,7 @@ def test_preempted_sequences_recompute_only_their_partial_block(overlap: bool) -
     assert without.runners["m"].restored == 0
     assert runner.restored > 0
     spared = without.runners["m"].tokens_computed - runner.tokens_computed
-    # Both are preempted at other moments, so that equality is not to be had; but what came back was not computed.
+    # Both are preempted at different times, so counts differ; but restored blocks were not computed.
     assert spared > runner.restored * BLOCK / 2
     # What is beyond all full blocks is less than a block for each preemption, and the last token.
     once = 3 * (12 + 39)
@@ -132,7 +132,7 @@ def test_switching_prefix_caching_off_drops_the_host_cache() -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("early", [False, True])
 def test_a_step_that_fails_undoes_its_copies(overlap: bool, early: bool) -> None:
-    """Each step fails once, after or before its copies; what was overwritten by then is never restored."""
+    """Each step fails once, after or before its copies; overwritten blocks are never restored."""
     driver = cramped(overlap=overlap)
     for token in (1, 2, 3):
         driver.add([token] * 12, sampling=greedy(40))

@@ -78,6 +78,6 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 class TestQueueUnderRandomUse(QueueMachine.TestCase):
-    """Pushed, removed, aged: the order is what sorting would give."""
+    """After pushes, removals and ageing, the order equals a sort."""
 
     settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
