@@ -27,7 +27,7 @@ class CostRunner(HashModelRunner):
 
 
 class Load:
-    """`callers` per model that each send the next request after an answer; returns the gaps and waits of one model."""
+    """`callers` per model that each send the next request after an answer; records the gaps and waits of one model."""
 
     def __init__(self, knobs: Knobs, callers: dict[str, int], *, prompt: int = 128, answer: int = 64) -> None:
         self.clock = VirtualClock(1.0)
