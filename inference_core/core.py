@@ -1,4 +1,4 @@
-"""A core: several models on one device group, one KV arena, one step at a time; synchronous and deterministic."""
+"""A core: several models on one device group with one KV arena, one step at a time; synchronous, deterministic."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.engine.model_stats import model_stats
 from inference_core.engine.request_validation import validate_request, validate_token_ids
-from inference_core.engine.step_executor import Outcome, StepExecutor
-from inference_core.engine.step_statistics import StepStatistics
+from inference_core.engine.step_executor import StepExecutor
+from inference_core.engine.step_statistics import StepMeasurement, StepStatistics
 from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError, QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
@@ -36,7 +36,8 @@ from inference_core.protocol import (
 )
 from inference_core.protocol.error_outputs import blame, refusal
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
-from inference_core.sampling.repetition import LOOK_EVERY, goes_round
+from inference_core.sampling.repetition import LOOK_EVERY, is_looping
+from inference_core.scheduling.commit import ScheduledEntry, entries_of
 from inference_core.scheduling.model_round_robin import ModelRoundRobin
 from inference_core.scheduling.queue_alert import QueueAlert
 from inference_core.scheduling.scheduler import Scheduler
@@ -46,17 +47,17 @@ from inference_core.speculation.draft_model import DraftModel
 from inference_core.speculation.drafter import Drafter
 from inference_core.speculation.prompt_lookup import PromptLookup
 from inference_core.speculation.speculator import Speculator
-from inference_core.step_plan import MatcherFactory
+from inference_core.step_plan import MatcherFactory, StepPlan
 
 if TYPE_CHECKING:
     from inference_core.grammar.vocabulary import Vocabulary
 
-# How long a core without other work waits for a grammar before it looks for commands again.
+# How long an idle core waits for a grammar before it checks for commands again.
 _GRAMMAR_PATIENCE_SECONDS = 0.05
 
 
 class Core:
-    """Add requests, call `step` while `has_work`, hand its outputs on. No threads, no asyncio: transports wrap it.
+    """Add requests, call `step` while `has_work`, deliver its outputs. No threads, no asyncio: transports wrap it.
 
     `models`: a runner per model name; their KV caches share an arena of `arena_bytes` in slabs of
     `slab_bytes`. `clock`: seconds, monotonic. `seed`: of the generator that seeds unseeded requests (None: from the
@@ -114,7 +115,7 @@ class Core:
         self._grammars = GrammarAdmission(
             vocabulary_of, {name: runner.config.eos_token_ids for name, runner in self._runners.items()}
         )
-        self._executor = StepExecutor(self._runners, self._schedulers, clock)
+        self._executor = StepExecutor(self._runners, clock)
         self._use_threads = use_threads
         self._random = Random(seed)
         self._numbers = count()
@@ -137,7 +138,7 @@ class Core:
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises `InvalidRequestError` (it can never be served) or `QueueFullError` (try later).
 
-        One with a grammar is queued by the first step that finds the grammar compiled, or refused by it.
+        A request with a grammar is queued, or refused, by the first step after the grammar was compiled.
         """
         scheduler = self._scheduler(request.model)
         if request.request_id in self._requests or request.request_id in self._grammars:
@@ -183,7 +184,7 @@ class Core:
         self._watch_queue(request.model)
 
     def _admit_compiled(self) -> list[SequenceOutput]:
-        """Queue the requests whose grammar is compiled; the refusals of those that cannot be queued."""
+        """Queue the requests whose grammar is compiled; return the refusals of those that cannot be queued."""
         patience = 0.0 if self._requests else _GRAMMAR_PATIENCE_SECONDS
         return [output for compiled in self._grammars.take(patience) for output in self._admit_one(compiled)]
 
@@ -205,7 +206,7 @@ class Core:
         return scheduler
 
     def _refuse_hopeless(self, request: AddRequest, scheduler: Scheduler, now: float) -> None:
-        """Raises `QueueFullError` if a strict deadline cannot be met even if all goes as predicted (SPEC BS-04)."""
+        """Raises `QueueFullError` if a strict deadline is before the predicted first token (SPEC BS-04)."""
         if request.deadline is None or not request.strict_deadline:
             return
         sharing = sum(s.has_work or s is scheduler for s in self._schedulers.values())
@@ -218,7 +219,7 @@ class Core:
             )
 
     def _end_the_late(self, now: float) -> list[SequenceOutput]:
-        """End those whose strict deadline has passed before their first token."""
+        """End the sequences whose strict deadline has passed before their first token."""
         outputs = []
         for scheduler in self._schedulers.values():
             for sequence in scheduler.deadlines.too_late(now):
@@ -230,9 +231,9 @@ class Core:
         return outputs
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
-        """Forget a request, or its choice `index` alone; their blocks are free on return.
+        """Forget a request, or its choice `index` alone, and free its blocks.
 
-        The final outputs of the choices that this ended; [] if there were none.
+        Returns the final outputs of the choices that this ended.
         """
         if request_id in self._grammars:
             self._grammars.abort(request_id, index)
@@ -244,52 +245,47 @@ class Core:
         return [self._end(request, s, "abort") for s in chosen if s.status is not Status.FINISHED]
 
     def step(self) -> list[SequenceOutput]:
-        """One step of one model, and what came of it; [] without work.
+        """Run one step of one model and return its outputs; [] without work.
 
         An exception of the runner ends the sequences that cause it with `finish_reason` "error" and nothing else. With
-        an `OverlappingRunner` a step is planned and launched before the one before it is waited for, so that a step's
-        tokens come with the next call.
-        Raises `RankLostError` when the mesh that the models run on has lost a rank: the core is dead then.
+        an `OverlappingRunner` a step is planned and launched before the previous one is collected, so that its tokens
+        come with the next call.
+        Raises `RankLostError` when the models' mesh has lost a rank: the core is dead then.
         """
         began = self._clock()
         outputs = self._admit_compiled() + self._end_the_late(began)
         due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
         for name in self._turns.order(due):
             speculator = self._speculators[name]
-            overlaps = not speculator.is_on and self._executor.may_overlap(name)
+            scheduler = self._schedulers[name]
+            overlaps = not speculator.is_on and self._executor.may_overlap(name, scheduler.running.values())
             if not overlaps:
-                outputs += self._book(self._executor.collect())
-            plan = self._schedulers[name].schedule(self._steps, began)
+                outputs += self._collect()
+            plan = scheduler.schedule(self._steps, began)
             if plan is None:
                 continue
             self._steps += 1
-            if overlaps:
-                outputs += self._book(self._executor.launch(plan))
-            else:
-                speculator.draft(plan)
-                outcome = self._executor.execute(plan, began)
-                speculator.learn(outcome.seconds)
-                outputs += self._book(outcome)
+            outputs += self._launch(plan) if overlaps else self._execute(plan, began)
             self._watch_queue(name)
             return outputs
-        if self._executor.has_in_flight_step:
-            return outputs + self._book(self._executor.collect())
+        if self._executor.num_in_flight:
+            return outputs + self._collect()
         if any(s.has_work and not s.seconds_held(began) for s in self._schedulers.values()):
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
         return outputs
 
     @property
     def pause_seconds(self) -> float:
-        """How long a step has nothing to compute unless requests arrive, since all who wait are held back; else 0."""
+        """Seconds until the next step has work, while all waiting sequences are held back; else 0."""
         now = self._clock()
         return min((s.seconds_held(now) for s in self._schedulers.values() if s.has_work), default=0.0)
 
     def call_at_close(self, release: Callable[[], object]) -> None:
-        """Have `release` called by `close`, the last one given first."""
+        """Register `release` to be called by `close`, in reverse order."""
         self._releases.append(release)
 
     def close(self) -> None:
-        """Let go of what the core holds besides memory, such as other processes; it makes no step afterwards."""
+        """Release what the core holds besides memory, such as processes; no step may follow."""
         self._grammars.close()
         while self._releases:
             self._releases.pop()()
@@ -312,12 +308,12 @@ class Core:
     def load_adapter(self, model: str, name: str, path: str) -> None:
         """Serve the PEFT folder `path` as adapter `name` of `model`.
 
-        Raises `InvalidRequestError` for a model or name that cannot be had, `ModelFileError` for a bad folder.
+        Raises `InvalidRequestError` for an unknown model or a name in use, `ModelFileError` for a bad folder.
         """
         self._scheduler(model).adapters.load(name, Path(path))
 
     def unload_adapter(self, model: str, name: str) -> None:
-        """Take no more requests with that adapter, and drop it when the last one has ended.
+        """Refuse new requests with the adapter, and drop it when the last one has ended.
 
         Raises `InvalidRequestError` if there is no such adapter.
         """
@@ -344,7 +340,7 @@ class Core:
         return transfer.take(root, chain.token_ids, frame)
 
     def _kv_transfer(self, chain: BlockChain) -> tuple[KVTransfer, bytes]:
-        """And the name of the chain's first parent."""
+        """Return the transfer of the chain's model, and the digest of the chain's root."""
         try:
             adapters = self._scheduler(chain.model).adapters
             digest = adapters.require(chain.adapter).digest if chain.adapter else b""
@@ -354,7 +350,7 @@ class Core:
         return self._kv_transfers[chain.model], root_digest(chain.salt, digest)
 
     def stats(self, query_id: str = "") -> CoreStats:
-        """Counts and estimates at this moment. `blocks_total` is what the model would have in an arena of its own."""
+        """Return counts and estimates. `blocks_total`: the blocks that a model would have in an arena of its own."""
         sharing = sum(scheduler.has_work for scheduler in self._schedulers.values())
         return CoreStats(
             query_id=query_id,
@@ -379,9 +375,9 @@ class Core:
         )
 
     def check_integrity(self) -> None:
-        """Raises `IntegrityError` naming the violation, unless every invariant of the engine holds (between steps).
+        """Check every invariant of the engine between steps; raises `IntegrityError` naming the violation.
 
-        Every block is free, idle (cached) or referenced, exactly once; reference counts equal the block tables
+        Every block is free, evictable (cached) or referenced, exactly once; reference counts equal the block tables
         that hold them; no slab has mixed owners; no step passed its token budget; only live requests hold anything.
         """
         self._arena.check_integrity()
@@ -404,7 +400,7 @@ class Core:
     # -- speculation ---------------------------------------------------------------------------
 
     def _drafters(self, name: str) -> dict[str, Drafter]:
-        """Who may draft for a model, by the value of the knob `speculation`."""
+        """Return the drafters of a model by the value of the knob `speculation` that selects them."""
         if not self._runners[name].most_drafts:
             return {}
         drafters: dict[str, Drafter] = {"prompt_lookup": PromptLookup()}
@@ -427,37 +423,92 @@ class Core:
             )
 
     def _reclaim(self) -> bool:
-        """Take back the memory that is lent to drafters: theirs is a guess, the sequences' is work."""
+        """Take back the arena memory that drafters borrowed; returns whether there was any."""
         gave = [speculator.give_way() for speculator in self._speculators.values()]
         return any(gave)
 
     # -- one step ------------------------------------------------------------------------------
 
-    def _book(self, outcome: Outcome | None) -> list[SequenceOutput]:
-        """Close the books on a step, and let it decide the limits of its model's next one."""
-        if outcome is None:
+    def _execute(self, plan: StepPlan, began: float) -> list[SequenceOutput]:
+        """Draft, run and commit a step before the next one is planned."""
+        scheduler, speculator = self._schedulers[plan.model], self._speculators[plan.model]
+        speculator.draft(plan)
+        executed = self._executor.execute(plan, scheduler.running)
+        outputs = scheduler.commit_step(executed)
+        seconds = self._clock() - began
+        speculator.learn(seconds)
+        measured = StepMeasurement(
+            sequences=len(plan.sequences),
+            tokens=plan.num_tokens - plan.num_drafts,
+            depth=plan.prompt_depth(),
+            seconds=seconds,
+            swap_seconds=executed.swap_seconds,
+        )
+        return self._end_step(scheduler, measured, outputs, executed.failed)
+
+    def _launch(self, plan: StepPlan) -> list[SequenceOutput]:
+        """Launch a step and commit the one that was in flight before."""
+        scheduler = self._schedulers[plan.model]
+        entries = entries_of(plan, scheduler.running)
+        step = self._executor.launch(plan, entries)
+        if step is None:
+            scheduler.end_copies(plan, copied=False)
+            outputs = self._collect()
+            self._requeue(scheduler, entries, moved_blocks=False)
+            return outputs
+        scheduler.launched(plan, entries, step.launched)
+        return self._collect() if self._executor.num_in_flight > 1 else []
+
+    def _collect(self) -> list[SequenceOutput]:
+        """Wait for the oldest step in flight, if there is one, and commit it."""
+        collected = self._executor.collect()
+        if collected is None:
             return []
-        model, seconds = outcome.model, outcome.seconds
-        scheduler, tuner = self._schedulers[model], self._tuners[model]
-        outputs = self._record_ends(outcome.outputs)
-        outputs += [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in outcome.failed.items()]
+        step, computed = collected.step, collected.computed
+        if computed is None:
+            # Steps that were launched after one that failed computed with wrong tokens.
+            for lost in (step, *self._executor.cancel()):
+                self._requeue(self._schedulers[lost.model], lost.entries, moved_blocks=lost.moved_blocks)
+            return []
+        scheduler, swapped = self._schedulers[step.model], computed.result.swapped
+        outputs = scheduler.commit(computed)
+        measured = StepMeasurement(
+            sequences=len(step.entries),
+            tokens=step.tokens,
+            depth=step.depth,
+            seconds=collected.seconds,
+            swap_seconds=0.0 if swapped is None else swapped.seconds,
+        )
+        return self._end_step(scheduler, measured, outputs, {})
+
+    def _requeue(self, scheduler: Scheduler, entries: list[ScheduledEntry], *, moved_blocks: bool) -> None:
+        self._executor.suspect(scheduler.requeue(entries, self._clock(), moved_blocks=moved_blocks))
+
+    def _end_step(
+        self, scheduler: Scheduler, step: StepMeasurement, outputs: list[SequenceOutput], failed: Mapping[str, str]
+    ) -> list[SequenceOutput]:
+        """Account for a committed step, end the sequences that failed, and tune the limits of the next step."""
+        model, seconds = scheduler.name, step.seconds
+        tuner = self._tuners[model]
+        self._record_ends(outputs)
+        outputs += [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in failed.items()]
         if scheduler.knobs.repetition_guard:
             outputs += self._end_the_repetitive(scheduler, outputs)
         self._turns.charge(model, seconds)
         self._meters[model].record_step(seconds)
-        self._statistics[model].record(outcome.sequences, seconds)
+        self._statistics[model].record(step.sequences, seconds)
         scheduler.knobs = tuner.after_step(
-            outcome.sequences,
-            outcome.tokens,
+            step.sequences,
+            step.tokens,
             len(outputs),
-            seconds - outcome.swap_seconds,
+            seconds - step.swap_seconds,
             self._clock(),
             backlog=scheduler.prefilling_tokens,
             waiting=len(scheduler.waiting),
             sharing=sum(s.has_work for s in self._schedulers.values()) or 1,
-            depth=outcome.depth,
+            depth=step.depth,
         )
-        scheduler.pool.host.swap_cost.seconds_per_token = tuner.model.cost.further if tuner.model.is_warm else None
+        scheduler.pool.host.set_compute_cost(tuner.model.cost.further if tuner.model.is_warm else None)
         return outputs
 
     def _watch_queue(self, model: str) -> None:
@@ -465,8 +516,8 @@ class Core:
         knobs = scheduler.knobs
         self._alerts[model].look(len(scheduler.waiting), knobs.alert_waiting, knobs.max_waiting)
 
-    def _record_ends(self, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
-        """Close the books on the choices that these outputs end."""
+    def _record_ends(self, outputs: list[SequenceOutput]) -> None:
+        """Account for the choices that these outputs end."""
         for output in outputs:
             if output.finish_reason is not None:
                 request = self._requests[output.request_id]
@@ -476,7 +527,6 @@ class Core:
                     computed = output.prompt_tokens - output.cached_tokens
                     self._tuners[model].after_answer(choice.waited_seconds, computed, output.completion_tokens)
                 self._forget_choice(request, output.request_id)
-        return outputs
 
     def _end_by_id(self, scheduler: Scheduler, sequence_id: str, error: str) -> SequenceOutput:
         sequence = scheduler.running[sequence_id]
@@ -494,7 +544,7 @@ class Core:
         return sequence.output([], finish_reason=reason, error=error)
 
     def _end_the_repetitive(self, scheduler: Scheduler, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
-        """End answers that are in a loop as if their tokens were used up, but none that asked for a length."""
+        """End looping answers with reason "length", except those with `ignore_eos`."""
         span = scheduler.knobs.repetition_guard
         ended = []
         for output in outputs:
@@ -506,7 +556,7 @@ class Core:
             looked = known - len(output.token_ids)
             if known // LOOK_EVERY == looked // LOOK_EVERY or known < max(span, sequence.sampling.min_tokens):
                 continue
-            if not sequence.sampling.ignore_eos and goes_round(sequence.output_token_ids[known - span : known], span):
+            if not sequence.sampling.ignore_eos and is_looping(sequence.output_token_ids[known - span : known], span):
                 scheduler.totals.repetitions_ended += 1
                 ended.append(self._end(request, sequence, "length"))
         return ended
@@ -521,7 +571,7 @@ class Core:
 
 @dataclass(slots=True)
 class _Request:
-    """A live request: `live` of its choices are not finished."""
+    """A live request; `live` of its choices are unfinished."""
 
     scheduler: Scheduler
     choices: list[Sequence]

@@ -3,8 +3,8 @@
 from typing import Literal
 
 KVTransferFailure = Literal["incompatible", "corrupt", "full", "missing", "refused", "gone"]
-"""Why KV blocks were not handed over: other weights, kernels or layout; damaged on the way; no room; not there (any
-more); the request or the state of a core does not allow it; a core is gone."""
+"""Why KV blocks were not transferred: other weights, kernels or layout; damaged in transit; no memory; not cached (any
+more); refused by the request or the state of a core; a core is gone."""
 
 
 class CoreError(Exception):
@@ -20,7 +20,7 @@ class MemoryPlanError(CoreError):
 
 
 class InvalidRequestError(CoreError):
-    """The request can never be served as given; `param` names the offending field. Change the request."""
+    """The request can never be served as it is; `param` names the offending field. Change the request."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class BadLogitsError(CoreError):
 
 
 class KVTransferError(CoreError):
-    """KV blocks could not be handed over, for `reason`. Compute the prompt where its answer is computed."""
+    """KV blocks could not be transferred, for `reason`. Compute the prompt where its answer is computed."""
 
     def __init__(self, message: str, reason: KVTransferFailure) -> None:
         super().__init__(message)

@@ -14,10 +14,10 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class QualityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds that a report must keep; None asks nothing.
+    """Bounds that a report must keep; None sets no bound.
 
-    `max_exact_match_loss` is in shares of all questions and asks for at least `min_reference_right` right answers of
-    the reference: who knows none of them can lose none.
+    `max_exact_match_loss` is a share of all questions and requires at least `min_reference_right` right answers of the
+    reference, without which a loss could not show.
     """
 
     max_perplexity_rise: NonNegative | None = 0.01
@@ -42,14 +42,15 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `path`: a GGUF file or a Hugging Face folder; `package:NAME/FILE` names a file inside an installed Python package.
     `compute`: `int4-int8` multiplies packed 4-bit weights by dynamically quantised INT8 activations, `int4` by float32
     activations (exact dequantisation), `bfloat16` and `float32` are dense.
-    `kv_dtype`: how the cache holds keys and values; `int8` takes about half of bfloat16's memory (see `kv_layout`);
+    `kv_dtype`: how the cache holds keys and values; `int8` takes about half of bfloat16's memory (see
+    `kv_cache.layout`);
     `float16` and `fp8` (E4M3) need CUDA, which has no `int8`.
     `max_context`: tokens of prompt and answer together; None is what the model was trained for.
-    `draft`: another model of the core, with the same vocabulary, that may draft for this one (the knob `speculation`).
-    `max_adapters`: adapters that lie ready to be computed with at once; of more, those in use least recently make room.
-    `adapters`: PEFT folders by the names that they are served under from the start.
+    `draft`: another model of the core with the same vocabulary that may draft for this one (the knob `speculation`).
+    `max_adapters`: adapters in memory at once; the least recently used ones are evicted for others.
+    `adapters`: PEFT folders by adapter name, loaded at start.
     `knobs`: live knobs (`protocol.Knobs`) that this model starts with, by name, where they differ from the core's.
-    `quality`: the report without which the model is not served, and its bounds.
+    `quality`: the quality report that the model needs to be served, and its bounds.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Plain data between scheduler and model runner: what one step computes, and what came of it."""
+"""Plain data between scheduler and model runner: the plan of one step and its result."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ States: TypeAlias = npt.NDArray[np.float32]
 # The probabilities [vocabulary] that a draft token was drawn with.
 DraftLaw: TypeAlias = npt.NDArray[np.float64]
 
-# In `token_ids`: the token that the last step with this sequence drew, before the host has seen it.
+# In `token_ids`: the token that the last step with this sequence draws, before the host knows it.
 PENDING = -1
 
 
@@ -74,14 +74,14 @@ def ask_forced(matchers: Iterable[Matcher]) -> None:
 
 
 class SampleSpec(msgspec.Struct, eq=False):
-    """All that drawing the next token of a sequence depends on besides its logits; one object per sequence.
+    """What drawing the next token of a sequence depends on besides its logits; one object per sequence.
 
     `prompt_token_ids` and `output_token_ids` are the sequence's own lists (read-only here, for
     penalties and min_tokens). `seed` is the sequence's effective seed: for an unseeded request the
     scheduler drew one at admission, so that a preempted sequence repeats its draws. `position` is the
     number of output tokens before the one to draw; it alone changes from step to step. `eos_token_ids` are suppressed
-    below `min_tokens`. `matcher` is where the sequence is in its grammar, if it has one, and moves with its output
-    tokens. `evidence`: whether to tell how sure the model was of what is drawn.
+    below `min_tokens`. `matcher` is the state of the sequence's grammar, if it has one. `evidence`: whether to return
+    the model's certainty of the drawn token.
     """
 
     params: SamplingParams
@@ -95,17 +95,17 @@ class SampleSpec(msgspec.Struct, eq=False):
 
 
 class ScoreSpec(msgspec.Struct, eq=False):
-    """Which log-probabilities the first rows of a prompt chunk are to give: row `i` that of `token_ids[i]`, the next
-    token of the prompt, and those of the `top` most likely ones."""
+    """Log-probabilities to read off the first rows of a prompt chunk: row `i` scores `token_ids[i]`, the next token of
+    the prompt, and the `top` most likely ones."""
 
     token_ids: list[int]
     top: int
 
 
 class StateSpec(msgspec.Struct, eq=False):
-    """Which hidden states a share of a step hands out: those that the first `layer` layers leave, of its tokens from
-    `first` on, drafts excepted, which may be none. `exits`: no further layer computes the share, so that its blocks
-    hold keys and values of these layers alone."""
+    """Which hidden states a share of a step returns: those after the first `layer` layers, of its tokens from `first`
+    on (may be none), drafts excepted. `exits`: no further layer computes the share, so its blocks hold keys and values
+    of these layers alone."""
 
     layer: int
     first: int
@@ -115,16 +115,15 @@ class StateSpec(msgspec.Struct, eq=False):
 class ScheduledSequence(msgspec.Struct, eq=False):
     """One sequence's share of a step: compute `token_ids` at positions `start`, `start + 1`, …
 
-    A runner that is given steps before the last one's tokens are known (`OverlappingRunner`) may find `PENDING` there.
+    An `OverlappingRunner` may find `PENDING` there, since its steps are planned before the last tokens are known.
     `block_table` covers every position up to `start + len(token_ids)`; it is the sequence's own list. `sample` is set
-    when the last of these tokens' logits are to be sampled, `score` where the prompt is to be scored, `state` where
-    hidden states are to be handed out. `adapter`: the slot of the adapter that the tokens go through (`lora.bank`), -1
-    for none. A sequence has one such object, which is up to date from `schedule` until the next one: whoever keeps a
-    plan for longer copies what it needs.
+    if a token is drawn from the logits of the last of these tokens, `score` if the prompt is scored, `state` if hidden
+    states are returned. `adapter`: the slot of the sequence's adapter (`lora.bank`), -1 for none. A sequence has one
+    such object, which every `schedule` overwrites: copy what must outlive a step.
 
-    The last `num_drafts` of the tokens are only proposed: `sample` says how to draw before the first of them, and the
-    step goes on drawing for as long as they are accepted (`sampling.rejection_sampling`). `draft_laws`: what each was
-    drawn from, where that decides about it.
+    The last `num_drafts` of the tokens are drafts: `sample` draws before the first of them, and the step continues to
+    draw while they are accepted (`sampling.rejection_sampling`). `draft_laws`: the distribution that each was drawn
+    from, if rejection sampling verifies it.
     """
 
     sequence_id: str
@@ -140,11 +139,11 @@ class ScheduledSequence(msgspec.Struct, eq=False):
 
     @property
     def drafts(self) -> list[int]:
-        """The proposed tokens."""
+        """The draft tokens."""
         return self.token_ids[len(self.token_ids) - self.num_drafts :]
 
     def without_drafts(self) -> "ScheduledSequence":
-        """The same share of a step, with nothing to verify."""
+        """Return the share without its drafts."""
         known = self.token_ids[: len(self.token_ids) - self.num_drafts]
         return msgspec.structs.replace(self, token_ids=known, num_drafts=0, draft_laws=None)
 
@@ -153,12 +152,12 @@ class ScheduledSequence(msgspec.Struct, eq=False):
 class StepPlan:
     """One ragged batch of one model, decodes and prompt chunks together.
 
-    `copies`: whole blocks (from, to) whose content a runner copies before anything else, to move sequences out of slabs
-    that another model needs. No block is both, and block tables name the new blocks already.
+    `copies`: whole blocks (from, to) that a runner copies before it computes, to move sequences out of slabs that
+    another model needs. No block is both, and block tables name the new blocks already.
 
-    `offloads` (block, host slot) and `restores` (host slot, block) are copied before `copies`, in this order: what the
-    step's blocks held until now goes to host memory, and what sequences had there comes back. No slot is in both.
-    Restores may be repeated if a step fails; offloads may not, since blocks may have been written to.
+    `offloads` (block, host slot) and `restores` (host slot, block) are copied before `copies`, in this order: evicted
+    content of the step's blocks goes to host memory, and restored content comes back. No slot is in both. Restores may
+    be repeated if a step fails; offloads may not, since their blocks may have been overwritten.
     """
 
     step: int
@@ -177,14 +176,14 @@ class StepPlan:
         return sum(s.num_drafts for s in self.sequences)
 
     def prompt_depth(self) -> float:
-        """How many tokens, itself included, a token of a prompt chunk attends to, on average; 0 without such."""
+        """Return how many tokens, itself included, a prompt chunk's token attends to on average; 0 without chunks."""
         chunks = [(len(s.token_ids), s.start) for s in self.sequences if len(s.token_ids) - s.num_drafts > 1]
         tokens = sum(count for count, _ in chunks)
         return sum(count * (start + (count + 1) / 2) for count, start in chunks) / tokens if tokens else 0.0
 
 
 class SampledToken(msgspec.Struct, frozen=True, gc=False):
-    """A drawn token, and the log-probabilities and evidence that were asked for."""
+    """A drawn token, with the requested log-probabilities and evidence."""
 
     token_id: int
     logprob: TokenLogprob | None = None
@@ -193,9 +192,9 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, frozen=True)
 class StepResult:
-    """Per scheduled sequence the tokens drawn (none, or one, and before it the drafts that were accepted), and what its
-    `score` asks for: `scored` is empty where no sequence has one. `swapped`: None for a step without offloads and
-    restores. `states`: per scheduled sequence those that its `state` asks for, empty where no sequence has one."""
+    """`sampled`: per scheduled sequence the tokens drawn (none, or the accepted drafts and one more). `scored` and
+    `states`: per scheduled sequence what its `score` and `state` ask for; empty if no sequence has one. `swapped`: None
+    for a step without offloads and restores."""
 
     sampled: list[list[SampledToken]]
     seconds: float = field(default=0.0, compare=False)

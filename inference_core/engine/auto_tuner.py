@@ -12,7 +12,7 @@ from inference_core.protocol import Knobs, Tuning
 
 @dataclass(frozen=True, slots=True)
 class TuningRule:
-    """A usual step takes `seconds` beside decodes, `idle_seconds` without any, at a cost learned before."""
+    """Target seconds of a step: `seconds` with decodes, `idle_seconds` without, at the learned `cost`."""
 
     cost: StepCost
     seconds: float
@@ -20,7 +20,7 @@ class TuningRule:
     max_num_seqs: int
 
     def prompt_tokens(self, decodes: int, depth: float) -> float:
-        """Prompt tokens, each attending to `depth` others, that fit a step beside `decodes`."""
+        """Prompt tokens, each attending to `depth` others, that fit a step with `decodes`."""
         further = self.cost.further(depth)
         if further <= 1e-9:
             return math.inf
@@ -28,26 +28,26 @@ class TuningRule:
         return left / further + 1
 
     def limited(self, decodes: int, depth: float, most: float, most_idle: float) -> "TuningRule":
-        """The same with at most so many prompt tokens at `depth`, beside `decodes` and without any."""
+        """The same rule with at most so many prompt tokens at `depth`, with `decodes` and without."""
         cost = self.cost
         seconds = min(self.seconds, cost.predict(decodes + 1, decodes + most, depth))
         return replace(self, seconds=seconds, idle_seconds=min(self.idle_seconds, cost.predict(1, most_idle, depth)))
 
 
 class AutoTuner:
-    """A controller without a clock: fed after every step and every answer, it gives the knobs for the next step.
+    """A controller without a clock: observes every step and answer, and returns the knobs for the next step.
 
-    From a learned model of step time (`StepTimeModel`) follows how many prompt tokens fit beside the running decodes so
-    that a step, in its worst twentieth, keeps the objective for the time between two tokens; and how many are enough
-    (`_enough`), because with longer steps first tokens would come later. A step takes the lesser of the two. Seats are
-    limited so that, at the measured mix of prompt and answer tokens, prompts are computed as fast as seats get free;
-    not below what a quarter of the objective leaves to decodes.
-    What several models sharing a core's time, or anything that the model does not know, adds to the measured time
-    between tokens, is taken off the target by and by.
+    A learned model of step time (`StepTimeModel`) gives the prompt tokens that fit next to the running decodes so that
+    95 of 100 steps keep the objective for the time between two tokens, and the prompt tokens that are enough
+    (`_enough`), because longer steps would delay first tokens. A step takes the lesser of the two. The number of
+    running sequences is limited so that, at the measured mix of prompt and answer tokens, prompts are computed as fast
+    as sequences end; decodes always keep a quarter of the objective. Other models on the core, and all else that the
+    model of step time misses, lengthen the measured time between tokens; the margin then lowers the target step by
+    step.
 
-    The knobs given by the operator are the upper limits; with `auto_tune` off they are in force as they are, while the
-    model goes on learning. Decisions are at least `EVERY` steps apart, growth is at most by `GROWTH` at once, and more
-    room is not worth a change below `HYSTERESIS`, less room not below `SLACK`.
+    The operator's knobs are upper limits; with `auto_tune` off they apply unchanged, while the model keeps learning.
+    Decisions are at least `EVERY` steps apart, growth is at most `GROWTH` at once, and changes below `HYSTERESIS` (more
+    room) or `SLACK` (less room) are not made.
     """
 
     EVERY = 8
@@ -55,11 +55,11 @@ class AutoTuner:
     GROWTH = 1.5
     HYSTERESIS = 0.1
     SLACK = 0.05
-    # A prompt always advances: so many tokens a step, if the limits allow.
+    # A prompt always advances by at least so many tokens per step, if the limits allow.
     LEAST_ROOM = 4
     LEAST_MARGIN = 0.5
-    # Decodes may always take this share of what a step has beyond its base: the mix of the past, long prompts with
-    # short answers say, must not leave those who come next, with long answers, waiting for a seat.
+    # Decodes may always take this share of a step beyond its base cost: a past of long prompts with short answers must
+    # not keep later requests with long answers waiting for admission.
     LEAST_DECODES = 0.25
 
     def __init__(self, limits: Knobs) -> None:
@@ -82,7 +82,7 @@ class AutoTuner:
         self._depth = 0.0
 
     def set_limits(self, limits: Knobs) -> Knobs:
-        """Put the operator's knobs in force; tuning begins from them."""
+        """Apply the operator's knobs; tuning starts from them."""
         self.limits = self.knobs = limits
         self._rule = None
         return self.knobs
@@ -100,10 +100,10 @@ class AutoTuner:
         sharing: int = 1,
         depth: float = 0.0,
     ) -> Knobs:
-        """A step of `tokens` in `sequences` took `seconds` and ended at `now`, leaving `decodes` to go on.
+        """Record a step of `tokens` in `sequences` that took `seconds` and ended at `now`; `decodes` continue.
 
         `depth`: how many tokens the prompt tokens of the step attended to, on average.
-        `backlog`: prompt tokens that running sequences still lack; `waiting`: sequences in the queue; `sharing`: models
+        `backlog`: uncomputed prompt tokens of running sequences; `waiting`: sequences in the queue; `sharing`: models
         that have work on this core, this one included. Returns the knobs for the next step.
         """
         self._prompt_steps += 0.02 * ((tokens > sequences) - self._prompt_steps)
@@ -125,13 +125,13 @@ class AutoTuner:
         return self.knobs
 
     def after_answer(self, first_token_seconds: float, prompt_tokens: int, answer_tokens: int) -> None:
-        """An answer ended by itself: its time to first token, its computed prompt tokens, its answer tokens."""
+        """Record a complete answer: its time to first token, its computed prompt tokens, its answer tokens."""
         self._first_tokens.append(first_token_seconds)
         self._prompt_tokens += 0.05 * (prompt_tokens - self._prompt_tokens)
         self._answer_tokens += 0.05 * (answer_tokens - self._answer_tokens)
 
     def tuning(self) -> Tuning:
-        """What is in force, why, and what it rests on."""
+        """Return the current limits, the reason for them, and the measurements behind them."""
         return Tuning(
             max_num_batched_tokens=self.knobs.max_num_batched_tokens,
             max_num_seqs=self.knobs.max_num_seqs,
@@ -150,7 +150,7 @@ class AutoTuner:
         )
 
     def _compare_with_objective(self) -> None:
-        """Every `WINDOW` gaps, adapt the margin to what the objective became."""
+        """Every `WINDOW` gaps, adapt the margin to the measured time between tokens."""
         if len(self._gaps) < self.WINDOW:
             return
         self._gap_p95 = _p95(self._gaps)
@@ -177,14 +177,14 @@ class AutoTuner:
         room = min(self._room(wanted, decodes), float(self.limits.max_num_batched_tokens - decodes))
         took = wanted.cost.predict(decodes + 1, decodes + room, depth) * self.model.tail
         self._reason = (
-            f"{room:.0f} prompt tokens at a depth of {depth:.0f} beside {decodes} decodes take {took * 1e3:.0f} ms "
+            f"{room:.0f} prompt tokens at a depth of {depth:.0f} with {decodes} decodes take {took * 1e3:.0f} ms "
             f"in the worst twentieth of steps, {target * 1e3:.0f} ms are aimed at"
         )
 
     def _wanted(self, target: float, sharing: int, decodes: int) -> TuningRule:
-        """The rule under which a usual step takes `target` seconds and no more, while `decodes` go on."""
+        """Return the rule under which an average step with `decodes` takes at most `target` seconds."""
         cost, limits = self.model.cost, self.limits
-        # Nobody waits for a next token: a step may take longer, but who arrives during it waits for its end.
+        # Without decodes a step may take longer, but a request that arrives during it waits for its end.
         idle = target if sharing > 1 else max(target, limits.ttft_objective_ms / 1e3 / 4 / self.model.tail)
         mix = self._prompt_tokens / self._answer_tokens if self._answer_tokens else 0.0
         max_seqs = max(
@@ -192,7 +192,7 @@ class AutoTuner:
             _sequences_within((target - cost.base) * self.LEAST_DECODES, cost.per_sequence),
         )
         if cost.predict(decodes + 1, decodes + self.LEAST_ROOM) <= target:
-            # Whoever waits may join those who run, whatever the mix of the past was: their answers may be long.
+            # Always allow one more sequence than now, whatever the past mix: the next answers may be long.
             max_seqs = max(max_seqs, decodes + 1)
         return TuningRule(cost, target, idle, int(min(max(max_seqs, 1), limits.max_num_seqs)))
 
@@ -200,7 +200,7 @@ class AutoTuner:
         return max(rule.prompt_tokens(decodes, self._depth), self.LEAST_ROOM)
 
     def _worth_it(self, old: TuningRule, new: TuningRule, decodes: int) -> bool:
-        """Whether `new` keeps the objective better, or gives noticeably more room."""
+        """Whether `new` differs from `old` enough to switch."""
         pairs = [(self._room(old, d), self._room(new, d)) for d in (decodes, 0)]
         pairs.append((old.max_num_seqs, new.max_num_seqs))
         return any(b < (1 - self.SLACK) * a or b > (1 + self.HYSTERESIS) * a for a, b in pairs)
@@ -208,13 +208,13 @@ class AutoTuner:
     def _apply(self, rule: TuningRule, decodes: int, backlog: float) -> None:
         limits, knobs = self.limits, self.knobs
         room = int(min(self._room(rule, decodes), limits.max_num_batched_tokens))
-        # In steps of a sixteenth, so that the knobs do not change with every token of a prompt.
+        # Round to a sixteenth, so that the knobs do not change with every token of a prompt.
         grain = max(1 << max(room.bit_length() - 4, 0), self.LEAST_ROOM)
         enough = math.ceil(min(self._enough(decodes, backlog), room) / self.LEAST_ROOM) * self.LEAST_ROOM
         room = max(min(room // grain * grain, enough), self.LEAST_ROOM)
         budget = min(decodes + room, limits.max_num_batched_tokens)
         chunk = min(room, limits.prefill_chunk)
-        # Beside a prompt all decodes go on: what a prompt may wait for them is in the room already.
+        # All decodes continue during prefill: `room` already contains the delay that they cause.
         penalty = min(max(limits.max_join_penalty, budget / room), 1000.0)
         if (
             budget != knobs.max_num_batched_tokens
@@ -231,12 +231,11 @@ class AutoTuner:
             )
 
     def _enough(self, decodes: int, backlog: float) -> float:
-        """Prompt tokens of a step beyond which first tokens would come later, not earlier.
+        """Return the prompt tokens per step beyond which first tokens would come later.
 
-        With steps of r prompt tokens the last prompt of a backlog of B tokens is through after B / r steps, each with
-        the time f of a base and its decodes, and B tokens' own time; and whoever arrives waits for half of the step
-        under way, which takes r tokens' time where the share p of steps with prompts comes in:
-        f B / r + t p r / 2 is least at r = sqrt(2 f B / (t p)).
+        With r prompt tokens per step, a backlog of B tokens takes B / r steps, each with the fixed time f of its base
+        and decodes, plus the tokens' own time; a new request also waits for half of the current step, which takes r
+        tokens' time t in the share p of steps with prompts: f B / r + t p r / 2 is least at r = sqrt(2 f B / (t p)).
         """
         cost = self.model.cost
         further = cost.further(self._depth)

@@ -1,4 +1,4 @@
-"""What to do after a step failed: whom it concerns, and in which parts the rest is tried again."""
+"""Splits a failed step: which sequences fail, and in which parts the rest is retried."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ Part = list[ScheduledSequence]
 
 @dataclass(slots=True, frozen=True)
 class FailureSplit:
-    """Of a part of a step that failed: who fails for good, and the parts to run in its place."""
+    """A failed part of a step: the sequences that fail, and the parts to run in its place."""
 
     failed: Part
     retries: list[Part]
 
 
 def bisect_failure(part: Part, error: Exception) -> FailureSplit:
-    """Halve until the failed are alone; undrawable rows name themselves, and a lone chunk may fit in two."""
+    """Halve a failed part; rows of bad logits fail at once, and a single prompt chunk is halved on `MemoryError`."""
     if isinstance(error, BadLogitsError) and error.rows:
         sampled = [share for share in part if share.sample is not None]
         failed = [sampled[row] for row in error.rows]
@@ -34,7 +34,7 @@ def bisect_failure(part: Part, error: Exception) -> FailureSplit:
 
 
 def _halves(share: ScheduledSequence) -> tuple[ScheduledSequence, ScheduledSequence]:
-    """A prompt chunk as two, to be run one after the other."""
+    """Split a prompt chunk in two, to be run one after the other."""
     middle = len(share.token_ids) // 2
     first = replace(share, token_ids=share.token_ids[:middle], sample=None)
     second = replace(share, token_ids=share.token_ids[middle:], start=share.start + middle)

@@ -1,6 +1,6 @@
-"""Hands a model's cached KV blocks to other cores, and takes theirs into its prefix cache (SPEC BS-08).
+"""Exports a model's cached KV blocks to other cores, and imports theirs into its prefix cache (SPEC BS-08).
 
-Whoever was handed a block finds it as any other prefix hit: scheduling and admission know nothing of it.
+An imported block is an ordinary prefix hit: scheduling and admission do not know where it came from.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class _Totals:
 
 
 class KVTransfer:
-    """Of the blocks of `pool`, whose content `runner` knows. Holds nothing between two calls."""
+    """Exports and imports blocks of `pool`, whose content `runner` reads and writes. Stateless between calls."""
 
     def __init__(self, pool: BlockPool, runner: ModelRunner) -> None:
         self._pool = pool
@@ -37,14 +37,14 @@ class KVTransfer:
         )
 
     def held(self, root: bytes, token_ids: list[int]) -> int:
-        """How many full blocks of a prompt, from its first one on, are cached."""
+        """Return how many full blocks of a prompt, from the first on, are cached."""
         return len(self._pool.match(self._digests(root, token_ids)))
 
     def export(self, root: bytes, token_ids: list[int], first: int, most_bytes: int) -> BlockFrame:
-        """The cached blocks of a prompt from its block `first` on, as many as `most_bytes` hold, but one at least.
+        """Return the cached blocks of a prompt from its block `first` on, up to `most_bytes` but at least one.
 
-        `root` names the chain's first parent (`prefix_hash`). Raises `KVTransferError` where blocks cannot be handed
-        over, or there is no such block.
+        `root` names the chain's first parent (`prefix_hash`). Raises `KVTransferError` if the model's blocks cannot be
+        transferred, or if there is no such block.
         """
         kv, content = self._require()
         digests = self._digests(root, token_ids)
@@ -62,10 +62,10 @@ class KVTransfer:
         )
 
     def take(self, root: bytes, token_ids: list[int], frame: BlockFrame) -> int:
-        """Cache the blocks of `frame`, all or none; how many of the prompt's blocks are cached then.
+        """Cache the blocks of `frame`, all or none; return how many of the prompt's blocks are cached then.
 
-        Raises `KVTransferError` for blocks of another model or layout, of other tokens, tenants or adapters, that are
-        damaged or follow none that is here, or where there is no room.
+        Raises `KVTransferError` for blocks of another model, layout, token sequence, tenant or adapter, for damaged
+        blocks, for blocks whose predecessors are not cached, and without free memory.
         """
         try:
             return self._take(root, self._digests(root, token_ids), frame)
@@ -89,14 +89,14 @@ class KVTransfer:
         lacking = frame.blocks[len(cached) - first :]
         if not lacking:
             return len(pool.match(digests))
-        # What is found is held meanwhile, so that the chain's tail does not push out its head.
+        # Hold the cached head meanwhile, so that allocating the tail does not evict it.
         pool.acquire(cached)
         fresh = pool.allocate(len(lacking))
-        # No step is planned, so nobody would copy to host memory what had to make room.
+        # No step is planned that could copy the evicted blocks to host memory.
         pool.host.lose_offloads()
         try:
             if fresh is None:
-                raise KVTransferError(f"{pool.name}: no room for {len(lacking)} blocks beside what runs", "full")
+                raise KVTransferError(f"{pool.name}: no room for {len(lacking)} blocks", "full")
             content.write(fresh, [block.content for block in lacking])
             pool.register(fresh, [block.digest for block in lacking])
             self._totals.in_blocks += len(fresh)
@@ -115,5 +115,5 @@ class KVTransfer:
     def _require(self) -> tuple[KVIdentity, BlockBytes]:
         kv, content = self._runner.info.kv, self._runner.blocks
         if kv is None or content is None:
-            raise KVTransferError(f"{self._pool.name} is computed where blocks cannot be handed over", "incompatible")
+            raise KVTransferError(f"{self._pool.name} is computed where blocks cannot be transferred", "incompatible")
         return kv, content

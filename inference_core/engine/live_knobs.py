@@ -1,4 +1,4 @@
-"""The knobs in force, model by model: partial changes, checked whole before anything changes, kept on disk if asked."""
+"""The live knobs of each model: partial changes, validated as a whole first, kept on disk on request."""
 
 import logging
 import math
@@ -16,13 +16,13 @@ from inference_core.protocol import Knobs, KnobValue
 log = logging.getLogger(__name__)
 
 KNOB_NAMES = Knobs.__struct_fields__
-# What the models of a core have in common.
+# Knobs that are the same for all models of a core.
 COMMON_KNOBS = ("threads",)
 Changes = Mapping[str, KnobValue]
 
 
 def knob_schemas() -> dict[str, dict[str, Any]]:
-    """By knob its JSON schema: type, bounds or choices, default and description."""
+    """Return the JSON schema of each knob: type, bounds or choices, default and description."""
     schema = msgspec.json.schema(Knobs)
     properties: dict[str, dict[str, Any]] = schema["$defs"]["Knobs"]["properties"]
     return properties
@@ -45,7 +45,7 @@ def changed_knobs(knobs: Knobs, changes: Changes, start: Knobs) -> Knobs:
 
 
 def start_knobs(spec: CoreSpec) -> dict[str, Knobs]:
-    """What each model of `spec` starts with: defaults, then the core's, then its own. Raises `InvalidRequestError`."""
+    """Return the start knobs of each model: defaults, then the core's, then its own. Raises `InvalidRequestError`."""
     defaults = Knobs(threads=spec.threads or 0)
     common = changed_knobs(defaults, spec.knobs, defaults)
     for model in spec.models:
@@ -124,7 +124,7 @@ class KnobsFile:
         self.path = path
 
     def read(self, start: Mapping[str, Knobs]) -> dict[str, dict[str, KnobValue]]:
-        """What was kept for the models of `start`; what cannot be used is logged and left out, for serving to go on."""
+        """Return the kept knobs of the models of `start`; log and ignore invalid ones, so that serving starts."""
         try:
             kept = msgspec.json.decode(self.path.read_bytes(), type=dict[str, dict[str, KnobValue]])
         except FileNotFoundError:
@@ -153,7 +153,7 @@ class KnobsFile:
 
 
 def _require_common(changes: Changes, model: str | None) -> None:
-    """Raises `InvalidRequestError` if what all models have in common is to change for `model` alone."""
+    """Raises `InvalidRequestError` if a common knob is to change for `model` alone."""
     for name in COMMON_KNOBS:
         if model is not None and name in changes:
             raise InvalidRequestError(
@@ -171,7 +171,7 @@ def _checked(name: str, value: KnobValue) -> Any:
 
 
 def _shown(value: KnobValue) -> str:
-    """As JSON, which is how it was given; JSON has no word for what is not finite."""
+    """Return the value as JSON; floats as Python prints them, since JSON has no infinity."""
     return str(value) if isinstance(value, float) else msgspec.json.encode(value).decode()
 
 

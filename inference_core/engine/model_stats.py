@@ -1,4 +1,4 @@
-"""The figures of one model that a core tells: read off its parts, at one moment."""
+"""The statistics of one model of a core at one moment."""
 
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.step_statistics import StepStatistics

@@ -1,4 +1,4 @@
-"""Refuses what can never be served, before it enters a queue: what was given, what is allowed."""
+"""Refuses requests that can never be served, before they are queued; messages say what was given and allowed."""
 
 import math
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def _validate_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         if not -100 <= bias <= 100:
             _refuse("logit_bias", f"of token {token_id} is {bias}; allowed: -100 to 100")
     if sampling.grammar is not None:
-        _validate_beside_grammar(sampling, sampling.grammar.param)
+        _validate_with_grammar(sampling, sampling.grammar.param)
 
 
 def _validate_evidence(request: AddRequest, info: ModelInfo) -> None:
@@ -89,8 +89,8 @@ def _validate_prefill(request: AddRequest, pool: BlockPool, knobs: Knobs) -> Non
         _refuse("prefill", f"is for full blocks; give more than {pool.block_size} tokens")
 
 
-def _validate_beside_grammar(sampling: SamplingParams, param: str) -> None:
-    """A grammar says where an answer ends; what forbids the end there would leave no token to draw."""
+def _validate_with_grammar(sampling: SamplingParams, param: str) -> None:
+    """Refuse parameters that forbid the end that a grammar requires: no token would be left to draw."""
     if sampling.ignore_eos:
         _refuse("ignore_eos", f"cannot be combined with {param}, which says where the answer ends")
     if sampling.min_tokens:

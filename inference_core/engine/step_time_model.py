@@ -1,4 +1,4 @@
-"""What a step takes, learned while serving: a base, a share per sequence, per further token, and for its attention."""
+"""A model of step time learned while serving: a base, a cost per sequence, per further token and per attended token."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 class StepCost:
     """`seconds = base + per_sequence · sequences + (per_token + per_pair · depth) · further tokens`.
 
-    Of a sequence's tokens in a step the first is counted with the sequence, so a decode is one sequence and no more.
+    A sequence's first token in a step is counted with the sequence, so a decode costs one sequence.
     `depth`: the mean number of tokens that a further one attends to.
     """
 
@@ -32,8 +32,7 @@ class StepTimeModel:
     Least squares with variances taken as proportional to the prediction and with exponential forgetting, solved by a
     few sweeps of coordinate descent from the last solution (Franc, Hlaváč and Navara, "Sequential coordinate-wise
     algorithm for the non-negative least squares problem", 2005). Unlike recursive least squares with forgetting, it
-    neither turns negative nor blows up in a direction that the load does not show for a while: what is not seen stays
-    as it was.
+    neither turns negative nor diverges in a direction that the load does not exercise: that coefficient stays.
     `tail` is the 95th percentile of measured over predicted time, tracked by stochastic approximation.
     """
 
@@ -59,12 +58,13 @@ class StepTimeModel:
         return self.steps >= self.WARM_UP
 
     def observe(self, sequences: int, tokens: int, depth: float, seconds: float) -> None:
-        """A step of `tokens` (decodes included) in `sequences`, its further tokens at `depth`, took `seconds`; `learn`
-        makes use of it."""
+        """Note for `learn` that a step of `tokens` (decodes included) in `sequences`, its further tokens at `depth`,
+        took
+        `seconds`."""
         self._observed.append((sequences, tokens - sequences, depth, seconds))
 
     def learn(self) -> None:
-        """Bring cost and tail up to date with what was observed since the last call."""
+        """Update cost and tail from the observations since the last call."""
         if self._observed:
             self._take_in()
             self._solve()
@@ -78,7 +78,7 @@ class StepTimeModel:
             if steps >= self.WARM_UP and predicted > 0:
                 tail *= 1.0475 if seconds > predicted * tail else 0.9975
                 tail = min(max(tail, 1.0), self._MAX_TAIL)
-                # A pause of the machine is cut; what stays slow is believed step by step.
+                # Clip outliers such as pauses; lasting slowness is learned over several steps.
                 seconds = min(seconds, outlier * predicted)
             else:
                 predicted = max(seconds, 1e-7)
@@ -106,7 +106,7 @@ class StepTimeModel:
 
     def _solve(self) -> None:
         a00, a01, a02, a03, a11, a12, a13, a22, a23, a33, b0, b1, b2, b3 = self._sums
-        # Each coefficient is drawn to where it was with the weight of one usual step.
+        # Regularise each coefficient towards its last value with the weight of one usual step.
         usual = max(self._mean_seconds, 1e-7)
         w0, w1, w2, w3 = (scale**2 / usual for scale in self._SCALES)
         cost = self.cost

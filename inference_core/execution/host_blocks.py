@@ -1,4 +1,4 @@
-"""Host memory for the KV blocks of one model that have left the arena, in numbered slots."""
+"""Host memory for the offloaded KV blocks of one model, in numbered slots."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class HostBlocks:
             swap_blocks(self._chunks[chunk], self._arena, pairs, self._block_bytes)
 
     def _by_chunk(self, pairs: list[tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
-        """By chunk the byte offsets in it and in the arena of each (slot, block)."""
+        """Return by chunk the byte offsets in it and in the arena of each (slot, block)."""
         offsets = self._offsets([block for _, block in pairs]).tolist()
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for (slot, _), offset in zip(pairs, offsets, strict=True):

@@ -1,4 +1,4 @@
-"""What every runner of a real model does alike: compute a step's logits, sample them, say how long it took."""
+"""The common part of all runners of real models: compute a step's logits, sample them, measure the time."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ LogitsOf = Callable[[list[ScheduledSequence], list[int] | None], torch.Tensor]
 
 
 class LogitsRunner(DraftingRunner):
-    """A runner whose model gives logits."""
+    """A runner whose model computes logits on the host's memory."""
 
     most_drafts = sys.maxsize
 
@@ -56,22 +56,22 @@ class LogitsRunner(DraftingRunner):
         scored: list[list[TokenLogprob]] = []
         with torch.inference_mode():
             layered = self.layered_forward(plan.sequences) if any(s.state is not None for s in plan.sequences) else None
-            going, logits_of = (plan.sequences, self.logits) if layered is None else (layered.active, layered.logits)
-            rows = verification_rows(going)
-            if any(s.score is not None for s in going):
-                logits, scored = _scored(logits_of, going, rows)
+            active, logits_of = (plan.sequences, self.logits) if layered is None else (layered.active, layered.logits)
+            rows = verification_rows(active)
+            if any(s.score is not None for s in active):
+                logits, scored = _scored(logits_of, active, rows)
             else:
-                logits = logits_of(going, rows)
-            tokens = _drawn(logits, going, masks)
+                logits = logits_of(active, rows)
+            tokens = _drawn(logits, active, masks)
         if layered is None:
             return StepResult(tokens, time.perf_counter() - began, scored, swapped)
         tokens, scored = layered.scatter(tokens), layered.scatter(scored) if scored else scored
         return StepResult(tokens, time.perf_counter() - began, scored, swapped, layered.states)
 
     def layered_forward(self, sequences: list[ScheduledSequence]) -> LayeredForward:
-        """The layers of a step up to the deepest whose hidden states are asked for. Raises `InvalidRequestError` where
-        the model is not computed layer by layer; its `info` names no layers then."""
-        raise InvalidRequestError(f"{self.info.name} tells no hidden states", "evidence")
+        """Compute a step up to the deepest layer whose hidden states are requested. Raises `InvalidRequestError` if the
+        model is not computed layer by layer; its `info` names no layers then."""
+        raise InvalidRequestError(f"{self.info.name} returns no hidden states", "evidence")
 
     def draft(self, plan: StepPlan) -> list[tuple[int, DraftLaw]]:
         with torch.inference_mode():
@@ -91,7 +91,7 @@ class LogitsRunner(DraftingRunner):
 def _scored(
     logits_of: LogitsOf, sequences: list[ScheduledSequence], drawing: list[int] | None
 ) -> tuple[torch.Tensor, list[list[TokenLogprob]]]:
-    """The logits of the rows that are drawn from, and what the rows that score prompts say."""
+    """Return the logits of the rows that are drawn from, and the log-probabilities of scored prompts."""
     rows = ScoredRows.of(sequences, drawing)
     logits = logits_of(sequences, rows.wanted)
     return logits[rows.drawing], rows.scores(logits)
@@ -100,7 +100,7 @@ def _scored(
 def _drawn(
     logits: torch.Tensor, sequences: list[ScheduledSequence], masks: TokenMasks | None
 ) -> list[list[SampledToken]]:
-    """`draw`, with the evidence of those who ask for it."""
+    """`draw`, with the requested evidence."""
     if not any(s.sample is not None and s.sample.evidence for s in sequences):
         return draw(logits, sequences, masks)
     evidence = StepEvidence(logits, sequences)

@@ -71,8 +71,9 @@ class NativeDecoder:
     def layers(
         self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None, begin: int, end: int
     ) -> torch.Tensor:
-        """Layers [begin, end) of every scheduled token: hidden states float32 [T, hidden], from `hidden`, contiguous
-        and of the same shape; None where `begin` is 0. The whole step has the same bits. Raises as `decode` does."""
+        """Compute layers [begin, end) of every scheduled token: hidden states float32 [T, hidden], from `hidden`,
+        contiguous and of the same shape; None where `begin` is 0. The whole step has the same bits. Raises as `decode`
+        does."""
         tokens = sum(len(s.token_ids) for s in sequences)
         states = torch.empty(tokens, self._hidden_size)
         self._decode_layers(sequences, hidden, (begin, end), states.data_ptr(), tokens, [])
@@ -81,7 +82,8 @@ class NativeDecoder:
     def head(
         self, sequences: list[ScheduledSequence], hidden: torch.Tensor, begin: int, rows: list[int] | None = None
     ) -> torch.Tensor:
-        """What is left of a step whose first `begin` layers gave `hidden` float32 [T, hidden]; logits as `decode`."""
+        """Compute the rest of a step whose first `begin` layers gave `hidden` float32 [T, hidden]; logits as
+        `decode`."""
         if not sequences:
             return self._logits[:0]
         wanted = self._make_room(sequences, rows)
@@ -102,16 +104,16 @@ class NativeDecoder:
         extension().decode_layers(self._handle, sequences, *layers, source, output, tokens, *room, rows)
 
     def _make_room(self, sequences: list[ScheduledSequence], rows: list[int] | None) -> int:
-        """For the logits of these rows; how many they are."""
+        """Grow the logits buffer for these rows; return their number."""
         wanted = sum(s.sample is not None for s in sequences) if rows is None else len(rows)
         if len(self._logits) < wanted:
             self._logits = torch.empty(wanted, self._vocab_size)
         return wanted
 
     def set_adapter(self, slot: int, packed: PackedAdapter | None) -> None:
-        """Let sequences whose `adapter` is `slot` go through `packed` from the next step on, or through none (None).
+        """Use `packed` for sequences whose `adapter` is `slot` from the next step on, or no adapter (None).
 
-        `packed` is to outlive the slot's use. Raises ValueError for another number of layers.
+        `packed` must outlive the slot's use. Raises ValueError for another number of layers.
         """
         layers = None if packed is None else packed.layers
         bfloat16 = packed is not None and packed.storage == "bfloat16"

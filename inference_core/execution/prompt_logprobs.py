@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts, read off the rows of a step: which rows are needed, and what they say."""
+"""Log-probabilities of prompts from the rows of a step: which rows are needed, and their scores."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,8 +14,8 @@ _ROWS_AT_ONCE = 16
 
 @dataclass(slots=True, frozen=True)
 class ScoredRows:
-    """Of a step: the rows `wanted`, ascending, counting the tokens of all sequences one after another; the places among
-    them of those that are drawn from; and for every sequence the place of its first row that scores, with its spec."""
+    """The rows `wanted` of a step, ascending, counting the tokens of all sequences; the indices among them of the rows
+    that are drawn from; and per sequence the index of its first scoring row, with its spec."""
 
     wanted: list[int]
     drawing: list[int]
@@ -23,7 +23,7 @@ class ScoredRows:
 
     @classmethod
     def of(cls, sequences: list[ScheduledSequence], drawing: list[int] | None = None) -> "ScoredRows":
-        """`drawing`: the rows that are drawn from; None for the last one of each sequence that samples."""
+        """`drawing`: the rows that are drawn from; None for the last row of each sequence that samples."""
         starts = [0, *accumulate(len(s.token_ids) for s in sequences)]
         if drawing is None:
             drawing = [end - 1 for end, s in zip(starts[1:], sequences, strict=True) if s.sample is not None]
@@ -37,7 +37,7 @@ class ScoredRows:
         return cls(rows, [places[row] for row in drawing], scoring)
 
     def scores(self, logits: torch.Tensor) -> list[list[TokenLogprob]]:
-        """What each sequence's rows of `logits` [wanted, vocabulary] say; raises as `score_rows`."""
+        """Return the scores of each sequence's rows of `logits` [wanted, vocabulary]; raises as `score_rows`."""
         return [
             [] if spec is None else score_rows(logits[place : place + len(spec.token_ids)], spec)
             for place, spec in self.scoring
@@ -45,8 +45,8 @@ class ScoredRows:
 
 
 def score_rows(logits: torch.Tensor, spec: ScoreSpec) -> list[TokenLogprob]:
-    """Natural log-probability of `spec.token_ids[i]` by row i of raw `logits` [rows, vocabulary], on any device, and of
-    the `spec.top` most likely tokens, best first and of equals the smaller id.
+    """Return the natural log-probability of `spec.token_ids[i]` by row i of raw `logits` [rows, vocabulary], on any
+    device, and of the `spec.top` most likely tokens, best first and of equals the smaller id.
 
     Raises ValueError where a row holds NaN or infinity.
     """

@@ -1,4 +1,4 @@
-"""The seam between scheduling and computing."""
+"""The interface between scheduling and computing."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,14 +22,14 @@ class ModelRunner(ABC):
     their halves, and ends those sequences that fail alone; of a `BadLogitsError`, whose `rows` count the sampled
     sequences, it ends just those and runs the rest again.
 
-    `adapters`: where the adapters lie that scheduled sequences may name; None if the runner serves none. `blocks`: the
-    content of KV blocks, which `info.kv` says the kind of; None if they cannot be handed over to other cores.
+    `adapters`: the slots of the adapters that scheduled sequences may name; None without adapters. `blocks`: the
+    content of KV blocks, whose identity is `info.kv`; None if they cannot be transferred to other cores.
     """
 
     info: ModelInfo
     config: ModelConfig
     layout: KVLayout
-    # How many drafted tokens `run` verifies in one step at most; a runner that cannot is given none.
+    # Drafts that `run` verifies in one step at most; 0 for a runner without verification.
     most_drafts: int = 0
     adapters: AdapterBank | None = None
     blocks: BlockBytes | None = None
@@ -40,32 +40,32 @@ class ModelRunner(ABC):
 
 
 class DraftingRunner(ModelRunner):
-    """A runner that tells the laws of what it draws, so that a larger model can reject it by the rules."""
+    """A runner that returns the distributions of its draws, so that a larger model can verify them by rejection."""
 
     @abstractmethod
     def draft(self, plan: StepPlan) -> list[tuple[int, DraftLaw]]:
-        """Execute one step in which every sequence samples: per sequence a token, drawn with random numbers that are
-        used for nothing else, and the law that it was drawn from."""
+        """Execute one step in which every sequence samples: return per sequence a token, drawn with random numbers used
+        for nothing else, and the law that it was drawn from."""
 
 
 class OverlappingRunner(ModelRunner):
-    """A runner whose steps go on while the next one is scheduled: the device works as the host plans.
+    """A runner whose device computes a step while the host plans the next one.
 
-    Contract: steps are carried out in the order of their launches, whenever that is. `launch` has taken all it needs
-    of the plan when it returns, since the plan's objects are used again for the next one. A `PENDING` token is the one
-    that the last launched step with this sequence drew. A step that fails raises from its landing, and from those of
-    the steps launched after it; then nothing is under way, and what steps since then wrote may be anything.
+    Contract: steps are executed in the order of their launches. `launch` copies all it needs of the plan before it
+    returns, since the plan's objects are reused. A `PENDING` token is the one that the last launched step with this
+    sequence drew. A failed step raises when it is collected, and so do the steps launched after it; then no step is in
+    flight, and what these steps wrote is undefined.
     """
 
     @abstractmethod
     def draws_ahead(self, spec: SampleSpec) -> bool:
-        """Whether the device draws by itself under `spec`, so that the next step may follow before the host knows the
-        token. What depends on the tokens drawn before, as penalties and grammars do, must then be on
-        the device too."""
+        """Whether the device draws under `spec` without the host, so that the next step may be launched before the host
+        knows the token. State that depends on earlier tokens, as penalties and grammars do, must then be on the device
+        too."""
 
     @abstractmethod
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
-        """Begin a step and return how to wait for its result ("landing" it), which is done once, in order."""
+        """Launch a step; return a function that waits for its result, to be called once, in order of launches."""
 
     def run(self, plan: StepPlan) -> StepResult:
         return self.launch(plan)()

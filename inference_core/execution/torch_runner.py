@@ -1,4 +1,4 @@
-"""Runs StepPlans operator by operator through torch: where no native kernels were built, and as their oracle."""
+"""Runs StepPlans operator by operator through torch: without native kernels, and as their oracle."""
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from inference_core.step_plan import ScheduledSequence
 
 
 class DecoderRunner(LogitsRunner):
-    """A decoder over the shared arena. `slab_bytes` turns block ids into byte offsets (see `kv_layout`)."""
+    """A decoder over the shared arena. `slab_bytes` turns block ids into byte offsets (see `kv_cache.layout`)."""
 
     def __init__(
         self,
@@ -76,6 +76,6 @@ class DecoderRunner(LogitsRunner):
 
 
 def sampled_rows(sequences: list[ScheduledSequence]) -> list[int]:
-    """The last row of every sequence that samples."""
+    """Return the last row of every sequence that samples."""
     ends = np.cumsum([len(s.token_ids) for s in sequences])
     return [int(end) - 1 for end, s in zip(ends, sequences, strict=True) if s.sample is not None]

@@ -1,4 +1,4 @@
-"""The content of KV blocks as bytes, for cores that hand them to each other."""
+"""Reads and writes the content of KV blocks as bytes, for transfers between cores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,15 +12,15 @@ class BlockBytes(ABC):
 
     @abstractmethod
     def read(self, blocks: list[int]) -> list[bytes]:
-        """The content of each of `blocks`."""
+        """Return the content of each of `blocks`."""
 
     @abstractmethod
     def write(self, blocks: list[int], contents: list[bytes]) -> None:
-        """Make each of `blocks`, which no step under way reads, hold its of `contents`, of a block's size each."""
+        """Write `contents`, one block's size each, to `blocks`, which no step in flight reads."""
 
 
 class HostBlockBytes(BlockBytes):
-    """Of `arena` uint8 [bytes] in this process's memory, with blocks at the byte `offsets` of their ids."""
+    """Blocks of `arena` uint8 [bytes] in this process's memory, at the byte `offsets` of their ids."""
 
     def __init__(
         self, arena: NDArray[np.uint8], offsets: Callable[[list[int]], NDArray[np.int64]], block_bytes: int

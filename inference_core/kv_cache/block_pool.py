@@ -1,4 +1,4 @@
-"""One model's KV blocks: counted references, a prefix cache over full blocks, slabs taken and given back on demand."""
+"""One model's KV blocks: reference counts, a prefix cache over full blocks, slabs allocated and freed on demand."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from inference_core.kv_cache.slab_arena import SlabArena, SlabHolder
 
 @dataclass(slots=True)
 class _Slab:
-    """A slab in this pool's hands. `free` holds block ids, the next to allocate last."""
+    """A slab that the pool owns. `free` lists block ids, the next to allocate last."""
 
     number: int
     free: list[int]
@@ -28,13 +28,12 @@ class BlockPool(SlabHolder):
     tables; or *evictable*: unreferenced, but its content is still cached under a digest. Only full blocks have
     digests and full blocks are never written again, so sharing needs no copy.
 
-    New blocks come from the fullest slab with room, then from a free slab of the arena; then the
-    coldest cache entry gives way, wherever it lies: a neighbour's quiet slab (no block referenced) if
-    it was last used before this pool's own coldest evictable block, else that block. A slab returns to the
-    arena as soon as all its blocks are free.
+    New blocks come from the fullest slab with room, then from a free slab of the arena; then the coldest cache entry is
+    evicted, wherever it is: another pool's unreferenced slab (no block referenced) if it was last used before this
+    pool's own coldest evictable block, else that block. A slab returns to the arena once all its blocks are free.
 
-    `host` may keep what this pool's own allocations evict; what neighbours take over is gone, since it is their
-    steps that write there.
+    `host` may keep what this pool's own allocations evict; blocks of a slab taken by another pool are lost, since that
+    pool's steps write there.
     """
 
     def __init__(self, name: str, layout: KVLayout, arena: SlabArena) -> None:
@@ -64,7 +63,7 @@ class BlockPool(SlabHolder):
 
     @property
     def capacity(self) -> int:
-        """Blocks this model would have if the whole arena were its own."""
+        """Blocks that the whole arena would hold for this model."""
         return self._arena.num_slabs * self.blocks_per_slab
 
     @property
@@ -81,20 +80,20 @@ class BlockPool(SlabHolder):
 
     @property
     def available(self) -> int:
-        """How many blocks `allocate` can provide now, at the cost of cached content."""
+        """How many blocks `allocate` can provide now, evicting cached content."""
         return self._num_free + len(self._evictable) + self._arena.obtainable(self) * self.blocks_per_slab
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def count_evictable(self, blocks: Iterable[int]) -> int:
-        """How many of `blocks` would leave `available` if they were acquired."""
+        """How many of `blocks` `acquire` would take from `available`."""
         return sum(block in self._evictable for block in blocks)
 
     # -- allocation ----------------------------------------------------------------------------
 
     def allocate(self, count: int) -> list[int] | None:
-        """`count` blocks with one reference each, or None (and nothing changed) if there are too few."""
+        """Allocate `count` blocks with one reference each; None, with nothing changed, if there are too few."""
         if count > self._num_free and count > self.available:
             return None
         blocks: list[int] = []
@@ -115,7 +114,7 @@ class BlockPool(SlabHolder):
         return blocks
 
     def acquire(self, blocks: list[int]) -> None:
-        """One more reference to each of `blocks`, which are cached or referenced."""
+        """Add a reference to each of `blocks`, which are cached or referenced."""
         references = self._references
         for block in blocks:
             count = references.get(block)
@@ -127,10 +126,10 @@ class BlockPool(SlabHolder):
             self._enter(self._slabs[block // self.blocks_per_slab])
 
     def release(self, blocks: list[int]) -> None:
-        """One reference less to each of `blocks`: what nobody refers to becomes evictable if cached, else free.
+        """Drop a reference to each of `blocks`; an unreferenced block becomes evictable if cached, else free.
 
-        The last block goes first, so that of one chain the tail is evicted before the head: a head
-        is of use without its tail, not the other way round.
+        The last block goes first, so that the tail of a chain is evicted before its head, which is useful without the
+        tail.
         """
         now = self._arena.tick()
         references, evictable, cached, slabs = self._references, self._evictable, self._digest_of, self._slabs
@@ -154,7 +153,7 @@ class BlockPool(SlabHolder):
     # -- prefix cache --------------------------------------------------------------------------
 
     def match(self, digests: Iterable[bytes]) -> list[int]:
-        """The blocks that hold the longest cached prefix of a chain; changes nothing."""
+        """Return the blocks of the longest cached prefix of a chain; changes nothing."""
         blocks: list[int] = []
         for digest in digests:
             block = self._block_of.get(digest)
@@ -164,24 +163,24 @@ class BlockPool(SlabHolder):
         return blocks
 
     def register(self, blocks: list[int], digests: list[bytes]) -> None:
-        """`blocks`, referenced and full, may be shared under `digests`. Equal content cached before stays."""
+        """Cache the full, referenced `blocks` under `digests`; equal content cached before stays."""
         block_of, digest_of = self._block_of, self._digest_of
         for block, digest in zip(blocks, digests, strict=True):
             if block_of.setdefault(digest, block) == block:
                 digest_of[block] = digest
 
     def restore(self, digests: list[bytes], first: int) -> list[int]:
-        """Blocks for what `host` keeps under `digests`, a sequence's blocks from `first` on; there is room for them.
+        """Allocate blocks, which fit, for what `host` keeps under `digests`, a sequence's blocks from `first` on.
 
-        They are the sequence's own until `register`, after the step that fills them."""
+        They are private to the sequence until `register`, after the step that fills them."""
         self.host.pin(digests)
         blocks = self.allocate(len(digests))
-        assert blocks is not None  # the caller has looked at `available`
+        assert blocks is not None  # the caller checked `available`
         self.host.restore(digests, blocks, first)
         return blocks
 
     def drop_cache(self) -> None:
-        """Forget all cached content, on the host too; referenced blocks stay with their tables."""
+        """Drop all cached content, in host memory too; referenced blocks stay with their tables."""
         self.host.clear()
         for block in list(self._evictable):
             self._evict(block)
@@ -199,7 +198,7 @@ class BlockPool(SlabHolder):
         return next((slab.last_used for slab in self._unreferenced_slabs.values()), None)
 
     def evict_slab(self, colder_than: int | None) -> bool:
-        """Evict the quiet slab with the fewest cached blocks, of equals the coldest, and give it back."""
+        """Evict the unreferenced slab with the fewest cached blocks, of equals the coldest, and give it back."""
         cold = takewhile(lambda s: colder_than is None or s.last_used < colder_than, self._unreferenced_slabs.values())
         slab = max(cold, key=lambda s: len(s.free), default=None)
         if slab is None:
@@ -210,11 +209,11 @@ class BlockPool(SlabHolder):
     # -- moves ---------------------------------------------------------------------------------
 
     def plan_moves(self, most: int) -> dict[int, int]:
-        """Up to `most` moves of referenced blocks, from block to block, that empty slabs into fuller ones.
+        """Plan up to `most` moves of referenced blocks that empty slabs into fuller ones; return block by block.
 
-        The slabs with the fewest references are emptied, as many as the others have room for; what is cached there and
-        what is evictable where room is needed gives way. References and digests are with the new blocks at once; the
-        old ones belong to nobody until `finish_moves` frees them, after the content was copied, or `undo_moves`.
+        The slabs with the fewest references are emptied, as many as the others have room for; their cached content, and
+        evictable blocks where room is needed, are evicted. References and digests move to the new blocks at once; the
+        old ones stay out of use until `finish_moves`, after the content was copied, or `undo_moves`.
         """
         slabs = sorted((s for s in self._slabs.values() if s.referenced), key=lambda s: (s.referenced, -s.number))
         while len(slabs) > 1 and len(self._moves) < most:
@@ -227,13 +226,13 @@ class BlockPool(SlabHolder):
         return self._moves.copy()
 
     def finish_moves(self) -> None:
-        """The content was copied: the old blocks are free."""
+        """Free the old blocks: their content was copied."""
         for block in self._moves:
             self._leave(block)
         self._moves.clear()
 
     def undo_moves(self) -> None:
-        """The content was not copied: the old blocks are what they were, and the new ones are free."""
+        """Restore the old blocks and free the new ones: the content was not copied."""
         moved, self._moves = self._moves, {}
         for block, target in moved.items():
             self._carry(target, block)
@@ -249,9 +248,9 @@ class BlockPool(SlabHolder):
                 self._evict(block)
 
     def _room_in(self, slabs: list[_Slab]) -> _Slab:
-        """The first of `slabs` that is not full of references, with a free block: its coldest evictable one makes way.
+        """Return the first of `slabs` not full of references, with a free block; evict its coldest block if need be.
 
-        As no slab is touched before all fuller ones are full, none both receives blocks and is emptied.
+        No slab receives blocks before all fuller ones are full, so none both receives blocks and is emptied.
         """
         slab = next(s for s in slabs if s.referenced < self.blocks_per_slab)
         if not slab.free:
@@ -269,7 +268,7 @@ class BlockPool(SlabHolder):
         self._moves[block] = target
 
     def _carry(self, block: int, target: int) -> None:
-        """References and digest go from `block` to `target`."""
+        """Move references and digest from `block` to `target`."""
         self._references[target] = self._references.pop(block)
         digest = self._digest_of.pop(block, None)
         if digest is not None:
@@ -277,7 +276,7 @@ class BlockPool(SlabHolder):
             self._block_of[digest] = target
 
     def _leave(self, block: int) -> None:
-        """`block`, without references and content, is free."""
+        """Free `block`, whose references and content have moved."""
         slab = self._slabs[block // self.blocks_per_slab]
         slab.referenced -= 1
         if not slab.referenced:
@@ -294,7 +293,7 @@ class BlockPool(SlabHolder):
         return None
 
     def _another_slab(self) -> _Slab | None:
-        """A slab from the arena, taken from a neighbour only if it is colder than this pool's own coldest content."""
+        """Take a slab from the arena, from another pool only if it is colder than this pool's coldest content."""
         coldest = next(iter(self._evictable.values()), None)
         number = self._arena.take(self, colder_than=coldest)
         if number is None:
@@ -307,7 +306,7 @@ class BlockPool(SlabHolder):
         return slab
 
     def _reuse_coldest(self, most: int) -> list[int]:
-        """At least one and up to `most` evictable blocks, coldest first, while no neighbour's slab is colder."""
+        """Take one to `most` evictable blocks, coldest first, while no other pool's slab is colder."""
         limit = self._arena.coldest_tick(self)
         blocks: list[int] = []
         while self._evictable and len(blocks) < most:
@@ -330,7 +329,7 @@ class BlockPool(SlabHolder):
         slab.referenced += 1
 
     def _refile(self, slab: _Slab, room: int) -> None:
-        """Note that the slab, which had `room` free blocks, has another number of them now."""
+        """Update the index of a slab that had `room` free blocks before."""
         del self._by_room[room][slab.number]
         self._by_room[len(slab.free)][slab.number] = slab
         self._num_free += len(slab.free) - room
@@ -391,6 +390,6 @@ class BlockPool(SlabHolder):
         if len(free) == self.blocks_per_slab:
             raise IntegrityError(f"{self.name}: slab {slab.number} is empty but not given back")
         if (slab.number in self._unreferenced_slabs) != (referenced == 0):
-            raise IntegrityError(f"{self.name}: slab {slab.number} has {referenced} references but quiet is wrong")
+            raise IntegrityError(f"{self.name}: slab {slab.number} has {referenced} references but is filed wrongly")
         if slab.number not in self._by_room[len(free)] or sum(slab.number in s for s in self._by_room) != 1:
             raise IntegrityError(f"{self.name}: slab {slab.number} with {len(free)} free blocks is filed wrongly")

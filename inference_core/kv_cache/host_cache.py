@@ -1,8 +1,8 @@
-"""Which KV blocks of one model are kept in host memory after the device has given them up: digests and slots only."""
+"""Which evicted KV blocks of one model are kept in host memory: digests and slots only."""
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Final
@@ -13,8 +13,8 @@ from inference_core.kv_cache.swap_cost import SwapCost, SwapTimes
 
 @dataclass(slots=True)
 class SwapTotals:
-    """Counts since start: blocks copied out and back, seconds that took, seconds of computing that it spared, and
-    blocks that were given up because copying them costs more than they are worth."""
+    """Counts since start: blocks copied out and back, blocks not kept because copying costs more than computing,
+    seconds of copying, and seconds of computing saved."""
 
     out_blocks: int = 0
     back_blocks: int = 0
@@ -26,18 +26,18 @@ class SwapTotals:
 class HostCache:
     """A second tier of the prefix cache (SPEC KV-09, TI-14): full blocks by digest, in `capacity` slots.
 
-    A block that is evicted from the device is copied to a slot (*offloaded*) if that is worth it: blocks that a
-    preempted sequence waits for are wanted for certain, others as often as such blocks have been wanted so far.
-    A sequence that is admitted and finds its prefix here has it copied back (*restored*) into blocks of its own. What
-    was restored stays here too, so that its next eviction costs nothing.
+    A block evicted from the device is copied to a slot (*offloaded*) if that is worth it: blocks that a preempted
+    sequence waits for are certain to be needed, others with the probability observed so far. An admitted sequence that
+    finds its prefix here has it copied back (*restored*) into blocks of its own. Restored blocks stay here too, so that
+    their next eviction costs nothing.
 
-    Copies are those of the step being planned, until `end`: what arrives in it cannot be restored in it, and what is
-    restored in it keeps its slot, so that restores can be repeated if the step fails. Offloads cannot: what they read
-    may have been overwritten.
+    Copies belong to the step being planned, until `end`: a block offloaded in it cannot be restored in it, and a block
+    restored in it keeps its slot, so that restores can be repeated if the step fails. Offloads cannot be repeated: the
+    blocks that they read may have been overwritten.
     """
 
-    _SCAN: Final = 16  # slots looked at for one to give up
-    _LEARNING: Final = 1 / 64  # weight of one block's fate in `_reuse`
+    _SCAN: Final = 16  # slots examined for eviction
+    _LEARNING: Final = 1 / 64  # weight of one observation in `_reuse`
 
     def __init__(self, block_size: int) -> None:
         self.capacity = 0
@@ -52,7 +52,7 @@ class HostCache:
         self._pinned: set[int] = set()
         self._waiting: dict[str, list[bytes]] = {}  # by sequence
         self._wanted: dict[bytes, tuple[int, int]] = {}  # by how many, and position in the sequence
-        self._guesses: set[bytes] = set()  # kept though nobody waited for them, and not restored so far
+        self._guesses: set[bytes] = set()  # kept without a waiting sequence, and not restored so far
         self._reuse = 1.0
 
     @property
@@ -60,7 +60,7 @@ class HostCache:
         return len(self._slot_of)
 
     def resize(self, capacity: int) -> None:
-        """Use this many slots from now on; what is in those beyond is forgotten."""
+        """Use this many slots from now on; drop the blocks in slots beyond."""
         if capacity == self.capacity:
             return
         for digest in [d for d, slot in self._slot_of.items() if slot >= capacity]:
@@ -69,14 +69,14 @@ class HostCache:
         self._free = [slot for slot in sorted(self._free) if slot < capacity]
 
     def clear(self) -> None:
-        """Forget everything that is kept: nothing that was copied can be trusted, or nobody may use it."""
+        """Drop everything: the copies cannot be trusted, or may not be used."""
         for digest in list(self._slot_of):
             self._forget(digest)
 
-    # -- who waits -----------------------------------------------------------------------------
+    # -- waiting sequences -----------------------------------------------------------------------------
 
     def expect(self, sequence_id: str, digests: list[bytes]) -> None:
-        """The sequence was preempted and will want these blocks, its first ones, again."""
+        """Note that a preempted sequence will need these blocks, its first ones, again."""
         if self.capacity:
             self._waiting[sequence_id] = digests
             for position, digest in enumerate(digests):
@@ -84,7 +84,7 @@ class HostCache:
                 self._wanted[digest] = count + 1, position
 
     def expect_no_more(self, sequence_id: str) -> None:
-        """The sequence was admitted, or it is over."""
+        """Forget the blocks of a sequence that was admitted or has ended."""
         for digest in self._waiting.pop(sequence_id, ()):
             count, position = self._wanted.pop(digest)
             if count > 1:
@@ -93,7 +93,7 @@ class HostCache:
     # -- the step being planned ----------------------------------------------------------------
 
     def keep(self, block: int, digest: bytes) -> None:
-        """The device gives up `block`, cached under `digest`: offload it if that is worth it and there is room."""
+        """Offload `block`, evicted from the device under `digest`, if that is worth it and there is room."""
         if not self.capacity or self._planned:
             return
         if digest in self._slot_of:
@@ -111,19 +111,19 @@ class HostCache:
             self._guesses.add(digest)
 
     def match(self, digests: Iterable[bytes], first: int) -> list[bytes]:
-        """The longest run of `digests` that is kept, if restoring it is worth it; they follow a sequence's block
-        `first`."""
+        """Return the longest kept prefix of `digests`, a sequence's blocks from `first` on; [] if not worth
+        restoring."""
         if not self._slot_of:
             return []
         run = list(takewhile(self._slot_of.__contains__, digests))
         return run if run and self.swap_cost.worth_restoring(first, len(run)) else []
 
     def pin(self, digests: list[bytes]) -> None:
-        """These will be restored: nothing may take their slots before `end`."""
+        """Keep the slots of `digests`, which will be restored, until `end`."""
         self._pinned.update(self._slot_of[digest] for digest in digests)
 
     def restore(self, digests: list[bytes], blocks: list[int], first: int) -> None:
-        """Copy what is kept under `digests`, which are pinned, to `blocks` of a sequence from its block `first` on."""
+        """Plan copies of the pinned `digests` to `blocks`, a sequence's blocks from `first` on."""
         for position, (digest, block) in enumerate(zip(digests, blocks, strict=True), first):
             self._restored[block] = self._slot_of[digest], position
             self._slot_of.move_to_end(digest)
@@ -132,27 +132,27 @@ class HostCache:
                 self._reuse += self._LEARNING * (1.0 - self._reuse)
 
     def abandon(self, block: int) -> None:
-        """`block` is nobody's any more: what was to be restored to it is not, and what was to be offloaded from it is
-        lost, since its slab may be written to by others from now on."""
+        """Drop the planned copies of a freed block: its restore is not needed, and its slab may be overwritten before
+        an offload."""
         if self._restored:
             self._restored.pop(block, None)
         if block in self._arriving:
             self._drop_offload(block)
 
     def copies(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Offloads (block, slot) and restores (slot, block) of the step, whose plan is made now: what is evicted from
-        here to its end, for drafts, is not kept."""
+        """Return the step's offloads (block, slot) and restores (slot, block); blocks evicted from here to its end, for
+        drafts, are not kept."""
         self._planned = True
         offloads = [(block, slot) for block, (_, slot) in self._arriving.items()]
         return offloads, [(slot, block) for block, (slot, _) in self._restored.items()]
 
     def lose_offloads(self) -> None:
-        """The step has failed, with its offloads done or not: its restores may be repeated, its offloads not."""
+        """Drop the offloads of a failed step, which cannot be repeated."""
         for block in list(self._arriving):
             self._drop_offload(block)
 
     def end(self, *, copied: bool) -> None:
-        """The runner has made the copies of the step, or it never will."""
+        """End the step's copies, which the runner has made or never will."""
         if copied:
             self.totals.out_blocks += len(self._arriving)
             self.totals.back_blocks += len(self._restored)
@@ -165,8 +165,12 @@ class HostCache:
         self._pinned.clear()
         self._planned = False
 
+    def set_compute_cost(self, seconds_per_token: Callable[[float], float] | None) -> None:
+        """Weigh copies against computing at so many seconds per prompt token at a depth; None while unknown."""
+        self.swap_cost.seconds_per_token = seconds_per_token
+
     def measure(self, times: SwapTimes) -> None:
-        """What the copies of a step took."""
+        """Record the times of a step's copies."""
         self.swap_cost.measure(times)
         self.totals.copying_seconds += times.out_seconds + times.back_seconds
 
@@ -176,7 +180,7 @@ class HostCache:
         self._guesses.discard(digest)
 
     def _room(self) -> int | None:
-        """A free slot, or one whose block is among the coldest and waited for by nobody."""
+        """Return a free slot, or evict one of the coldest that no sequence waits for; None if there is none."""
         if self._free:
             return heapq.heappop(self._free)
         if self._untouched < self.capacity:
@@ -197,7 +201,7 @@ class HostCache:
     # -- integrity -----------------------------------------------------------------------------
 
     def check_integrity(self, waiting: Collection[str]) -> None:
-        """Between steps: every slot is free or holds one digest; only sequences of `waiting` want anything. Raises
+        """Check that every slot is free or holds one digest, and that only sequences of `waiting` need blocks. Raises
         `IntegrityError`."""
         if self._arriving or self._restored or self._pinned:
             raise IntegrityError(f"copies {self._arriving} and {self._restored} were neither made nor given up")

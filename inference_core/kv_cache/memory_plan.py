@@ -1,4 +1,4 @@
-"""Does it fit? Exact arithmetic of weights and KV cache against the memory of the devices. No torch."""
+"""Whether weights and KV cache fit the memory of the devices: exact arithmetic. No torch."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ GB = 10**9
 
 
 def format_bytes(count: int) -> str:
-    """Binary and decimal units side by side, since cards are sold in one and filled in the other."""
+    """Format in binary and decimal units, since vendors use one and allocators the other."""
     size = abs(count)
     for power, binary, decimal in ((3, "GiB", "GB"), (2, "MiB", "MB"), (1, "KiB", "kB")):
         if size >= 1000**power:
@@ -96,7 +96,7 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
     """`count` equal devices that hold one model together (tensor parallel). `bytes_each` is the memory of one;
-    `usable_share` of it may be planned with, the rest is the driver's and the activations'.
+    `usable_share` of it may be planned, the rest is for the driver and activations.
     """
 
     bytes_each: int
@@ -115,12 +115,12 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable_bytes(self) -> int:
-        """Of all devices together."""
+        """Usable bytes of all devices together."""
         return self.usable_bytes_each * self.count
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left for the KV cache once weights and reserve are in, over all devices together.
+    """What weights and reserve leave for the KV cache, over all devices together.
 
     `kv_tokens` fit into `kv_bytes`; `lines` is the arithmetic for people.
     """

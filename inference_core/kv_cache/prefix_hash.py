@@ -20,16 +20,16 @@ except ImportError:
 
 
 def root_digest(salt: str, adapter: bytes = b"") -> bytes:
-    """The parent of every first block under `salt` (the tenant) and `adapter` (at most 16 bytes, none: the base model):
-    others share no block."""
+    """Return the parent digest of all first blocks under `salt` (the tenant) and `adapter` (at most 16 bytes, empty:
+    the base model), which alone share blocks."""
     return blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"aio-kv-root", salt=adapter).digest()
 
 
 def chain_digests(parent: bytes, token_ids: list[int], first: int, count: int, block_size: int) -> list[bytes]:
-    """The names of blocks `first` to `first + count - 1` of `token_ids`; `parent` names the block before them.
+    """Return the digests of blocks `first` to `first + count - 1` of `token_ids`; `parent`: that of the block before.
 
     A block's name is the digest of its parent's name and its token ids as unsigned 32-bit integers in the machine's
-    byte order. Raises OverflowError for a token id that is none.
+    byte order. Raises OverflowError for a token id out of this range.
     """
     if _native is not None:
         return _native(parent, token_ids, first, count, block_size)

@@ -1,4 +1,4 @@
-"""Who owns which slab of the one KV arena that all models of a core share: ids only, no memory."""
+"""Which pool owns which slab of the KV arena that all models of a core share: ids only, no memory."""
 
 import heapq
 from abc import ABC, abstractmethod
@@ -7,30 +7,30 @@ from inference_core.errors import IntegrityError, MemoryPlanError
 
 
 class SlabHolder(ABC):
-    """What the arena asks of a pool that holds slabs."""
+    """The interface of a pool that owns slabs."""
 
     name: str
 
     @property
     @abstractmethod
     def unreferenced_slabs(self) -> int:
-        """How many slabs could be given back at once, because they hold cached blocks only."""
+        """How many slabs hold no referenced block, so that they could be evicted."""
 
     @property
     @abstractmethod
     def last_used(self) -> int | None:
-        """Tick at which the slab that has been quiet longest was last used; None without a quiet slab."""
+        """Tick of the last use of the longest unreferenced slab; None if there is none."""
 
     @abstractmethod
     def evict_slab(self, colder_than: int | None) -> bool:
-        """Evict one quiet slab last used before tick `colder_than` (None: any) and give it back; False if none is."""
+        """Evict one unreferenced slab last used before tick `colder_than` (None: any); False if there is none."""
 
 
 class SlabArena:
     """An arena of `arena_bytes` cut into slabs of `slab_bytes`; each slab is free or owned by one holder.
 
-    Raises `MemoryPlanError` when not a single slab fits. Free slabs are handed out lowest id first, so
-    that equal histories give equal ids.
+    Raises `MemoryPlanError` when not a single slab fits. The free slab with the lowest id is taken first, so that
+    equal histories give equal ids.
     """
 
     def __init__(self, arena_bytes: int, slab_bytes: int) -> None:
@@ -50,23 +50,23 @@ class SlabArena:
         return len(self._free)
 
     def join(self, holder: SlabHolder) -> None:
-        """Make `holder` known, so that others may ask it for slabs."""
+        """Register `holder`, so that its unreferenced slabs can be taken."""
         self._holders.append(holder)
 
     def tick(self) -> int:
-        """The next instant of the logical clock that orders the uses of cached blocks across pools."""
+        """Advance and return the logical clock that orders the uses of cached blocks across pools."""
         self._tick += 1
         return self._tick
 
     def obtainable(self, asker: SlabHolder) -> int:
-        """How many slabs `asker` could take now: the free ones and what the other holders would yield."""
+        """How many slabs `asker` could take now: the free ones and the unreferenced ones of other holders."""
         return len(self._free) + sum(h.unreferenced_slabs for h in self._holders if h is not asker)
 
     def take(self, asker: SlabHolder, colder_than: int | None = None) -> int | None:
-        """A slab for `asker`: a free one, else one that another holder yields; None if there is neither.
+        """Take a slab for `asker`: a free one, else one evicted from another holder; None if there is neither.
 
-        Holders give up the slab that has been quiet longest first, and only slabs last used before
-        tick `colder_than`, so that a pool's own cold blocks go before its neighbours' warm ones.
+        The longest unreferenced slab is evicted first, and only if it was last used before tick `colder_than`, so that
+        a pool's own cold blocks go before other pools' warm ones.
         """
         if not self._free:
             self._reclaim(asker, colder_than)
@@ -77,9 +77,9 @@ class SlabArena:
         return slab
 
     def give_back(self, holder: SlabHolder, slab: int) -> None:
-        """`holder` no longer uses `slab`."""
+        """Free `slab`, which `holder` no longer uses."""
         if self._owner.get(slab) != holder.name:
-            raise IntegrityError(f"{holder.name} gives back slab {slab}, owned by {self._owner.get(slab, 'nobody')}")
+            raise IntegrityError(f"{holder.name} gives back slab {slab}, owned by {self._owner.get(slab, 'no pool')}")
         del self._owner[slab]
         heapq.heappush(self._free, slab)
 
@@ -87,7 +87,7 @@ class SlabArena:
         return {slab for slab, owner in self._owner.items() if owner == holder.name}
 
     def check_integrity(self) -> None:
-        """Every slab is free or owned, exactly once. Raises `IntegrityError`."""
+        """Check that every slab is free or owned, exactly once. Raises `IntegrityError`."""
         if len(set(self._free)) != len(self._free):
             raise IntegrityError(f"a slab is free twice: {sorted(self._free)}")
         if both := set(self._free) & self._owner.keys():
@@ -96,7 +96,7 @@ class SlabArena:
             raise IntegrityError(f"{self.num_slabs} slabs, but {len(self._free)} free and {len(self._owner)} owned")
 
     def coldest_tick(self, asker: SlabHolder) -> int | None:
-        """When the slab that has been quiet longest in other hands than `asker`'s was last used; None without any."""
+        """Tick of the last use of the longest unreferenced slab that `asker` does not own; None without any."""
         ticks = (holder.last_used for holder in self._holders if holder is not asker)
         return min((tick for tick in ticks if tick is not None), default=None)
 

@@ -1,4 +1,4 @@
-"""What it takes to copy a KV block to host memory and back, as measured, against computing it again, as learned."""
+"""Weighs copying a KV block to host memory and back, as measured, against computing it again, as learned."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class SwapTimes:
 
 
 class CopySpeed:
-    """Seconds per block of copies one way, recent ones counting most; 0 until the first was measured."""
+    """Seconds per block copied in one direction, a moving average; 0 before the first measurement."""
 
     _MEMORY: Final = 0.9  # weight of what was measured before
 
@@ -32,7 +32,7 @@ class CopySpeed:
         return self._seconds / self._blocks if self._blocks else 0.0
 
     def measure(self, blocks: int, seconds: float) -> None:
-        """`blocks` were copied in `seconds`."""
+        """Record that `blocks` were copied in `seconds`."""
         if blocks:
             self._seconds = self._seconds * self._MEMORY + seconds
             self._blocks = self._blocks * self._MEMORY + blocks
@@ -55,25 +55,25 @@ class SwapCost:
         self._refusals = 0
 
     def measure(self, times: SwapTimes) -> None:
-        """A step's copies took so long."""
+        """Record the times of a step's copies."""
         self.out.measure(times.out_blocks, times.out_seconds)
         self.back.measure(times.back_blocks, times.back_seconds)
 
     def computing(self, first: int, count: int) -> float | None:
-        """Seconds to compute a sequence's `count` blocks from its block `first` on, beside others; None if unknown."""
+        """Seconds to compute a sequence's `count` blocks from `first` on within a larger step; None if unknown."""
         tokens = count * self._block_size
         depth = first * self._block_size + (tokens + 1) / 2
         seconds = 0.0 if self.seconds_per_token is None else self.seconds_per_token(depth)
         return tokens * seconds if seconds > 0 else None
 
     def worth_offloading(self, position: int, chance: float) -> bool:
-        """Whether to copy the block at `position` of its chain out, if it is wanted back with probability `chance`."""
+        """Whether to copy out the block at `position` of its chain, if it is needed again with probability `chance`."""
         computing = self.computing(position, 1)
         copying = self.out.seconds_per_block + chance * self.back.seconds_per_block
         return computing is None or self._is_less(copying, chance * computing)
 
     def worth_restoring(self, first: int, count: int) -> bool:
-        """Whether to copy `count` blocks of a chain back, from its block `first` on, rather than compute them."""
+        """Whether to copy back `count` blocks of a chain from `first` on rather than compute them."""
         computing = self.computing(first, count)
         return computing is None or self._is_less(count * self.back.seconds_per_block, computing)
 

@@ -166,7 +166,7 @@ def runner_of(
 ) -> LogitsRunner:
     """Build the runner of `checkpoint` under `spec`, over `arena` uint8 [bytes]. Raises ModelFileError."""
     began = time.perf_counter()
-    check_kernels(spec, checkpoint.config)  # Before weights are packed, which takes long.
+    check_kernels(spec, checkpoint.config)  # Checked before weights are packed, which takes long.
     decoder = load_decoder(checkpoint, spec.compute, cache_dir)
     runner = runner_over(spec, checkpoint, decoder, core, arena)
     logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)

@@ -11,17 +11,17 @@ from inference_core.protocol.sampling_params import SamplingParams
 class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     """Generate `n` continuations of one prompt. `request_id` is unique among live requests.
 
-    `priority`: 0 interactive-critical, 1 normal, 2 batch; smaller goes first, waiting ages a request upwards.
-    `deadline`: when the first token is due; orders requests of one priority. If `strict_deadline`, a late answer is
-    worth nothing: the request is refused, or ended as "overloaded", once its first token cannot come in time.
+    `priority`: 0 interactive-critical, 1 normal, 2 batch; smaller goes first, and waiting raises a request's priority.
+    `deadline`: when the first token is due; orders requests of one priority. If `strict_deadline`, the request is
+    refused, or ended as "overloaded", once its first token cannot come in time.
     `salt`: separates prefix-cache entries (the tenant); equal salts may share blocks.
-    `adapter`: the name of a loaded adapter that the answer is computed with; "" for the model alone. Its content is
-    part of what separates prefix-cache entries.
-    `speculate`: whether tokens of it may be drafted, as far as the model's knobs allow it (SPEC SD-06).
-    `evidence`: what else to tell of the prompt and of the tokens drawn; None for nothing. `embed`: compute only the
-    layers up to `evidence.layer`, of the prompt alone, and draw nothing: the one output, whose reason is "stop", brings
-    the hidden state. `prefill`: compute only the prompt's full blocks that the prefix cache can hold, and draw nothing:
-    the one output, whose reason is "stop", says that `ExportBlocks` finds them (SPEC BS-08).
+    `adapter`: the name of a loaded adapter to compute the answer with; "" for the base model. Its content separates
+    prefix-cache entries too.
+    `speculate`: whether its tokens may be drafted, as far as the model's knobs allow it (SPEC SD-06).
+    `evidence`: what else to return about the prompt and the tokens drawn. `embed`: compute only the layers up to
+    `evidence.layer`, of the prompt alone, and draw no token: the one output, with the reason "stop", carries the hidden
+    state. `prefill`: compute only the prompt's full blocks that the prefix cache can hold, and draw no token: after the
+    one output, with the reason "stop", `ExportBlocks` finds them (SPEC BS-08).
     """
 
     request_id: str
@@ -42,10 +42,10 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
-    """Forget a request, or its choice `index` alone: what it held is free before the next step.
+    """Forget a request, or its choice `index` alone; its memory is free before the next step.
 
-    A choice that is aborted while others go on gets its last output, with the reason "abort"; of a request that is
-    aborted whole nothing more is said. What is unknown or has ended is ignored.
+    A choice aborted alone gets a last output with the reason "abort"; a request aborted as a whole gets no more
+    outputs. Unknown or ended ones are ignored.
     """
 
     request_id: str
@@ -61,8 +61,8 @@ class QueryStats(msgspec.Struct, frozen=True, tag="stats"):
 class SetKnobs(msgspec.Struct, frozen=True, tag="knobs"):
     """Change the named knobs of `model`, or of every model; answered by `KnobsSet`.
 
-    All of `changes` comes into force between two steps, or nothing does. None puts a knob back to what the core was
-    started with. `keep` makes the change outlast the core's process. No changes ask for the knobs in force.
+    All of `changes` apply between two steps, or none. None resets a knob to its start value. `keep` stores the change
+    for later processes of the core. Empty `changes` query the current knobs.
     """
 
     query_id: str
@@ -89,9 +89,9 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
 
 
 class ExportBlocks(msgspec.Struct, frozen=True, tag="export_blocks"):
-    """Tell the content of the chain's blocks from its block `first` on, as far as they are cached on the device and
-    `most_bytes` allow, but one at least; answered by `BlocksExported`. Nothing is held for it: what is evicted between
-    two of these ends the copy."""
+    """Return the content of the chain's blocks from block `first` on that are cached on the device, up to `most_bytes`
+    but at least one; answered by `BlocksExported`. No block is kept for it: an eviction between two of these ends the
+    copy."""
 
     query_id: str
     chain: BlockChain
@@ -102,8 +102,8 @@ class ExportBlocks(msgspec.Struct, frozen=True, tag="export_blocks"):
 class ImportBlocks(msgspec.Struct, frozen=True, tag="import_blocks"):
     """Cache the blocks of `frame` as if they had been computed here; answered by `BlocksImported`.
 
-    The core works out their names from `chain` itself, and takes all of them or none. No frame asks how many blocks of
-    the chain are here.
+    The core computes their digests from `chain` itself, and imports all of them or none. Without a frame, the answer
+    says how many blocks of the chain are cached.
     """
 
     query_id: str

@@ -1,18 +1,18 @@
-"""What a core says of a request that it does not take."""
+"""Error outputs of requests that a core refuses, and the errors that clients raise for them."""
 
 from inference_core.errors import CoreError, InvalidRequestError, QueueFullError
 from inference_core.protocol import ErrorKind, SequenceOutput
 
 
 def refusal(request_id: str, error: CoreError) -> SequenceOutput:
-    """The one output of a request that was not admitted."""
+    """Return the only output of a refused request."""
     output = SequenceOutput(request_id=request_id, index=0, token_ids=[], finish_reason="error")
     blame(output, error)
     return output
 
 
 def blame(output: SequenceOutput, error: CoreError) -> None:
-    """Say in an output that ends a request that it ends because of `error`."""
+    """Set `error` as the reason of an output that ends a request."""
     kind: ErrorKind = "internal"
     if isinstance(error, InvalidRequestError):
         kind = "invalid"
@@ -22,7 +22,7 @@ def blame(output: SequenceOutput, error: CoreError) -> None:
 
 
 def failure(output: SequenceOutput) -> CoreError:
-    """What `refusal` was made of, or a `CoreError`, for whoever asked for one thing and got this output instead."""
+    """Return the error that an output reports, for a caller that expected a result."""
     message = output.error or f"the core ended {output.request_id}: {output.finish_reason}"
     if output.error_kind == "invalid":
         return InvalidRequestError(message, output.error_param)

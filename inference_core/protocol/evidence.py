@@ -1,4 +1,4 @@
-"""What a model's computation says beside its tokens: hidden states of the prompt, and how sure it was of each token."""
+"""Evidence of a computation besides its tokens: hidden states of the prompt, and the certainty of each token."""
 
 from typing import Literal
 
@@ -8,11 +8,11 @@ Pooling = Literal["last", "mean"]
 
 
 class EvidenceRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What to tell of a request beside its tokens (SPEC RT-04); what is not asked for costs nothing.
+    """Which evidence to return for a request (SPEC RT-04); what is not requested costs nothing.
 
     `layer`: after how many of the model's layers the prompt's hidden state is taken, 1 to all of them; None for none.
     `pooling`: of the prompt's last token (Kadavath et al. 2022, "Language models (mostly) know what they know"), or the
-    mean over its tokens; a prompt to be averaged is computed in full, whatever the prefix cache holds.
+    mean over its tokens; a prompt to be averaged is computed in full, without the prefix cache.
     `tokens`: `TokenEvidence` of every token drawn.
     """
 
@@ -34,7 +34,7 @@ class TokenEvidence(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Evidence(msgspec.Struct, omit_defaults=True):
-    """What was asked for by an `EvidenceRequest`, as far as one output tells it.
+    """The part of an `EvidenceRequest`'s evidence that one output carries.
 
     `state`: the hidden state, float32 little-endian [hidden], with the first output of choice 0 alone; before the final
     norm, as the layer leaves it. `tokens`: one per token of the output, a stop token that ended it excepted.

@@ -1,4 +1,4 @@
-"""KV blocks on their way from one core to another: what they are, what they are named by, their bytes and checksums."""
+"""KV blocks in transfer between cores: their identity, digests, content and checksums."""
 
 from hashlib import blake2b
 from typing import Self
@@ -13,8 +13,8 @@ CHECKSUM_BYTES = 8
 class KVIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """All that the bytes of a KV block depend on besides its tokens and their adapter; only equals may share blocks.
 
-    `weights`: content hash of the model's files; `compute`: its arithmetic; `kernels`: who computes, whose rounding and
-    order of bytes within `layout` are its own.
+    `weights`: content hash of the model's files; `compute`: its arithmetic; `kernels`: which implementation
+    computes, since rounding and the order of bytes within `layout` depend on it.
     """
 
     weights: str
@@ -32,7 +32,7 @@ class KVIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockChain(msgspec.Struct, frozen=True, kw_only=True):
-    """Names the full blocks of a prompt as `prefix_hash` does: by its tokens, the tenant and the adapter's content."""
+    """Identifies the full blocks of a prompt as `prefix_hash` does: by tokens, tenant and the adapter's content."""
 
     model: str
     token_ids: list[int]
@@ -63,5 +63,6 @@ class BlockFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checksum(digest: bytes, content: bytes) -> bytes:
-    """64-bit BLAKE2b (RFC 7693) of a block's content, keyed by its name: content under another name does not match."""
+    """64-bit BLAKE2b (RFC 7693) of a block's content, keyed by its digest: content under another digest does not
+    match."""
     return blake2b(content, key=digest, digest_size=CHECKSUM_BYTES).digest()

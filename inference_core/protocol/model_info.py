@@ -8,8 +8,8 @@ from inference_core.protocol.kv_blocks import KVIdentity
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a client must know of a loaded model. `model_path` lets it build the tokeniser itself.
 
-    `num_layers` and `hidden_size` are of the hidden states that it can tell (`EvidenceRequest`): 0 where it is computed
-    in a way that tells no evidence. `kv`: what its KV blocks are; None where they cannot be handed over.
+    `num_layers` and `hidden_size` are of the hidden states that it can return (`EvidenceRequest`); 0 if its runner
+    returns no evidence. `kv`: the identity of its KV blocks; None if they cannot be transferred.
     """
 
     name: str
@@ -24,10 +24,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A loaded adapter: `rank` is the largest of its layers', `bytes` what it takes in a slot.
+    """A loaded adapter: `rank` is the largest of its layers', `bytes` its size in a slot.
 
-    `resident`: whether it lies in a slot; `running`: how many sequences run with it; `leaving`: whether it goes when
-    the last request with it ends.
+    `resident`: whether it is in a slot; `running`: how many sequences run with it; `leaving`: whether it is unloaded
+    when the last request with it ends.
     """
 
     name: str

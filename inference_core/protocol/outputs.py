@@ -28,11 +28,11 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
 
     `finish_reason` is set exactly once per choice, on its last output. A token that ended the
     choice (EOS or a stop token) is not in `token_ids`; it is `stop_token_id`.
-    All counts are set on the choice's last output, `cached_tokens` and `queue_seconds` on every one, so that whoever
-    closes a request early (a stop string) knows them too. An error of one choice ends the whole request.
+    All counts are set on the choice's last output, `cached_tokens` and `queue_seconds` on every one, for clients that
+    close a request early (a stop string). An error of one choice ends the whole request.
     `error_kind` says what the caller can do: change the request, try later or elsewhere, or report a bug.
     `prompt_logprobs` come chunk by chunk, in outputs of choice 0 without tokens, all before its first token.
-    `evidence`: what the request's `evidence` asks for of this output's tokens, and with the first the hidden state.
+    `evidence`: what the request asks for about this output's tokens; the first output carries the hidden state.
     """
 
     request_id: str
@@ -54,7 +54,7 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
 
 
 class KnobsSet(msgspec.Struct, tag="knobs_set", kw_only=True):
-    """The answer to `SetKnobs`: the knobs before and now, by model, and why a change was refused, if it was."""
+    """The answer to `SetKnobs`: the knobs before and after, by model, and why a change was refused, if it was."""
 
     query_id: str
     before: dict[str, Knobs]
@@ -64,7 +64,8 @@ class KnobsSet(msgspec.Struct, tag="knobs_set", kw_only=True):
 
 
 class AdaptersSet(msgspec.Struct, tag="adapters_set", kw_only=True):
-    """The answer to `LoadAdapter` and `UnloadAdapter`: the adapters of the model now, and why it was refused, if so."""
+    """The answer to `LoadAdapter` and `UnloadAdapter`: the adapters of the model now, and why the command was
+    refused, if it was."""
 
     query_id: str
     adapters: list[AdapterInfo]
@@ -73,7 +74,7 @@ class AdaptersSet(msgspec.Struct, tag="adapters_set", kw_only=True):
 
 
 class BlocksExported(msgspec.Struct, tag="blocks_exported", kw_only=True):
-    """The answer to `ExportBlocks`; a frame without blocks: none is cached from there on."""
+    """The answer to `ExportBlocks`; a frame without blocks means that none is cached from there on."""
 
     query_id: str
     frame: BlockFrame | None = None
@@ -82,7 +83,7 @@ class BlocksExported(msgspec.Struct, tag="blocks_exported", kw_only=True):
 
 
 class BlocksImported(msgspec.Struct, tag="blocks_imported", kw_only=True):
-    """The answer to `ImportBlocks`: how many of the chain's blocks, from its first one on, are cached here now."""
+    """The answer to `ImportBlocks`: how many of the chain's blocks, from the first on, are cached now."""
 
     query_id: str
     held: int = 0
@@ -91,20 +92,20 @@ class BlocksImported(msgspec.Struct, tag="blocks_imported", kw_only=True):
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):
-    """First event of a connection: what this core serves."""
+    """First event of a connection: the models of the core."""
 
     models: list[ModelInfo]
 
 
 class Goodbye(msgspec.Struct, tag="goodbye", kw_only=True):
-    """Last event of a connection whose core died or shuts down, and why. `died`: nothing told it to end."""
+    """Last event of a connection: why the core ends. `died`: it ends without having been stopped."""
 
     reason: str
     died: bool = False
 
 
 class CoreHealth(msgspec.Struct, tag="health", kw_only=True):
-    """The core's watchdog speaks: why the core does not advance, or None once it does again."""
+    """A report of the core's watchdog: why the core does not advance, or None once it does again."""
 
     stuck: str | None
 

@@ -8,12 +8,12 @@ GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
 
 
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What an answer must be, from its first token to its last (SPEC SO-01).
+    """A constraint on the whole answer (SPEC SO-01).
 
     `text` is: nothing for any JSON object; a JSON schema; a regular expression in Rust's syntax, for the whole answer;
     a JSON list of the texts to choose from; a grammar in llguidance's dialect of Lark, or in GBNF. `param` is the field
-    of the caller's request that it came from, to be named if it cannot be compiled. `schemas`: the JSON schemas that
-    a Lark text was made from, as pairs of their own field and text.
+    of the caller's request that it came from, for error messages. `schemas`: the JSON schemas that a Lark text was made
+    from, as pairs of field and text.
     """
 
     kind: GrammarKind
@@ -27,11 +27,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
     The order of application is: logit bias, repetition / frequency / presence penalties, minimum-length
     mask, temperature, top-k, top-p, min-p. `temperature == 0` is greedy. `seed` makes the draw
-    a function of (seed, choice index, position) alone, whatever else is in the batch.
+    a function of (seed, choice index, position) alone, independent of the batch.
     `logprobs`: None for none, k >= 0 for the drawn token and the k most likely ones, always of the
     model's raw distribution (before bias, penalties and temperature). `prompt_logprobs`: the same for the tokens of the
-    prompt but its first; such a prompt is computed in full, whatever the prefix cache holds.
-    `grammar`: tokens that it does not allow are never drawn, whatever else is asked for; the answer ends where it may.
+    prompt except the first; such a prompt is computed in full, without the prefix cache.
+    `grammar`: only tokens that it allows are drawn; the answer ends where the grammar allows it.
     """
 
     temperature: float = 1.0

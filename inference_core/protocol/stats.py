@@ -7,13 +7,13 @@ from inference_core.protocol.model_info import AdapterInfo
 
 
 class Tuning(msgspec.Struct, kw_only=True):
-    """The step limits in force for a model, tuned or as set, and what the tuner knows.
+    """The current step limits of a model, tuned or as set, and the tuner's measurements.
 
     `decisions`: changes of its rule since start, the last one `decided_at` by the core's clock, for `reason`. The 95th
     percentiles are of the last gaps between tokens and of the last times to first token; None before there are any.
     `margin`: share of the objective that steps aim at. A step takes about `base_seconds`, `sequence_seconds` for each
-    sequence, `token_seconds` for each further token and `pair_seconds` for each token that one attends to, and `tail`
-    times that in its worst twentieth.
+    sequence, `token_seconds` for each further token and `pair_seconds` for each token that one attends to; 95 of 100
+    steps take at most `tail` times that.
     """
 
     max_num_batched_tokens: int
@@ -33,8 +33,8 @@ class Tuning(msgspec.Struct, kw_only=True):
 
 
 class JoinStats(msgspec.Struct, frozen=True):
-    """What joining costs (SPEC BS-12): of `count` sequences that began while `decoding` to `2 * decoding - 1` others
-    decoded (0: none), the mean seconds from then to the first token, and per token computed for it."""
+    """First-token latency (SPEC BS-12) of `count` sequences admitted while `decoding` to `2 * decoding - 1` others
+    decoded (0: none): the mean seconds from admission to the first token, and per computed token."""
 
     decoding: int
     count: int
@@ -43,9 +43,9 @@ class JoinStats(msgspec.Struct, frozen=True):
 
 
 class SpeculationStats(msgspec.Struct, kw_only=True):
-    """What drafts were worth since start: how many tokens were `proposed` and `accepted` at each place of a draft, in
-    so many `rounds` (a sequence in a step). Steps with drafts took `seconds`, and for as many tokens without drafts, as
-    measured beside them, it would have been `plain_seconds`."""
+    """Speculation since start: how many tokens were `proposed` and `accepted` at each position of a draft, in `rounds`
+    (a sequence in a step). Steps with drafts took `seconds`; as many tokens without drafts would have taken
+    `plain_seconds`, by measured steps without drafts."""
 
     proposed: list[int] = []
     accepted: list[int] = []
@@ -56,10 +56,10 @@ class SpeculationStats(msgspec.Struct, kw_only=True):
 
 class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
     """KV blocks in host memory (SPEC KV-09): `blocks_kept` in `blocks_total` places of `block_bytes`; since start,
-    blocks copied out and back, and refused because that costs more than computing them.
+    blocks copied out and back, and blocks not copied because computing them is cheaper.
 
-    Copying took `copying_seconds`; computing what came back would have taken `spared_seconds`, as the model's steps
-    are known. A block takes `out_seconds_per_block` and `back_seconds_per_block` by recent copies; 0 before any.
+    Copying took `copying_seconds`; computing the restored blocks would have taken `spared_seconds` by the learned step
+    times. A block takes `out_seconds_per_block` and `back_seconds_per_block` by recent copies; 0 before any.
     """
 
     blocks_total: int = 0
@@ -75,9 +75,9 @@ class SwapStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KVTransferStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Prompts computed by one core for another (SPEC BS-08), since start: blocks that went `out_blocks` and came
-    `in_blocks`, and frames refused. Of a core with replicas also what became of them: `outcomes` counts "done", or why
-    the prompt was computed in place after all; `seconds` is what those that are done took, `tokens` what they spared.
+    """Transfers of KV blocks between cores (SPEC BS-08) since start: blocks exported, blocks imported, and frames
+    refused. For a core with replicas, `outcomes` also counts transferred prompts: "done", or why the prompt was
+    computed in place; `seconds` and `tokens` are the sums over those that are done.
     """
 
     out_blocks: int = 0
@@ -89,12 +89,12 @@ class KVTransferStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStats(msgspec.Struct, kw_only=True):
-    """One model of a core, now: counts of sequences, blocks and totals since start.
+    """One model of a core: current sequences and blocks, and totals since start.
 
     `step_seconds_counts`: steps by duration, in the buckets of `step_statistics`; `batch_sizes`: steps by the number of
     sequences in them.
-    `adapter_installs` and `adapter_evictions` count how often an adapter was put into one of the `adapter_slots`, and
-    how often another one had to leave it for that.
+    `adapter_installs` and `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`,
+    and how often that evicted another one.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""The law that next tokens are drawn from, in NumPy: the oracle of the native sampler and its stand-in elsewhere.
+"""The NumPy sampler: the oracle of the native sampler, and its replacement on other platforms.
 
 Every filter keeps a prefix of a total order (greater first, then smaller token id), so ties are deterministic. A
 token's weight is exp((logit - best) / temperature) as an integer count of 2**-44, so sums of weights are exact in any
-order: thread counts, vector widths and NumPy versions cannot change a draw. What weighs less than half a count (a
+order: thread counts, vector widths and NumPy versions cannot change a draw. A weight below half a count (a
 probability below 2**-45 of the best token's) is never drawn. The draw is counter-based: one uniform
 number per (seed, position), no generator state to save when a sequence is preempted.
 """

@@ -1,14 +1,13 @@
-"""Draws the tokens of a step in which drafts are verified, so that what is said has the model's own law.
+"""Draws the tokens of a step that verifies drafts, so that answers have the model's own distribution.
 
 Two ways, both exact (SPEC SD-02). *Repeatable*: the model draws for every drafted position as it would have drawn
-without drafts, with the position's own random number, and goes on as long as that is the drafted token. So an answer
-is, token by token, what it would have been: drafts change nothing but the time. A draft token that does not depend on
-chance is accepted with the model's probability of it, which is all that rejection could do; a draft model that draws
-with the same random numbers agrees the oftener the closer its law is (Daliri, Musco and Suresh, "Coupling without
-communication and drafter-invariant speculative decoding", 2024). *Rejection*: a draft from the law q is accepted with
-min(1, p / q) and otherwise replaced by a draw from the residual max(0, p - q), normalised (Leviathan, Kalman and
-Matias, 2023), which accepts more of what a draft model draws at high temperatures, but the answer to a seed then
-depends on the drafts.
+without drafts, with the position's own random number, and continues while that equals the draft. So the answer is the
+same, token by token, as without drafts. A deterministic draft is accepted with the model's probability of it, which is
+optimal; a draft model that draws with the same random numbers agrees more often the closer its distribution is (Daliri,
+Musco and Suresh, "Coupling without communication and drafter-invariant speculative decoding", 2024). *Rejection*: a
+draft from the law q is accepted with min(1, p / q) and otherwise replaced by a draw from the residual max(0, p - q),
+normalised (Leviathan, Kalman and Matias, 2023), which accepts more of what a draft model draws at high temperatures,
+but the answer to a seed then depends on the drafts.
 """
 
 import msgspec
@@ -20,14 +19,14 @@ from inference_core.sampling.reference_sampler import Logits, distribution, toke
 from inference_core.sampling.sampler import sample
 from inference_core.step_plan import DraftLaw, SampledToken, SampleSpec, ScheduledSequence
 
-# Streams of random numbers beside the one that tokens are drawn with.
+# Streams of random numbers apart from the one that tokens are drawn with.
 _ACCEPTING = 0x6A09E667F3BCC908
 _DRAFTING = 0x3C6EF372FE94F82B
 
 
 def verification_rows(sequences: list[ScheduledSequence]) -> list[int] | None:
-    """The rows, counting the tokens of all sequences, whose logits a step draws from; None if nobody has drafts, and
-    they are the last of each sequence that samples."""
+    """Return the rows, counting the tokens of all sequences, whose logits a step draws from; None without drafts, for
+    the last row of each sequence that samples."""
     if not any(s.num_drafts for s in sequences):
         return None
     rows: list[int] = []
@@ -42,8 +41,8 @@ def verification_rows(sequences: list[ScheduledSequence]) -> list[int] | None:
 def draw(
     logits: torch.Tensor, sequences: list[ScheduledSequence], masks: TokenMasks | None = None
 ) -> list[list[SampledToken]]:
-    """The tokens that each sequence goes on with: accepted drafts and one more, from the `verification_rows` of
-    `logits` float32 [rows, vocabulary]; `masks` of these rows, none of which has draft laws. Raises as `sampler.sample`
+    """Return the new tokens of each sequence, accepted drafts and one more, from the `verification_rows` of `logits`
+    float32 [rows, vocabulary]; `masks` are of these rows, none of which has draft laws. Raises as `sampler.sample`
     does."""
     specs = [spec for s in sequences if s.sample is not None for spec in row_specs(s)]
     drawn = sample(logits, specs, masks=masks)
@@ -62,7 +61,7 @@ def draw(
 
 
 def row_specs(sequence: ScheduledSequence) -> list[SampleSpec]:
-    """How to draw after each number of accepted drafts."""
+    """Return the sample specs after each number of accepted drafts."""
     spec = sequence.sample
     assert spec is not None
     if not sequence.num_drafts:
@@ -77,12 +76,13 @@ def row_specs(sequence: ScheduledSequence) -> list[SampleSpec]:
 
 
 def draw_draft(law: DraftLaw, spec: SampleSpec) -> int:
-    """A token of the law [vocabulary], with a random number that nothing else uses."""
+    """Draw a token from the law [vocabulary] with a random number that nothing else uses."""
     return _inverse(law, uniform(spec.seed ^ _DRAFTING, spec.position))
 
 
 def drafts_from(logits: Logits, sequences: list[ScheduledSequence]) -> list[tuple[int, DraftLaw]]:
-    """A draft token for each sequence, by its row of `logits` float32 [rows, vocabulary], and the law that it has."""
+    """Draw a draft token for each sequence from its row of `logits` float32 [rows, vocabulary]; return it with its
+    law."""
     drafts = []
     for raw, sequence in zip(logits, sequences, strict=True):
         assert sequence.sample is not None
@@ -92,8 +92,7 @@ def drafts_from(logits: Logits, sequences: list[ScheduledSequence]) -> list[tupl
 
 
 def while_equal(drafts: list[int], drawn: list[SampledToken]) -> list[SampledToken]:
-    """Of what was `drawn` before each of the `drafts` and behind the last, what counts the repeatable way: all up to
-    the first token that is not what was drafted."""
+    """Return the prefix of `drawn` (one token per draft and one more) up to the first that differs from its draft."""
     for count, draft in enumerate(drafts):
         if drawn[count].token_id != draft:
             return drawn[: count + 1]
@@ -101,7 +100,8 @@ def while_equal(drafts: list[int], drawn: list[SampledToken]) -> list[SampledTok
 
 
 def _accept_or_replace(rows: Logits, drawn: list[SampledToken], sequence: ScheduledSequence) -> list[SampledToken]:
-    """By rejection; `drawn` is what the rows give without drafts, and what follows when all of them are accepted."""
+    """Verify drafts by rejection sampling; `drawn` are the rows' own draws, of which the last follows full
+    acceptance."""
     tokens: list[SampledToken] = []
     specs, laws = row_specs(sequence), sequence.draft_laws
     assert laws is not None
@@ -116,12 +116,12 @@ def _accept_or_replace(rows: Logits, drawn: list[SampledToken], sequence: Schedu
 
 
 def residual(p: DraftLaw, q: DraftLaw) -> DraftLaw:
-    """The law [vocabulary] to draw from where a draft from `q` was rejected: max(0, p - q), not normalised."""
+    """Return the residual law [vocabulary] after a draft from `q` was rejected: max(0, p - q), not normalised."""
     return np.maximum(p - q, 0.0)
 
 
 def _inverse(law: DraftLaw, u: float) -> int:
-    """The token at `u` in [0, 1) of the law's cumulative distribution; one without probability is never drawn."""
+    """Return the token at `u` in [0, 1) of the cumulative law; a token of probability 0 is never drawn."""
     reached = np.cumsum(law)
     return int(np.searchsorted(reached, u * reached[-1], side="right"))
 

@@ -1,19 +1,19 @@
-"""Whether an answer is in a loop: its last tokens say again and again what they have said already."""
+"""Detects answers that repeat themselves in a loop."""
 
 from collections.abc import Sequence
 
-# How many tokens an answer grows by between two looks.
+# Tokens between two checks of an answer.
 LOOK_EVERY = 16
-# Runs of so many tokens are compared: longer than what tables, lists and code repeat in every line.
+# The length of the compared runs: longer than what tables, lists and code repeat in every line.
 RUN = 8
-# Of all runs, the share that is different in text that goes on. Prose has 0.98, code and records 0.7 to 0.9, a nursery
-# rhyme with its refrains 0.6; loops fall below 0.35, also those that change a word each time.
+# The highest share of distinct runs in a loop. Prose has 0.98, code and records 0.7 to 0.9, a nursery rhyme with
+# refrains 0.6; loops fall below 0.35, even those that change a word each time.
 DIFFERENT = 0.4
 
 
-def goes_round(token_ids: Sequence[int], span: int) -> bool:
-    """Whether the last `span` tokens are a loop that still goes on: their last run stood there before, and of all their
-    runs of `RUN` tokens at most `DIFFERENT` are different.
+def is_looping(token_ids: Sequence[int], span: int) -> bool:
+    """Whether the last `span` tokens are a continuing loop: their last run occurred in them before, and at most the
+    share `DIFFERENT` of their runs of `RUN` tokens are distinct.
 
     Greedy and cold sampling fall into such loops (Holtzman et al. 2020); counting different n-grams is how repetition
     is measured there and in Welleck et al. 2020, and unlike a search for a period it finds loops that vary.

@@ -29,8 +29,8 @@ def sample(
 ) -> list[SampledToken]:
     """Draw one token per row of `logits` [R, V] float32 (any device, read only but for `masks`); `specs` has length R.
 
-    Order of application as in `SamplingParams`. `native` demands or forbids the native sampler; by default it serves
-    where it can. `masks` are applied first, in place: what they forbid is -inf to everything but log-probabilities.
+    Order of application as in `SamplingParams`. `native` requires or forbids the native sampler; by default it is used
+    if possible. `masks` are applied first, in place: forbidden tokens are -inf to everything but log-probabilities.
     Raises `BadLogitsError` naming the rows that hold NaN or +inf, or where every token is masked (-inf),
     and `InvalidRequestError` for a biased or stop token id outside the vocabulary.
     """
@@ -42,7 +42,7 @@ def sample(
         raise ValueError(f"{rows} rows of logits for {len(specs)} sample specs; give one spec per row")
     if masks is None:
         return _drawn(logits, specs, native)
-    # Masks are made on the host; the rows of other devices that need it come here anyway.
+    # Masks are made on the host, where masked rows of other devices are copied.
     logits = logits.float().cpu()
     raw = mask_rows(logits.numpy(), masks, [row for row, spec in enumerate(specs) if spec.params.logprobs is not None])
     tokens = _drawn(logits, [_without_logprobs(s) if row in raw else s for row, s in enumerate(specs)], native)
@@ -54,7 +54,7 @@ def sample(
 
 
 def mask_rows(logits: Logits, masks: TokenMasks, keep: Sequence[int] = ()) -> dict[int, Logits]:
-    """Set what `masks` forbid in `logits` [R, V] to -inf; the rows among `keep` as they were before."""
+    """Set the tokens that `masks` forbid in `logits` [R, V] to -inf; return the unmasked rows of `keep`."""
     kept: dict[int, Logits] = {}
     for row, mask in masks.wait().items():
         if row in keep:
@@ -64,7 +64,7 @@ def mask_rows(logits: Logits, masks: TokenMasks, keep: Sequence[int] = ()) -> di
 
 
 def _without_logprobs(spec: SampleSpec) -> SampleSpec:
-    """The same draw; log-probabilities of a masked row are not those of the model."""
+    """Return the spec without log-probabilities, which a masked row would falsify."""
     return msgspec.structs.replace(spec, params=msgspec.structs.replace(spec.params, logprobs=None))
 
 
@@ -79,7 +79,7 @@ def _drawn(logits: torch.Tensor, specs: Sequence[SampleSpec], native: bool | Non
 
 
 def _sample_rows(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[SampledToken | None]:
-    """Greedy rows where the logits are, the others on the host, one by one."""
+    """Draw greedy rows on the logits' device, the others on the host one by one."""
     best, finite = _best_of_rows(logits)
     tokens: list[SampledToken | None] = [
         SampledToken(token_id) if ok else None for token_id, ok in zip(best, finite, strict=True)
@@ -91,7 +91,7 @@ def _sample_rows(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[Samp
 
 
 def _best_of_rows(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
-    """The greatest logit's first index per row (NaN counts as greatest), and whether it is finite."""
+    """Return the first index of the greatest logit per row (NaN counts as greatest), and whether it is finite."""
     if logits.device.type == "cpu":
         # NumPy's argmax is vectorised over a row and many times faster here than torch's on a CPU.
         host = logits.float().numpy()
@@ -102,7 +102,7 @@ def _best_of_rows(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
 
 
 def _rows_on_host(logits: torch.Tensor, rows: list[int]) -> list[Logits]:
-    """The named rows as float32 arrays: views where the logits are there already, else one copy for all."""
+    """Return the named rows as float32 arrays: views on the CPU, else one copy for all."""
     if not rows:
         return []
     if logits.device.type == "cpu":

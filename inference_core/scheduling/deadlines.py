@@ -1,4 +1,4 @@
-"""When the first tokens of a model's sequences are due, sorted, so that asking for the earliest costs nothing."""
+"""The first-token deadlines of a model's sequences, sorted, so that the earliest is read in constant time."""
 
 import math
 from bisect import bisect_left, insort
@@ -11,7 +11,7 @@ Due = tuple[float, int, Sequence]
 
 
 class Deadlines:
-    """The deadlines of sequences without a first token; strict ones apart (SPEC BS-04)."""
+    """Deadlines of the sequences without a first token; strict ones are listed apart (SPEC BS-04)."""
 
     def __init__(self) -> None:
         self._due: list[Due] = []
@@ -19,11 +19,11 @@ class Deadlines:
 
     @property
     def earliest(self) -> float:
-        """Infinity if nobody has a deadline."""
+        """The earliest deadline; infinity if there is none."""
         return self._due[0][0] if self._due else math.inf
 
     def too_late(self, now: float) -> list[Sequence]:
-        """Those whose strict deadline has passed."""
+        """Return the sequences whose strict deadline has passed."""
         if not self._strictly_due or self._strictly_due[0][0] >= now:
             return []
         return [sequence for _, _, sequence in self._strictly_due[: bisect_left(self._strictly_due, (now, -1))]]
@@ -33,7 +33,7 @@ class Deadlines:
             insort(dues, (sequence.deadline, sequence.number, sequence))
 
     def remove(self, sequence: Sequence) -> None:
-        """Its first token is there, or never will be."""
+        """Remove a sequence that has its first token or has ended."""
         for dues in self._lists_of(sequence):
             del dues[bisect_left(dues, (sequence.deadline, sequence.number, sequence))]
 

@@ -1,4 +1,4 @@
-"""The hidden state of one prompt, put together from what the steps that compute the prompt hand out."""
+"""Pools the hidden states of one prompt from the steps that compute it."""
 
 import numpy as np
 import numpy.typing as npt
@@ -24,25 +24,25 @@ class StatePool:
 
     @classmethod
     def of_request(cls, wanted: EvidenceRequest | None, prompt_tokens: int, *, exits: bool) -> "StatePool | None":
-        """What a request asks for, if it asks for a hidden state at all."""
+        """Return the pool for a request; None if it wants no hidden state."""
         if wanted is None or wanted.layer is None:
             return None
         return cls(wanted.layer, wanted.pooling, prompt_tokens, exits=exits)
 
     @property
     def is_full(self) -> bool:
-        """Whether every state that is needed has been taken."""
+        """Whether all needed states have been collected."""
         return self.num_taken == self._prompt_tokens
 
     @property
     def num_needless(self) -> int:
-        """How many of the first tokens need not be computed for it: they may come from the prefix cache."""
+        """How many first tokens need no state, so that they may come from the prefix cache."""
         if self._pooling == "last" and not self.is_full:
             return self._prompt_tokens - 1
         return self.num_taken
 
     def spec(self, start: int, tokens: int) -> StateSpec | None:
-        """What computing `tokens` tokens from position `start` on is to hand out."""
+        """Which states a step has to return that computes `tokens` tokens from position `start` on."""
         if self.is_full:
             return None
         first = max(0, self.num_needless - start)
@@ -51,7 +51,7 @@ class StatePool:
         return StateSpec(self.layer, min(first, tokens), self.exits)
 
     def take(self, states: States) -> None:
-        """The states float32 [rows, hidden] of the next rows that were asked for; none is no matter."""
+        """Add the states float32 [rows, hidden] of the next requested rows; may be empty."""
         if not len(states) or self.is_full:
             return
         if self._pooling == "last":
@@ -65,7 +65,7 @@ class StatePool:
         self.num_taken += len(rows)
 
     def pop(self) -> bytes:
-        """The state, float32 little-endian [hidden], the first time that it is whole; nothing before and after."""
+        """Return the pooled state, float32 little-endian [hidden], once it is complete; b"" before and after."""
         if self._sum is None or not self.is_full:
             return b""
         count = self._prompt_tokens if self._pooling == "mean" else 1

@@ -13,7 +13,7 @@ class ModelRoundRobin:
     of a first token goes first, then the one served longest ago: deadlines decide when, never how much.
     """
 
-    # So that steps of no measurable cost take turns as well.
+    # A minimum, so that steps of no measurable cost take turns as well.
     MIN_CHARGE_SECONDS = 1e-4
 
     def __init__(self, models: Sequence[str], quantum_seconds: float = 0.02) -> None:

@@ -1,4 +1,4 @@
-"""How much longer first tokens take the more others decode beside them (SPEC BS-12)."""
+"""First-token latency by the number of sequences that decoded when a sequence joined (SPEC BS-12)."""
 
 from dataclasses import dataclass
 
@@ -14,20 +14,20 @@ class _Joins:
 
 
 class JoinStatistics:
-    """Counts since start, by powers of two of the sequences that decoded when a newcomer joined."""
+    """Counts since start, by powers of two of the sequences that decoded."""
 
     def __init__(self) -> None:
         self._by_occupancy: dict[int, _Joins] = {}
 
     def record(self, sequence: Sequence, now: float) -> None:
-        """`sequence`, never preempted, has its first token."""
+        """Record the first token of `sequence`, which was never preempted."""
         joins = self._by_occupancy.setdefault(sequence.joined_beside.bit_length(), _Joins())
         joins.count += 1
         joins.seconds += now - sequence.joined_at
         joins.tokens += len(sequence.prompt_token_ids) - sequence.cached_tokens
 
     def rows(self) -> list[JoinStats]:
-        """From those who joined nobody to those who joined most."""
+        """Return the statistics, fewest decoding sequences first."""
         return [
             JoinStats(1 << level >> 1, joins.count, joins.seconds / joins.count, joins.seconds / joins.tokens)
             for level, joins in sorted(self._by_occupancy.items())

@@ -1,14 +1,14 @@
-"""Who is served first and who gives way: the two orders behind every decision of the scheduler.
+"""Service order and preemption order: the two orders behind every decision of the scheduler.
 
-Both are total (they end in the sequence's unique number), so nothing depends on chance or on how Python
-compares requests. Why nobody starves and nothing livelocks:
+Both are total (they end in the sequence's unique number), so the result is deterministic. Why there is neither
+starvation nor livelock:
 
-- *Service* goes by (class after ageing, deadline, arrival, number). Lagging for `ageing_seconds` lifts a sequence one
-  class, without a floor, so only finitely many later arrivals can ever be served before it.
-- *Giving way* (preemption) goes by (held class, tokens computed, number), worst first. The best holder is never
-  preempted, and what it needs is freed by the others, so it always advances.
-- A waiting sequence pushes out only holders of a class strictly worse than its own priority *without* ageing. After
-  an exchange the reverse one is therefore impossible: a chain of exchanges climbs the classes and ends.
+- *Service* orders by (class after ageing, deadline, arrival, number). Waiting or prefilling for `ageing_seconds` lifts
+  a sequence by one class, without a floor, so only finitely many later arrivals can be served before it.
+- *Preemption* orders by (held class, tokens computed, number), worst first. The best holder is never preempted, and
+  the others free the memory that it needs, so it always advances.
+- A waiting sequence preempts only holders of a class strictly worse than its own priority *without* ageing. The
+  reverse preemption is then impossible, so a chain of preemptions climbs the classes and ends.
 """
 
 from inference_core.scheduling.sequence import Sequence
@@ -18,21 +18,21 @@ Rank = tuple[int, int, int]
 
 
 def waited_seconds(sequence: Sequence, now: float) -> float:
-    """Seconds spent waiting or catching up so far."""
+    """Seconds spent waiting or prefilling so far."""
     if sequence.waiting_since is None:
         return sequence.waited_seconds
     return sequence.waited_seconds + now - sequence.waiting_since
 
 
 def aged_class(sequence: Sequence, now: float, ageing_seconds: float) -> int:
-    """The priority class lifted by one for every `ageing_seconds` spent waiting or catching up."""
+    """The priority class lifted by one for every `ageing_seconds` spent waiting or prefilling."""
     return sequence.priority - int(waited_seconds(sequence, now) / ageing_seconds)
 
 
 def seconds_to_next_lift(sequence: Sequence, now: float, ageing_seconds: float) -> float:
-    """How long a prefilling sequence keeps its present `aged_class`."""
-    lagged = waited_seconds(sequence, now)
-    return (int(lagged / ageing_seconds) + 1) * ageing_seconds - lagged
+    """Seconds until ageing changes the `aged_class` of a waiting or prefilling sequence."""
+    waited = waited_seconds(sequence, now)
+    return (int(waited / ageing_seconds) + 1) * ageing_seconds - waited
 
 
 def service_order(sequence: Sequence, now: float, ageing_seconds: float) -> ServiceOrder:
@@ -41,10 +41,10 @@ def service_order(sequence: Sequence, now: float, ageing_seconds: float) -> Serv
 
 
 def holding_rank(sequence: Sequence) -> Rank:
-    """Greater gives way first: the worst class, then the least computed, then the newest."""
+    """Greater is preempted first: the worst class, then the least computed, then the newest."""
     return (sequence.held_class, -sequence.num_computed_tokens, sequence.number)
 
 
 def newcomer_claim(sequence: Sequence) -> Rank:
-    """The rank that a waiting sequence may push out only those beyond: the end of its own class."""
+    """The end of the sequence's own class: it may preempt only holders of a greater rank."""
     return (sequence.priority, 1, 0)

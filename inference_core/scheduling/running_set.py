@@ -1,4 +1,4 @@
-"""Who runs in a model, split by what each needs next, and how many blocks they are promised; kept by differences."""
+"""The running sequences of a model, split by what each needs next, and the blocks reserved for them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,11 +10,10 @@ from inference_core.step_plan import PENDING
 
 
 class RunningSet:
-    """The running sequences (`running`, by id) are `decodes`, which lack one token; `prefilling`, which lack more; or
-    `ending`, whose last token is under way.
+    """`running` by id: `decodes` need one token, `prefilling` need more, the last token of `ending` is in flight.
 
-    `reserved_blocks`: what they will still take for their known tokens, and a block each to go on with. A step in which
-    nobody comes or goes costs a fixed few operations per sequence, because nothing here is counted anew.
+    `reserved_blocks`: what they still need for their known tokens, plus one block each to continue. All counts are
+    updated incrementally, so a step in which no sequence joins or leaves costs a few operations per sequence.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -31,17 +30,17 @@ class RunningSet:
 
     @property
     def lowest_class(self) -> int:
-        """The largest number of a priority class that holds a seat; somebody does."""
+        """The lowest priority class (the largest number) among the running sequences; there is one."""
         return max(self._classes)
 
     def add(self, sequence: Sequence) -> None:
-        """A sequence that lags has been admitted, with its class and its first blocks."""
+        """Add an admitted sequence, with its class and its first blocks set."""
         self.running[sequence.id] = self.prefilling[sequence.id] = sequence
         self._classes[sequence.held_class] += 1
         self.reserved_blocks += self._reserved_for(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """A running sequence gives its seat back, and then its blocks."""
+        """Remove a running sequence; the caller then releases its blocks."""
         del self.running[sequence.id]
         if sequence.waiting_since is not None:
             del self.prefilling[sequence.id]
@@ -53,11 +52,11 @@ class RunningSet:
         self.reserved_blocks -= self._reserved_for(sequence)
 
     def start_decoding(self, sequence: Sequence) -> None:
-        """From now on one token a step is all that `sequence` needs."""
+        """Move `sequence` to `decodes`: from now on it needs one token per step."""
         self.decodes[sequence.id] = self.prefilling.pop(sequence.id)
 
     def append_pending(self, sequences: Iterable[Sequence]) -> None:
-        """A step under way draws a token of each of these, which decode: room is made for it."""
+        """Append a pending token to each of these decoding sequences, which the step in flight draws."""
         size = self._pool.block_size
         for sequence in sequences:
             if sequence.num_computed_tokens % size == 0:
@@ -70,17 +69,17 @@ class RunningSet:
                 self.ending[sequence.id] = self.decodes.pop(sequence.id)
 
     def check_integrity(self) -> None:
-        """What is kept by differences equals what it stands for; tables cover computed tokens with less than a block to
-        spare. Raises `IntegrityError`."""
+        """Check the incremental counts against the sequences, and block tables against computed tokens. Raises
+        `IntegrityError`."""
         prefilling = {i: s for i, s in self.running.items() if s.waiting_since is not None}
         decodes = {i: s for i, s in self.running.items() if s.waiting_since is None}
         ending = {i: s for i, s in decodes.items() if len(s.output_token_ids) >= s.max_output_tokens}
         if self.prefilling != prefilling or self.ending != ending or self.decodes | ending != decodes:
             raise IntegrityError(f"{list(decodes)} decode and {list(prefilling)} catch up, not as noted")
         if Counter(s.held_class for s in self.running.values()) != self._classes:
-            raise IntegrityError(f"{self._classes} are not the classes that hold seats")
+            raise IntegrityError(f"{self._classes} are not the classes that run")
         if self.reserved_blocks != sum(map(self._reserved_for, self.running.values())):
-            raise IntegrityError(f"{self.reserved_blocks} blocks are not what is promised")
+            raise IntegrityError(f"{self.reserved_blocks} blocks are not what is reserved")
         for sequence in self.running.values():
             needed = self._pool.blocks_for(sequence.num_computed_tokens)
             if sequence.status is not Status.RUNNING or len(sequence.block_table) != needed:

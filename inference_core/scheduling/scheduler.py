@@ -1,4 +1,4 @@
-"""Hands out the tokens of each step of one model: decodes first, then prompt chunks, within a token budget."""
+"""Plans each step of one model: decodes first, then prompt chunks, within a token budget."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -9,31 +9,29 @@ from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.lora.slots import NO_SLOT, AdapterSlots
 from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.scheduling.batch_forming import Batch, joins_now
-from inference_core.scheduling.commit import StepCommit
+from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
 from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.in_flight import ScheduledEntry
 from inference_core.scheduling.occupancy_stats import JoinStatistics
 from inference_core.scheduling.priority import Rank, aged_class, holding_rank, newcomer_claim, service_order
 from inference_core.scheduling.running_set import RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals, StepBudget
 from inference_core.scheduling.waiting_queue import QueueEntry, WaitingQueue
-from inference_core.step_plan import DraftLaw, StepPlan, StepResult
+from inference_core.step_plan import DraftLaw, StepPlan
 
 _turn = attrgetter("last_step", "number")
 
 
 class Scheduler:
-    """Continuous batching of one model (SPEC BS-01): every step, sequences join and leave.
+    """Continuous batching of one model (SPEC BS-01): sequences join and leave at every step.
 
-    There are no phases. A step gives one token to each sequence that lacks exactly one (in turn, if the
-    budget is too small for all, BS-07), then one chunk of at most `prefill_chunk` tokens (BS-06) to
-    those that lack more, admitting waiting ones while their blocks fit, in `service_order` (BS-05). If
-    blocks run out, the worst by `holding_rank` gives way: it waits again, to be recomputed or copied back from
-    `pool.host` (KV-09). `peers` are the schedulers that share the arena, this one included: memory pressure is resolved
-    across all of them by the same orders.
+    There are no phases. A step gives one token to each sequence that needs exactly one (in turn if the budget is too
+    small for all, BS-07), then one chunk of at most `prefill_chunk` tokens (BS-06) to each sequence that needs more.
+    Waiting sequences are admitted in `service_order` (BS-05) while their blocks fit. If blocks run out, the sequence
+    with the worst `holding_rank` is preempted: it waits, to be recomputed or copied back from `pool.host` (KV-09).
+    `peers`: the schedulers that share the arena, this one included; the same orders decide memory among all of them.
 
-    Results may come late: `assume` lets planning go on while a step is under way, `settle` brings its tokens.
+    A result may come late: `launched` lets planning continue while a step is in flight, `commit` brings its tokens.
     """
 
     def __init__(self, name: str, pool: BlockPool, knobs: Knobs, adapters: AdapterSlots | None = None) -> None:
@@ -48,9 +46,9 @@ class Scheduler:
         self.totals = SchedulerTotals()
         self.joins = JoinStatistics()
         self.deadlines = Deadlines()
-        # Whoever has lent memory of the arena gives it back, and says whether it had any.
+        # Takes back arena memory that was lent to drafters; returns whether there was any.
         self.reclaim: Callable[[], bool] = lambda: False
-        # Told of every sequence that gives up its seat, before its blocks are free.
+        # Called with every sequence that stops running, before its blocks are freed.
         self.on_leave: Callable[[Sequence], None] = lambda sequence: None
         self._commit = StepCommit(pool, self._running_set, self.totals, self.joins, self.deadlines, self.remove)
         self._batch = Batch()
@@ -58,7 +56,7 @@ class Scheduler:
 
     @property
     def running(self) -> dict[str, Sequence]:
-        """The sequences that hold a seat, by id."""
+        """The running sequences by id."""
         return self._running_set.running
 
     @property
@@ -67,11 +65,11 @@ class Scheduler:
 
     @property
     def prefilling_tokens(self) -> int:
-        """Tokens that running sequences lack before they decode."""
+        """Prompt tokens that running sequences still have to compute."""
         return sum(sequence.num_uncomputed_tokens for sequence in self._running_set.prefilling.values())
 
     def seconds_held(self, now: float) -> float:
-        """How long this model, with nobody running, holds those back who wait, for others to join their batch."""
+        """Seconds that an idle model still holds back waiting sequences so that their batch can grow."""
         return 0.0 if self.running else self._batch.seconds_held(self.knobs, self.waiting, now)
 
     def add(self, choices: list[Sequence], now: float) -> None:
@@ -87,7 +85,7 @@ class Scheduler:
             self.deadlines.add(sequence)
 
     def remove(self, sequence: Sequence, now: float) -> None:
-        """Forget a live sequence; its blocks are free at once."""
+        """Forget a live sequence and free its blocks."""
         if sequence.status is Status.WAITING:
             sequence.queue_seconds += now - sequence.queued_since
             self.waiting.remove(sequence)
@@ -104,14 +102,14 @@ class Scheduler:
         sequence.status = Status.FINISHED
 
     def forget_adapters(self) -> None:
-        """Drop the adapters that were unloaded and that no live sequence has."""
+        """Drop the unloaded adapters that no live sequence uses."""
         live = (*self.running.values(), *self.waiting.values())
         self.adapters.forget(sequence.adapter for sequence in live)
 
     # -- planning ------------------------------------------------------------------------------
 
     def schedule(self, step: int, now: float) -> StepPlan | None:
-        """The next step's plan; None if no sequence can advance before another model's do."""
+        """Plan the next step; None if no sequence can advance before another model steps."""
         self._budget = budget = StepBudget(self.knobs.max_num_batched_tokens)
         self.blocked = None
         self.pool.host.resize(self.knobs.host_cache_blocks if self.knobs.prefix_caching else 0)
@@ -130,7 +128,7 @@ class Scheduler:
         return StepPlan(step, self.name, list(budget.shares.values()), moves, *self.pool.host.copies())
 
     def _share_among_decodes(self, decodes: list[Sequence], most: int, now: float) -> list[Sequence]:
-        """A token each to up to `most` of them, those first that have waited longest for one; the others."""
+        """Give one token each to at most `most` of `decodes`, longest without one first; return the rest."""
         budget = self._budget
         if budget.preempted:
             decodes = [s for s in decodes if s.status is Status.RUNNING]
@@ -147,9 +145,10 @@ class Scheduler:
         return decodes
 
     def _most_decodes(self) -> int:
-        """All that fit the budget; beside a prompt so few that it takes no more than its penalty (SPEC BS-12).
+        """Return how many sequences may decode: all that fit the budget, fewer during prefill (SPEC BS-12).
 
-        A prompt alone has the whole budget of each step, beside D decodes the budget less D.
+        A prompt alone has the whole budget of each step, with D decodes the budget less D; `max_join_penalty` bounds
+        the ratio.
         """
         budget = self._budget.total
         if not self._running_set.prefilling and not (self.waiting and self._could_admit_one()):
@@ -162,11 +161,11 @@ class Scheduler:
             if not budget.left:
                 break
             room = budget.room_for(sequence)
-            # One that only prefills lacks nothing once its last step is under way.
+            # A prefill-only sequence needs nothing more once its last step is in flight.
             if sequence in budget.preempted or not room or not sequence.num_uncomputed_tokens:
                 continue
             if sequence.status is Status.WAITING and (budget.memory_short or not self._admit(sequence, now)):
-                # Nobody overtakes the head of the queue: small requests would keep a large one out for ever.
+                # No overtaking of the queue's head: small requests could keep a large one waiting for ever.
                 budget.queue_blocked = True
                 continue
             tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, room)
@@ -174,7 +173,7 @@ class Scheduler:
                 budget.hand_out(sequence, tokens)
 
     def _prefilling_in_service_order(self, now: float) -> Iterator[Sequence]:
-        """Those that catch up and, until the queue stands, those that wait."""
+        """Yield the prefilling sequences and, until the queue is blocked, the waiting ones."""
         budget, ageing = self._budget, self.knobs.ageing_seconds
         running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._running_set.prefilling.values()]
         running.sort(reverse=True)
@@ -191,7 +190,7 @@ class Scheduler:
             yield running.pop()[-1]
 
     def _queue_is_open(self, now: float) -> bool:
-        """Whether anybody at all may be admitted in this step."""
+        """Whether any sequence may be admitted in this step."""
         if self._budget.memory_short or not self.waiting or not self._could_admit_one():
             return False
         return not self._batch.is_open or joins_now(
@@ -209,14 +208,14 @@ class Scheduler:
     # -- admission and memory ------------------------------------------------------------------
 
     def _could_admit_one(self) -> bool:
-        """Whether a waiting sequence could be seated, on a free seat or by pushing someone out."""
+        """Whether `max_num_seqs` leaves room for a waiting sequence, if need be by preempting a lower class."""
         if len(self._running_set) < self.knobs.max_num_seqs:
             return True
         best = self.waiting.best_priority
         return best is not None and best < self._running_set.lowest_class
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
-        """Start `sequence` if a seat and its blocks can be had, pushing out strictly lower classes if need be."""
+        """Start `sequence` if `max_num_seqs` and memory allow it, preempting strictly lower classes if need be."""
         if self._peer_queue_precedes(sequence, now) or not self.adapters.has_room(sequence.adapter):
             return False
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
@@ -268,23 +267,23 @@ class Scheduler:
             self.totals.prompt_tokens += len(sequence.prompt_token_ids)
 
     def _peer_queue_precedes(self, sequence: Sequence, now: float) -> bool:
-        """Whether a peer's head of queue lacks memory and is due before `sequence`: then it is owed what gets free."""
+        """Whether a peer's queue head lacks memory and comes before `sequence`: freed memory is reserved for it."""
         ageing = self.knobs.ageing_seconds
         order = service_order(sequence, now, ageing)
         heads = (peer.blocked for peer in self.peers if peer is not self)
         return any(head is not None and service_order(head, now, ageing) < order for head in heads)
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
-        """Whether all known tokens of `sequence` fit beside what running sequences are promised (SPEC KV-10)."""
+        """Whether all known tokens of `sequence` fit besides the running sequences' reservations (SPEC KV-10)."""
         pool = self.pool
         needed = pool.blocks_for(len(sequence.token_ids)) - len(hits) + pool.count_evictable(hits)
         reserved = sum(peer.reserved_bytes() for peer in self.peers)
         return (pool.available - needed) * pool.block_bytes >= reserved
 
     def _moves(self) -> list[tuple[int, int]]:
-        """Blocks to copy first in this step, so that slabs come free for a model whose queue waits for memory.
+        """Return the block copies that empty slabs for a model whose queue waits for memory.
 
-        Nothing is allocated or given up between this and the end of the step, when `end_moves` is called.
+        No block is allocated or freed between this and the end of the step, when `end_copies` is called.
         """
         if not any(peer.blocked is not None for peer in self.peers if peer is not self):
             return []
@@ -292,15 +291,15 @@ class Scheduler:
         self._rename(moves)
         return list(moves.items())
 
-    def end_moves(self, moves: list[tuple[int, int]], *, copied: bool) -> None:
-        """The runner has made the copies of a plan, or it failed and has not."""
-        if not moves:
-            return
-        if copied:
-            self.pool.finish_moves()
-        else:
-            self.pool.undo_moves()
-            self._rename({target: block for block, target in moves})
+    def end_copies(self, plan: StepPlan, *, copied: bool) -> None:
+        """The copies of `plan`, between blocks and from and to host memory, are done, or never will be."""
+        if plan.copies:
+            if copied:
+                self.pool.finish_moves()
+            else:
+                self.pool.undo_moves()
+                self._rename({target: block for block, target in plan.copies})
+        self.pool.host.end(copied=copied)
 
     def _rename(self, moves: dict[int, int]) -> None:
         for sequence in self.running.values() if moves else ():
@@ -308,11 +307,11 @@ class Scheduler:
             table[:] = [moves.get(block, block) for block in table]
 
     def reserved_bytes(self) -> int:
-        """What running sequences will still take for their known tokens, and a block each to go on with."""
+        """Bytes that running sequences still need for their known tokens, plus one block each to continue."""
         return self.pool.block_bytes * self._running_set.reserved_blocks
 
     def _grow_decodes(self, sequences: list[Sequence], now: float) -> None:
-        """Another block for those whose last one is full, all at once if there are enough."""
+        """Allocate a block for each sequence whose last block is full, in one call if there are enough."""
         size = self.pool.block_size
         growing = [s for s in sequences if s.num_computed_tokens % size == 0]
         if not growing:
@@ -328,7 +327,7 @@ class Scheduler:
             sequence.block_table.append(block)
 
     def _grow(self, sequence: Sequence, tokens: int, now: float) -> bool:
-        """Blocks for `tokens` more tokens, taken from worse holders if need be; False if it gives way itself."""
+        """Allocate blocks for `tokens` more tokens, preempting worse holders; False if `sequence` is preempted."""
         lacking = self.pool.blocks_for(sequence.num_computed_tokens + tokens) - len(sequence.block_table)
         if lacking <= 0:
             return True
@@ -346,15 +345,15 @@ class Scheduler:
         return True
 
     def _victim(self, claim: Rank, schedulers: "list[Scheduler]") -> "tuple[Scheduler, Sequence] | None":
-        """The running sequence that gives way to `claim`: the lowest class first, and in it this model's own.
+        """Return the running sequence to preempt for `claim`: the lowest class first, then this model's own.
 
-        Blocks of the own pool are of use at once, those of a peer only when a whole slab comes free.
+        Blocks of this pool are usable at once, those of a peer only when a whole slab becomes free.
         """
         holders = ((s, seq) for s in schedulers for seq in s.running.values() if holding_rank(seq) > claim)
         return max(holders, key=lambda h: (h[1].held_class, h[0] is self, holding_rank(h[1])), default=None)
 
     def _preempt(self, sequence: Sequence, now: float) -> None:
-        """Send a running sequence back to the queue, to be recomputed; its full blocks may stay cached, or be kept."""
+        """Move a running sequence back to the queue; its full blocks may stay cached or go to host memory."""
         self.pool.host.expect(sequence.id, sequence.digests[: sequence.num_computed_tokens // self.pool.block_size])
         self._stop_running(sequence)
         sequence.status = Status.WAITING
@@ -367,7 +366,7 @@ class Scheduler:
         self._budget.take_back(sequence)
 
     def _stop_running(self, sequence: Sequence) -> None:
-        """A running sequence gives back its seat and its blocks."""
+        """Remove a sequence from the running set and release its blocks."""
         self.on_leave(sequence)
         self._running_set.remove(sequence)
         self.pool.release(sequence.block_table)
@@ -381,13 +380,13 @@ class Scheduler:
 
     @property
     def draft_room(self) -> int:
-        """How many drafted tokens the step that was just planned has room for (SPEC SD-10)."""
+        """Draft tokens that the step just planned has room for (SPEC SD-10)."""
         return self._budget.left
 
     def add_drafts(self, sequence: Sequence, token_ids: list[int], laws: list[DraftLaw] | None) -> None:
-        """Have the step that was just planned, in which `sequence` decodes, verify these tokens, at most `draft_room`.
+        """Let the step just planned, in which `sequence` decodes, verify these tokens, at most `draft_room`.
 
-        Fewer if their blocks cannot be had: for a guess nobody gives way. No block moves are planned in this step.
+        Fewer if there are no blocks for them: drafts preempt no sequence. This step has no planned block moves.
         """
         share, table, size = sequence.share, sequence.block_table, self.pool.block_size
         lacking = self.pool.blocks_for(share.start + 1 + len(token_ids)) - len(table)
@@ -404,18 +403,32 @@ class Scheduler:
 
     # -- results -------------------------------------------------------------------------------
 
-    def advance(self, entries: list[ScheduledEntry], now: float) -> None:
-        """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
+    def launched(self, plan: StepPlan, entries: list[ScheduledEntry], now: float) -> None:
+        """`plan` is in flight: continue as if it were done, with the tokens that it draws still pending."""
+        self.end_copies(plan, copied=True)
         self._commit.advance(entries, now)
 
-    def commit(self, entries: list[ScheduledEntry], result: StepResult, now: float) -> list[SequenceOutput]:
-        """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over."""
-        return self._commit.commit(entries, result, now, prefix_caching=self.knobs.prefix_caching)
+    def commit(self, part: ExecutedPart) -> list[SequenceOutput]:
+        """Commit the results of a launched step, in the order of launches; sequences that ended since are skipped."""
+        if part.result.swapped is not None:
+            self.pool.host.measure(part.result.swapped)
+        return self._commit.commit(part.entries, part.result, part.ended, prefix_caching=self.knobs.prefix_caching)
+
+    def commit_step(self, executed: ExecutedStep) -> list[SequenceOutput]:
+        """Commit the parts of a step that was executed without overlap."""
+        if executed.offloads_lost:
+            self.pool.host.lose_offloads()
+        self.end_copies(executed.plan, copied=bool(executed.parts))
+        outputs: list[SequenceOutput] = []
+        for part in executed.parts:
+            self._commit.advance(part.entries, part.ended)
+            outputs += self.commit(part)
+        return outputs
 
     def requeue(self, entries: list[ScheduledEntry], now: float, *, moved_blocks: bool) -> list[Sequence]:
-        """A step that was planned has failed, or was never begun: who was to be in it waits again, to be recomputed.
+        """Requeue the sequences of a planned step that failed or was not launched; they are recomputed.
 
-        `moved_blocks`: it was to copy blocks first, so that nothing that is stored can be trusted.
+        `moved_blocks`: the step was to copy blocks, so no stored block can be trusted.
         """
         requeued = [sequence for sequence, *_ in entries if sequence.status is not Status.FINISHED]
         if moved_blocks:
@@ -435,7 +448,7 @@ class Scheduler:
     # -- integrity -----------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
-        """Between steps: the budget was kept, and seats, queue, deadlines and blocks are as they should be."""
+        """Check budget, running set, queue, deadlines and blocks between steps. Raises `IntegrityError`."""
         budget = self._budget
         if sum(len(s.token_ids) for s in budget.shares.values()) + budget.left != budget.total or budget.left < 0:
             raise IntegrityError(f"{self.name}: {budget.shares} does not keep a budget of {budget.total} tokens")

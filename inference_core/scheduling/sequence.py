@@ -1,4 +1,4 @@
-"""One choice of one request while it lives in a core: its tokens, its blocks, its place in the queue."""
+"""One choice of one request while it is in a core: its tokens, its blocks, its place in the queue."""
 
 import math
 from dataclasses import dataclass, field
@@ -31,18 +31,18 @@ def choice_seed(request_seed: int, index: int) -> int:
 class Sequence:
     """A prompt and its continuation. There are no phases: `num_computed_tokens` catches up with `token_ids`.
 
-    The last of `token_ids` is uncomputed unless the sequence is new or was preempted: computing it
-    yields the next. The last `num_pending` of `token_ids` and `output_token_ids` are `PENDING`: steps under way draw
-    them. `block_table` covers the computed tokens (and those of the step under way), so less than one
-    block of it is unused. `number` is unique in the core and breaks every tie. `leader` is the
-    first choice of the same request, whose prompt blocks the others wait to share.
+    The last of `token_ids` is uncomputed unless the sequence is new or was preempted: computing it yields the next.
+    The last `num_pending` of `token_ids` and `output_token_ids` are `PENDING`: steps in flight draw them. `block_table`
+    covers the computed tokens and those of the step in flight, so less than one block of it is unused. `number` is
+    unique in the core and breaks every tie. `leader` is the first choice of the same request, whose prompt blocks the
+    others wait to share.
 
-    `held_class` is the priority class, after ageing, that the sequence had when it was last admitted. A
-    sequence *lags* while it waits or catches up; prefilling ages it, decoding does not. `share` is its part of the step
-    that it was last scheduled in; `share.block_table` is `block_table`. `num_scored`: tokens of the prompt, after its
-    first, whose log-probabilities are known, if they were asked for. `num_accepted` of its drafts in
-    that step were right. `states`: what becomes of the prompt's hidden state, if it is asked for of this choice.
-    `prefills`: it is there for its prompt's blocks alone.
+    `held_class` is the priority class, after ageing, of the last admission. `waiting_since`: when the sequence last
+    began to wait; None while it decodes. Waiting and prefilling age it, decoding does not; `waited_seconds` sums up
+    earlier waits. `share` is its part of the step that it was last scheduled in; `share.block_table` is `block_table`.
+    `num_scored`: prompt tokens after the first whose log-probabilities are known, if requested. `num_accepted`: drafts
+    accepted in that step. `states` pools the prompt's hidden state, if requested of this choice. `prefills`: it exists
+    for its prompt's blocks alone.
     """
 
     id: str
@@ -87,7 +87,7 @@ class Sequence:
     speculate: bool = True
     num_accepted: int = 0
     states: StatePool | None = None
-    tells_evidence: bool = False
+    wants_evidence: bool = False
     prefills: bool = False
 
     @classmethod
@@ -115,7 +115,7 @@ class Sequence:
         table: list[int] = []
         wanted = request.evidence
         states = StatePool.of_request(None if index else wanted, len(request.prompt_token_ids), exits=request.embed)
-        tells_tokens = wanted is not None and wanted.tokens
+        wants_tokens = wanted is not None and wanted.tokens
         return cls(
             id=sequence_id,
             request_id=request.request_id,
@@ -137,14 +137,14 @@ class Sequence:
             waiting_since=now,
             share=ScheduledSequence(sequence_id, [], 0, table, None),
             sample_spec=SampleSpec(
-                sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=tells_tokens
+                sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=wants_tokens
             ),
             output_token_ids=outputs,
             adapter=request.adapter,
             block_table=table,
             speculate=request.speculate,
             states=states,
-            tells_evidence=tells_tokens or states is not None,
+            wants_evidence=wants_tokens or states is not None,
             prefills=request.prefill,
         )
 
@@ -153,8 +153,8 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     def shareable_digests(self, block_size: int) -> list[bytes]:
-        """Digests of the full blocks that may come from the cache: the last token is always computed, and so are those
-        that the prompt's scores or states are read off."""
+        """Return the digests of the full blocks that may come from the cache: the last token is always computed, and so
+        are tokens that prompt scores or states need."""
         most = self.num_scored if self.scores_prompt else len(self.token_ids) - 1
         if self.states is not None and not self.states.is_full:
             most = min(most, self.states.num_needless)
@@ -163,14 +163,14 @@ class Sequence:
         return self.digests[:count]
 
     def extend_digests(self, count: int, block_size: int) -> None:
-        """Make `digests` name at least the first `count` full blocks of `token_ids`."""
+        """Extend `digests` to at least the first `count` full blocks of `token_ids`."""
         known = len(self.digests)
         if known < count:
             parent = self.digests[-1] if known else self.root
             self.digests += chain_digests(parent, self.token_ids, known, count - known, block_size)
 
     def prompt_is_shareable(self, computed: int, block_size: int) -> bool:
-        """Whether every prompt block that other choices could take from the cache is among the `computed` tokens."""
+        """Whether the `computed` tokens cover every prompt block that other choices could share."""
         return computed >= (len(self.prompt_token_ids) - 1) // block_size * block_size
 
     def waits_for_leader(self) -> bool:
@@ -180,13 +180,13 @@ class Sequence:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether log-probabilities of the prompt are lacking; the first choice brings them for all."""
+        """Whether prompt log-probabilities are still missing; the first choice computes them for all."""
         if self.sampling.prompt_logprobs is None or self.index:
             return False
         return self.num_scored < len(self.prompt_token_ids) - 1
 
     def score_spec(self, start: int, tokens: int) -> ScoreSpec | None:
-        """What computing `tokens` tokens from position `start` on has to say of the prompt."""
+        """Which prompt log-probabilities a step of `tokens` tokens from position `start` on has to return."""
         if not self.scores_prompt:
             return None
         assert self.sampling.prompt_logprobs is not None
@@ -194,8 +194,8 @@ class Sequence:
         return ScoreSpec(targets, self.sampling.prompt_logprobs) if targets else None
 
     def receive_scores(self, scored: list[TokenLogprob], computed: int) -> list[TokenLogprob]:
-        """The log-probabilities among `scored` that are new, where `computed` tokens are computed: after a preemption
-        some are computed again."""
+        """Return the new log-probabilities among `scored`, which end at token `computed`: a preempted prompt is scored
+        again."""
         known = min(computed, len(self.prompt_token_ids) - 1)
         fresh = known - self.num_scored
         if fresh <= 0:
@@ -205,28 +205,28 @@ class Sequence:
 
     @property
     def exits(self) -> bool:
-        """Whether it is there for its hidden state alone: nobody else can use its blocks, and nothing is drawn."""
+        """Whether the sequence exists for its hidden state alone: its blocks are not shared, and no token is drawn."""
         return self.states is not None and self.states.exits
 
     @property
     def draws(self) -> bool:
-        """Whether tokens are drawn for it."""
+        """Whether tokens are drawn for the sequence."""
         return not (self.prefills or self.exits)
 
     def state_spec(self, start: int, tokens: int) -> StateSpec | None:
-        """What computing `tokens` tokens from position `start` on has to hand out."""
+        """Which hidden states a step has to return that computes `tokens` tokens from position `start` on."""
         return None if self.states is None else self.states.spec(start, tokens)
 
     def evidence_of(self, drawn: list[SampledToken]) -> Evidence | None:
-        """What is to be told with these tokens, if anything; the hidden state comes with the first."""
+        """Return the requested evidence of these tokens, or None; the hidden state comes with the first."""
         state = b"" if self.states is None else self.states.pop()
         tokens = [token.evidence for token in drawn if token.evidence is not None]
         return Evidence(state, tokens) if state or tokens else None
 
     def receive(self, token_id: int) -> FinishReason | None:
-        """Put a drawn token in the place of the first pending one and return why the sequence is over, if it is.
+        """Replace the first pending token with a drawn one; return why the sequence ends, if it does.
 
-        A stop token is not kept: its place stays pending, to be forgotten with the rest.
+        A stop token is not kept: its place stays pending and is dropped with the rest.
         """
         outputs, pending = self.output_token_ids, self.num_pending
         place = len(outputs) - pending
@@ -239,7 +239,7 @@ class Sequence:
         return "length" if place + 1 >= self.max_output_tokens else None
 
     def forget_pending(self) -> None:
-        """No step will bring what is pending."""
+        """Drop the pending tokens, which no step will bring."""
         if self.num_pending:
             del self.token_ids[-self.num_pending :]
             del self.output_token_ids[-self.num_pending :]
@@ -253,7 +253,7 @@ class Sequence:
         stop_token_id: int | None = None,
         error: str | None = None,
     ) -> SequenceOutput:
-        """The event for these new tokens; the last one (with a `finish_reason`) carries all counts."""
+        """Return the event for these new tokens; the last one (with a `finish_reason`) carries all counts."""
         if finish_reason is None:
             return SequenceOutput(
                 request_id=self.request_id,

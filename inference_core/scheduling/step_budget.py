@@ -1,4 +1,4 @@
-"""What a scheduler keeps count of: the tokens of the step being put together, and totals since start."""
+"""The token budget of the step being planned, and a scheduler's totals since start."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from inference_core.scheduling.sequence import Sequence
 from inference_core.step_plan import ScheduledSequence
 
-# Each takes a row of logits, as wide as the vocabulary; prompts are rarely scored, so the memory is kept small.
+# Each scored row takes a row of logits as wide as the vocabulary; prompts are rarely scored, so the limit is low.
 MAX_SCORED_ROWS = 128
 
 
@@ -51,7 +51,7 @@ class StepBudget:
         return min(self.left, self.scores_left) if sequence.scores_prompt else self.left
 
     def hand_out(self, sequence: Sequence, tokens: int) -> None:
-        """`sequence` computes its next `tokens` in this step."""
+        """Assign the next `tokens` tokens of `sequence` to this step."""
         start = sequence.num_computed_tokens
         share = sequence.share
         share.start = start
@@ -68,7 +68,7 @@ class StepBudget:
         self.left -= tokens
 
     def hand_out_decodes(self, sequences: Iterable[Sequence]) -> None:
-        """`hand_out` of one token each to sequences that lack no other, none of which has a share yet."""
+        """`hand_out` one token to each of these decoding sequences, none of which has a share yet."""
         shares = self.shares
         before = len(shares)
         for sequence in sequences:
@@ -83,7 +83,7 @@ class StepBudget:
         self.left -= len(shares) - before
 
     def take_back(self, sequence: Sequence) -> None:
-        """`sequence` was preempted: its share, if it had one, is for others."""
+        """Return the share of a preempted sequence to the budget."""
         share = self.shares.pop(sequence, None)
         if share is not None:
             self.left += len(share.token_ids)

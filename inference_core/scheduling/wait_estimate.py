@@ -14,20 +14,20 @@ class StepMeter:
         self._steps = 0
 
     def record_step(self, seconds: float) -> None:
-        """A step took `seconds`, scheduling included."""
+        """Record a step of `seconds`, scheduling included."""
         self._steps += 1
         self.step_seconds += max(self.WEIGHT, 1 / self._steps) * (seconds - self.step_seconds)
 
     def record_finish(self, output_tokens: int, allowed_tokens: int) -> None:
-        """A sequence ended by itself after `output_tokens` of `allowed_tokens`."""
+        """Record a sequence that ended after `output_tokens` of `allowed_tokens`."""
         self._length_ratio += self.WEIGHT * (output_tokens / allowed_tokens - self._length_ratio)
 
     def predicted_wait(self, scheduler: Scheduler, models_sharing: int) -> float:
-        """Seconds until a newcomer of `scheduler`'s model starts; 0.0 when it could start with the next step.
+        """Seconds until a request added now to `scheduler` starts; 0.0 if it could start with the next step.
 
-        The queue clears by two clocks, and the slower one counts: prompt tokens ahead under the token
-        budget, and seats, which running sequences give up at their limit times the measured share of it that answers
-        use. Of `models_sharing` models with work each gets an equal share of time.
+        The queue is limited by two rates, and the slower one counts: prompt tokens under the token budget, and places
+        under `max_num_seqs`, which running sequences free after their `max_tokens` times the share of it that answers
+        use on average. Each of `models_sharing` models with work gets an equal share of time.
         """
         knobs, running = scheduler.knobs, scheduler.running.values()
         prefilling = [s.num_uncomputed_tokens for s in running if s.num_uncomputed_tokens > 1]
@@ -38,14 +38,14 @@ class StepMeter:
         return steps * self.step_seconds * max(1, models_sharing)
 
     def predicted_first_token(self, scheduler: Scheduler, prompt_tokens: int, models_sharing: int) -> float:
-        """Seconds until a newcomer with this prompt has its first token; a lower bound where nothing was measured."""
+        """Seconds until a request added now has its first token; a lower bound before the first measurement."""
         knobs = scheduler.knobs
         chunk = max(1, min(knobs.prefill_chunk, knobs.max_num_batched_tokens - len(scheduler.running)))
         prompt_seconds = -(-prompt_tokens // chunk) * self.step_seconds * max(1, models_sharing)
         return self.predicted_wait(scheduler, models_sharing) + prompt_seconds
 
     def _admission_steps(self, scheduler: Scheduler) -> float:
-        """Steps until everybody in the queue and the newcomer have had a seat."""
+        """Steps until the whole queue and a request added now have been admitted."""
         free = 0 if scheduler.blocked else scheduler.knobs.max_num_seqs - len(scheduler.running)
         places_needed = len(scheduler.waiting) + 1 - free
         if places_needed <= 0 or not scheduler.running:

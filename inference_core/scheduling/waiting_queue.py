@@ -1,4 +1,4 @@
-"""The sequences that wait for a seat, kept in the order in which they are served while time lifts them."""
+"""The waiting sequences in service order, which ageing changes over time."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -12,10 +12,10 @@ QueueEntry = tuple[int, float, float, int, Sequence]
 
 
 class WaitingQueue:
-    """Sorted by `service_order`; a step in which nothing ages costs nothing, however many wait.
+    """Sorted by `service_order`; a step in which no sequence ages costs nothing, however many wait.
 
-    Sequences are lifted by `lift` when their time has come; each has one entry in `_order` and one in `_lifts`,
-    which is sorted by when the next lift is due. The lists are short enough that moving their tails is no cost.
+    `lift` raises the class of sequences that have waited long enough. Each has one entry in `_order` and one in
+    `_lifts`, which is sorted by the time of the next lift. The lists are short enough to insert into.
     """
 
     def __init__(self, ageing_seconds: float) -> None:
@@ -43,7 +43,7 @@ class WaitingQueue:
 
     @property
     def best_priority(self) -> int | None:
-        """The best class that anybody in the queue was given; None if nobody waits."""
+        """The best priority class in the queue, before ageing; None if it is empty."""
         return min(self._priorities, default=None)
 
     def entries(self) -> list[QueueEntry]:
@@ -63,7 +63,7 @@ class WaitingQueue:
             del self._priorities[sequence.priority]
 
     def lift(self, now: float, ageing_seconds: float) -> None:
-        """Bring the order up to date: `now` for what has aged, `ageing_seconds` in case it has changed."""
+        """Update the order for `now` and for a changed `ageing_seconds`."""
         if ageing_seconds != self._ageing_seconds:
             self._ageing_seconds = ageing_seconds
             due = [entry[-1] for entry in self._order]
@@ -76,7 +76,7 @@ class WaitingQueue:
             self._file(sequence, now)
 
     def check_integrity(self) -> None:
-        """Each sequence is filed once, in order, with its next lift. Raises `IntegrityError`."""
+        """Check that each sequence has one entry, in order, and one next lift. Raises `IntegrityError`."""
         numbers = {s.number for s in self._by_id.values()}
         queued = [entry[3] for entry in self._order]
         if set(queued) != numbers or len(queued) != len(numbers) or self._entries.keys() != numbers:

@@ -1,15 +1,15 @@
-"""How likely drafted tokens are to be accepted, as measured, for one sequence or for all."""
+"""Measured acceptance rates of draft tokens, of one sequence or of all."""
 
 
 class Acceptance:
     """Rates for the first token of a draft (`first`) and, once that is accepted, for each further one (`later`).
 
-    They differ: whether a text is being copied is uncertain, how it goes on then is not. Older rounds weigh less by
-    `keep`; `prior`, worth a few tokens, stands in for what has not been seen.
+    They differ: whether a text is being copied is uncertain, but not how the copy continues. Older rounds weigh less by
+    `keep`; `prior`, worth a few tokens, replaces missing observations.
     """
 
     PRIOR_WEIGHT = 4.0
-    MOST = 0.98  # nothing is taken for granted
+    MOST = 0.98  # a cautious prior
     START = 0.6
     _IDLE = 0.99
 
@@ -19,7 +19,7 @@ class Acceptance:
         self._later = [0.0, 0.0]
 
     def record(self, accepted: int, drafted: int) -> None:
-        """Of `drafted` tokens, at least one, the first `accepted` were right."""
+        """Record that the first `accepted` of `drafted` tokens (at least one) were accepted."""
         keep = self._keep
         tested = min(accepted + 1, drafted)
         for counts, hits, trials in (
@@ -31,13 +31,13 @@ class Acceptance:
             counts[1] = counts[1] * decay + trials
 
     def fade(self) -> None:
-        """A step went by without drafts: the past says a little less, so that another try will come."""
+        """Weaken the past after a step without drafts, so that drafting is tried again."""
         for counts in (self._first, self._later):
             counts[0] *= self._IDLE
             counts[1] *= self._IDLE
 
     def rates(self, prior: tuple[float, float] = (START, START)) -> tuple[float, float]:
-        """Chances of the first token and of each further one."""
+        """Return the acceptance rates of the first token and of each further one."""
         first, later = (
             min((hits + expected * self.PRIOR_WEIGHT) / (trials + self.PRIOR_WEIGHT), self.MOST)
             for (hits, trials), expected in zip((self._first, self._later), prior, strict=True)

@@ -1,4 +1,4 @@
-"""How many tokens to draft for each sequence of a step, so that tokens come fastest (SPEC SD-04, SD-05)."""
+"""Chooses the draft length of each sequence in a step to maximise throughput (SPEC SD-04, SD-05)."""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A sequence for which up to `most` tokens can be drafted, with the chances of `Acceptance.rates`."""
+    """A sequence for which up to `most` tokens can be drafted, with its `Acceptance.rates`."""
 
     first: float
     later: float
@@ -14,7 +14,7 @@ class Candidate(NamedTuple):
 
 
 def expected_tokens(rate: float, drafted: int) -> float:
-    """Tokens of a round of `drafted` ones that are each accepted with `rate`, the model's own included:
+    """Expected tokens of a round with `drafted` drafts, each accepted with `rate`, the model's own included:
     (1 - a^(K+1)) / (1 - a) (Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding",
     2023)."""
     return float(drafted + 1) if rate >= 1 else (1 - rate ** (drafted + 1)) / (1 - rate)
@@ -28,11 +28,11 @@ def draft_lengths(
     draft_seconds: Callable[[int], float],
     least_gain: float,
 ) -> list[int]:
-    """Tokens to draft for each candidate, `room` at most, beside the `rows` that are computed anyway, one a sequence.
+    """Return the tokens to draft for each candidate, at most `room` in all, on top of `rows`, one per sequence.
 
-    The likeliest tokens come first, so every number of drafts has its best choice of them; of these the one is taken
-    with the most expected tokens a second, where it gains more than `least_gain` (a share) over none.
-    `verify_seconds`: a step of so many rows; `draft_seconds`: one token more for so many sequences.
+    Drafts are added by likelihood, so each total has its best choice of drafts; the total with the most expected tokens
+    per second is taken if it gains more than `least_gain` (a share) over no drafts.
+    `verify_seconds`: of a step of so many rows; `draft_seconds`: of one more token for so many sequences.
     """
     heap = [(-c.first, i) for i, c in enumerate(candidates) if c.most > 0]
     heapify(heap)

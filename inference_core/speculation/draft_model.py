@@ -1,4 +1,4 @@
-"""Proposes what a smaller model of the same vocabulary would say (SPEC SD-01, SD-08).
+"""Drafts with a smaller model of the same vocabulary (SPEC SD-01, SD-08).
 
 Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding", 2023; Chen et al.,
 "Accelerating large language model decoding with speculative sampling", 2023.
@@ -23,17 +23,17 @@ from inference_core.step_plan import DraftLaw, SampleSpec, ScheduledSequence, St
 
 logger = logging.getLogger(__name__)
 
-# A sequence that lacks more tokens than this in the draft's cache is caught up first, by a chunk in each step.
+# A sequence with more uncomputed tokens than this in the draft model is prefilled first, a chunk per step.
 _NEARLY_THERE = 32
-# Without drafts after the memory was needed elsewhere, or the draft model failed.
+# Seconds without drafts after the memory was reclaimed, or after the draft model failed.
 _REST_SECONDS = 2.0
 
 
 @dataclass(slots=True)
 class _Cache:
-    """What the draft model has computed of a sequence: `computed` tokens in the blocks of `table`.
+    """The draft model's cache of a sequence: `computed` tokens in the blocks of `table`.
 
-    Behind the first `known` of them, which the sequence had, stand the draft's own `guessed` ones.
+    The first `known` of them are the sequence's, the rest are the drafts `guessed`.
     """
 
     table: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class _Cache:
     guessed: list[int] = field(default_factory=list)
 
     def roll_back(self, token_ids: list[int]) -> None:
-        """Keep of the guesses what the sequence has become; costs as much as there were guesses (SPEC SD-08)."""
+        """Keep the drafts that were accepted; takes time proportional to the drafts (SPEC SD-08)."""
         right = 0
         for guess, token in zip(self.guessed, token_ids[self.known :], strict=False):
             if guess != token:
@@ -55,7 +55,7 @@ class _Cache:
 
 @dataclass(slots=True)
 class _Turn:
-    """A sequence in a round of drafting: its draft so far, and how many tokens are wanted."""
+    """A sequence in a round of drafting: its draft so far, and how many tokens to draft."""
 
     sequence: Sequence
     cache: _Cache
@@ -65,11 +65,11 @@ class _Turn:
 
 
 class DraftModel(Drafter):
-    """`runner` drafts, with keys and values of its own in `pool`, a part of the target's arena.
+    """Drafts with `runner`, whose keys and values are in `pool`, a part of the target's arena.
 
-    It draws by the target's rules: with the same numbers as the target will ("repeatable"), so that two models that
-    nearly agree draw the same tokens, or by itself with its laws noted ("rejection"). Its memory is lent: it gives way
-    whenever a model's sequences need it.
+    It draws with the target's random numbers ("repeatable"), so that two models that nearly agree draw the same tokens,
+    or independently, recording its distributions ("rejection"). Its memory is borrowed: it is freed whenever a model's
+    sequences need it.
     """
 
     def __init__(self, runner: ModelRunner, pool: BlockPool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -138,7 +138,7 @@ class DraftModel(Drafter):
         return cache
 
     def _catch_up(self, turns: list[_Turn], tokens: int) -> None:
-        """Compute up to `tokens` of what is lacking, without any draws."""
+        """Compute up to `tokens` uncomputed tokens, without drawing."""
         shares: list[ScheduledSequence] = []
         for turn in turns:
             cache, room = turn.cache, tokens - sum(len(s.token_ids) for s in shares)
@@ -150,8 +150,8 @@ class DraftModel(Drafter):
             self._runner.run(StepPlan(0, self._runner.info.name, shares))
 
     def _draft(self, turns: list[_Turn], knobs: Knobs) -> None:
-        """Round after round a token for each that wants one more; the first round computes what is lacking too, of as
-        many sequences as a step takes."""
+        """Draft one token per round for each sequence that needs more; the first round also computes uncomputed tokens,
+        of as many sequences as a step takes."""
         while turns:
             shares, drawing, left = [], [], knobs.max_num_batched_tokens
             for turn in turns:
@@ -191,7 +191,7 @@ class DraftModel(Drafter):
 
 
 def _spec(turn: _Turn) -> SampleSpec:
-    """As the target will draw this token, if the draft is right so far; nobody wants its log-probabilities."""
+    """Return the spec that the target will draw this token with if the draft is accepted so far, without logprobs."""
     spec, drafted = turn.sequence.sample_spec, turn.token_ids
     outputs = turn.sequence.output_token_ids
     return SampleSpec(

@@ -1,4 +1,4 @@
-"""The seam between speculation and who guesses the next tokens."""
+"""The interface of drafters: they propose the next tokens of sequences."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,46 +11,46 @@ from inference_core.step_plan import DraftLaw
 
 @dataclass(slots=True, frozen=True)
 class Draft:
-    """Tokens proposed to follow a sequence. `laws`: the distribution [vocabulary] that each was drawn from, where it
-    was drawn by rejection's rules; None if the tokens do not depend on chance, or share it with the model's draws."""
+    """Tokens proposed to follow a sequence. `laws`: the distribution [vocabulary] that each was drawn from, for
+    rejection sampling; None if the tokens are deterministic, or drawn with the model's own random numbers."""
 
     token_ids: list[int]
     laws: list[DraftLaw] | None = None
 
 
 class Reach(NamedTuple):
-    """How many tokens can be proposed now, and what they promise: a class, small numbers, by how likely they are right.
-    Acceptance is measured for each class apart."""
+    """How many tokens can be proposed now, and their `promise`: a small class number by expected acceptance, which is
+    measured per class."""
 
     most: int
     promise: int = 0
 
 
 class Drafter(ABC):
-    """Proposes what running sequences, whose tokens are all known, may go on with (SPEC SD-12).
+    """Proposes continuations of running sequences whose tokens are all known (SPEC SD-12).
 
-    A wrong proposal costs time and never changes what is said. Methods are called between steps, by one thread.
+    A wrong proposal costs time and never changes the answer. Methods are called between steps, by one thread.
     """
 
     @abstractmethod
     def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> Reach:
-        """What could be proposed now, up to `most` tokens. Cheap: asked for in every step."""
+        """Return what could be proposed now, up to `most` tokens. Called in every step, so it must be cheap."""
 
     @abstractmethod
     def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:
-        """Up to so many tokens for each of these; an empty draft where there is none after all."""
+        """Propose up to so many tokens for each of these; a draft may be empty."""
 
     @abstractmethod
     def seconds(self, sequences: int) -> float:
-        """What one more token for so many sequences takes to propose."""
+        """Seconds to propose one more token for so many sequences."""
 
     @abstractmethod
     def forget(self, sequence: Sequence) -> None:
-        """`sequence` gives up its seat: what is held for it is free on return. It may be unknown."""
+        """Free what is held for `sequence`, which stops running; it may be unknown."""
 
     def give_way(self) -> bool:
-        """Free whatever memory of the arena is held; whether there was any."""
+        """Free all arena memory held; return whether there was any."""
         return False
 
-    def check_integrity(self) -> None:  # noqa: B027  most hold nothing that could be wrong
-        """Raises `IntegrityError` if memory is held that nobody needs, or the other way round."""
+    def check_integrity(self) -> None:  # noqa: B027  most hold no memory
+        """Raises `IntegrityError` if more or less memory is held than running sequences need."""

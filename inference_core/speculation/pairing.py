@@ -1,4 +1,4 @@
-"""Which models of a core draft for which, checked: a draft's token ids must mean what its target's do (SPEC SD-07)."""
+"""Pairs draft models with their targets and checks that both have the same vocabulary (SPEC SD-07)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,7 +9,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 
 class Paired(Protocol):
-    """What a specification says of a model, wherever it is computed."""
+    """The part of a model's specification that pairing needs, on CPU or device."""
 
     @property
     def name(self) -> str: ...
@@ -22,9 +22,9 @@ class Paired(Protocol):
 
 
 def paired_drafts(models: Sequence[Paired]) -> dict[str, str]:
-    """The draft of each of a core's `models` that has one, by name.
+    """Return the draft model's name for each of `models` that has one.
 
-    Raises ModelFileError for one that is not of this core, or of another vocabulary.
+    Raises ModelFileError for a draft model that is not of this core, or of another vocabulary.
     """
     by_name = {model.name: model for model in models}
     drafts: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Proposes what followed the last few tokens when they stood in the text before.
+"""Drafts the tokens that followed an earlier occurrence of the last few tokens.
 
-Saxena, "Prompt Lookup Decoding", 2023; as Yang et al., "Inference with Reference", 2023. It pays where answers copy:
+Saxena, "Prompt Lookup Decoding", 2023; as Yang et al., "Inference with Reference", 2023. It pays if answers copy:
 summaries, edits, code, quotations (SPEC SD-11).
 """
 
@@ -13,9 +13,9 @@ from inference_core.speculation.drafter import Draft, Drafter, Reach
 
 @dataclass(slots=True)
 class _Index:
-    """Of one sequence's tokens: where each run of `length` tokens was last followed by another one.
+    """An index of one sequence: where each run of `length` tokens last occurred.
 
-    The first `indexed` tokens are in it; `match` is what followed the last run.
+    It covers the first `indexed` tokens; `match` is the position after the last run's earlier occurrence.
     """
 
     length: int
@@ -31,7 +31,7 @@ class _Index:
 
 
 class PromptLookup(Drafter):
-    """Prompt and answer are indexed as they grow, so a proposal costs one look-up, however long the text is."""
+    """Indexes prompt and answer as they grow, so that a proposal costs one look-up at any length."""
 
     def __init__(self) -> None:
         self._indexes: dict[Sequence, _Index] = {}
@@ -56,7 +56,7 @@ class PromptLookup(Drafter):
 
 
 def _promise(token_ids: list[int], match: int, length: int) -> int:
-    """By how far back the two places agree: whoever copies has agreed for long, a turn of phrase has not."""
+    """Return the class by the length of the match: copied text matches far back, a common phrase does not."""
     agreed, most, last = length, min(4 * length, match), len(token_ids)
     while agreed < most and token_ids[match - agreed - 1] == token_ids[last - agreed - 1]:
         agreed += 1
@@ -64,6 +64,6 @@ def _promise(token_ids: list[int], match: int, length: int) -> int:
 
 
 def _continuation(token_ids: list[int], start: int, count: int) -> list[int]:
-    """`count` tokens from `start` on; where the text ends, it is taken to go on as from there, with that period."""
+    """Return `count` tokens from `start` on, repeating them periodically past the end of the text."""
     period = len(token_ids) - start
     return [token_ids[start + i % period] for i in range(count)]

@@ -1,4 +1,4 @@
-"""Decides before each step of a model what is drafted, and learns from each what that was worth."""
+"""Decides before each step of a model what to draft, and measures the gain after it."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ from inference_core.step_plan import DraftLaw, Matcher, ScheduledSequence, StepP
 
 
 class _Wanted(NamedTuple):
-    """So many tokens are to be drafted for a sequence; what they promise is known."""
+    """A request for `tokens` drafts of a sequence, of the class `promise`."""
 
     sequence: Sequence
     tokens: int
@@ -28,8 +28,8 @@ class _Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """The step under way: its size without drafts, whether it only decodes, what drafting took, how much was drafted,
-    and who has drafts: of which promise, or because a grammar leaves no choice."""
+    """The current step: its size without drafts, whether it only decodes, the seconds of drafting, the number of
+    drafts, and the sequences with drafts: `drafted` by promise, `forced` by a grammar."""
 
     sequences: int
     decodes_only: bool
@@ -40,17 +40,16 @@ class _Round:
 
 
 class Speculator:
-    """Of one model (SPEC SD-05, SD-06, SD-10).
+    """Speculation of one model (SPEC SD-05, SD-06, SD-10).
 
-    With `draft_control` "adaptive", drafts are made only where measured acceptance and measured time say that tokens
-    come faster, with as many tokens for each sequence as pay; not beside prompts, which the budget is for then; and
-    once in a while not at all, so that the time without drafts is known. With "fixed" every sequence has as many as
-    possible. Tokens that a grammar forces are drafted whatever the knob says, since none of them is in vain (SPEC
-    SO-02).
+    With `draft_control` "adaptive", it drafts only if measured acceptance and time predict a gain, with the draft
+    length of each sequence that gains most; never in steps with prompts, which then use the budget; and it skips a step
+    now and then to measure the time without drafts. With "fixed" every sequence has as many drafts as possible. Tokens
+    that a grammar forces are always drafted, since all of them are accepted (SPEC SO-02).
 
-    Where steps could overlap (`OverlappingRunner`), drafts keep them from it: what is drafted depends on the last
-    tokens. So after `IDLE_STEPS` steps in a row for which no draft pays, the controller rests for as long as
-    `REST_STEPS` of them took, and lets steps overlap meanwhile.
+    Drafting prevents overlapping steps (`OverlappingRunner`), because drafts depend on the last tokens. So after
+    `IDLE_STEPS` steps in a row without a worthwhile draft, drafting pauses for the time of `REST_STEPS` steps, which
+    may overlap.
     """
 
     LEAST_GAIN = 0.03
@@ -68,14 +67,14 @@ class Speculator:
         *,
         most_drafts: int = sys.maxsize,
     ) -> None:
-        """`drafters` by the value of the knob `speculation` that puts them in force. `most_drafts`: as many as the
-        model's runner verifies in a step."""
+        """`drafters` by the value of the knob `speculation` that selects them. `most_drafts`: the drafts that the
+        model's runner verifies in one step at most."""
         self._most_drafts = most_drafts
         self._scheduler = scheduler
         self._drafters = drafters
         self._clock = clock
         self._costs = StepCosts()
-        # By the class of the proposal (`Drafter.promise`): of all, and of each sequence.
+        # By class of the proposal (`Reach.promise`): overall, and per sequence.
         self._overall: dict[int, Acceptance] = {}
         self._of_sequence: dict[Sequence, dict[int, Acceptance]] = {}
         self._active_drafter: str = "off"
@@ -89,13 +88,13 @@ class Speculator:
 
     @property
     def is_on(self) -> bool:
-        """Whether the next step may have drafts, so that all tokens must be known before it is planned."""
+        """Whether the next step may have drafts, which need all tokens before planning."""
         knobs = self._scheduler.knobs
         rests = knobs.draft_control == "adaptive" and self._clock() < self._rests_until
         return knobs.speculation in self._drafters and not rests
 
     def draft(self, plan: StepPlan) -> None:
-        """Add drafts to the step that was just planned."""
+        """Add drafts to the step just planned."""
         knobs, name = self._scheduler.knobs, self._scheduler.knobs.speculation
         if name != self._active_drafter:
             self._switch_to(name)
@@ -118,15 +117,15 @@ class Speculator:
             drafts = drafter.propose([(w.sequence, w.tokens) for w in wanted], knobs)
             for (sequence, _, promise), draft in zip(wanted, drafts, strict=True):
                 if draft.token_ids:
-                    # What a grammar leaves of a law is not what the draft was drawn from.
+                    # A grammar changes the distribution, so the law that the draft was drawn from does not apply.
                     laws = draft.laws if sequence.sample_spec.matcher is None else None
                     self._add(sequence, draft.token_ids, laws)
                     self._round.drafted.append((sequence, promise))
         self._round.draft_seconds = self._clock() - began
 
     def learn(self, seconds: float) -> None:
-        """The step that drafts were last added to is done, after `seconds`, drafting included."""
-        # The answers come while outputs are delivered and the next step is planned.
+        """Record that the last step with drafts took `seconds`, drafting included."""
+        # The grammar processes answer while outputs are delivered and the next step is planned.
         still = (sequence.sample_spec.matcher for sequence in self._bound)
         ask_forced(matcher for matcher in still if matcher is not None)
         self._bound = []
@@ -156,30 +155,30 @@ class Speculator:
             self._rests_until = self._clock() + self.REST_STEPS * (plain_seconds or 0.0)
 
     def forget(self, sequence: Sequence) -> None:
-        """`sequence` gives up its seat: nothing is held for it on return."""
+        """Free what is held for `sequence`, which stops running."""
         self._of_sequence.pop(sequence, None)
         for drafter in self._drafters.values():
             drafter.forget(sequence)
 
     def give_way(self) -> bool:
-        """Free the memory of the arena that drafters hold; whether there was any."""
+        """Free the arena memory that drafters hold; return whether there was any."""
         gave = [drafter.give_way() for drafter in self._drafters.values()]
         return any(gave)
 
     def stats(self) -> SpeculationStats | None:
-        """Counts since start; None if nothing was ever drafted."""
+        """Return counts since start; None if nothing was ever drafted."""
         stats = self._stats
         return replace(stats, proposed=[*stats.proposed], accepted=[*stats.accepted]) if stats.proposed else None
 
     def check_integrity(self) -> None:
-        """Raises `IntegrityError` if drafters hold what they should not."""
+        """Raises `IntegrityError` if drafters hold wrong memory."""
         for drafter in self._drafters.values():
             drafter.check_integrity()
 
     # -- choice ----------------------------------------------------------------------------------
 
     def _skip_ahead(self, bound: list[ScheduledSequence], knobs: Knobs) -> None:
-        """Draft what grammars force."""
+        """Draft the tokens that grammars force."""
         matchers: list[tuple[Sequence, Matcher]] = []
         for share in bound:
             sequence = self._scheduler.running[share.sequence_id]
@@ -197,7 +196,7 @@ class Speculator:
 
     @property
     def _room(self) -> int:
-        """How many more tokens the step's budget and the runner let be drafted."""
+        """How many more tokens may be drafted within the step's budget and the runner's limit."""
         return min(self._scheduler.draft_room, self._most_drafts - self._round.num_drafts)
 
     def _add(self, sequence: Sequence, token_ids: list[int], laws: list[DraftLaw] | None) -> None:
@@ -240,7 +239,7 @@ class Speculator:
         ]
 
     def _reaches(self, plan: StepPlan, drafter: Drafter, knobs: Knobs) -> list[tuple[Sequence, Reach]]:
-        """The sequences that decode in this step and that tokens could be drafted for, with how many."""
+        """Return the decoding sequences of this step that can be drafted for, with how many tokens."""
         running, reaches = self._scheduler.running, []
         for share in plan.sequences:
             if share.sample is None or len(share.token_ids) > 1:
@@ -265,7 +264,7 @@ class Speculator:
             own.setdefault(promise, Acceptance(self._SEQUENCE_KEEP)).record(accepted, drafted)
 
     def _switch_to(self, name: str) -> None:
-        """What was held for another way of drafting is free."""
+        """Switch the drafter and free what the others hold."""
         for other, drafter in self._drafters.items():
             if other != name:
                 for sequence in self._scheduler.running.values():
@@ -284,5 +283,5 @@ class Speculator:
 
 
 def _most_drafts(sequence: Sequence, knobs: Knobs) -> int:
-    """The last token of an answer is always the model's own."""
+    """Return the draft limit of `sequence`; the last token of an answer is never drafted."""
     return min(knobs.max_draft_tokens, sequence.max_output_tokens - len(sequence.output_token_ids) - 1)

@@ -1,20 +1,19 @@
-"""What a step takes by the number of tokens it computes, as measured: the price of verifying drafts (SPEC SD-05)."""
+"""Measured step time by the number of rows computed: the cost of verifying drafts (SPEC SD-05)."""
 
 from bisect import bisect_left, insort
 
 
 class StepCosts:
-    """Seconds by rows, forgetting: exact up to 16 rows, in steps of an eighth of an octave above.
+    """Moving averages of seconds by rows: exact up to 16 rows, rounded to an eighth of an octave above.
 
-    A step is bound by memory first and by arithmetic later, so costs are flat and then rise. What was not measured is
-    therefore taken to go on as it rose before, flat where nothing was measured before, and at most to lie between its
-    neighbours: what may be cheap is tried, and then known. Beyond the most that was measured it goes on at the mean
-    slope; below the least nothing is said. More rows never take less, and at most in proportion longer; a measurement
-    that says otherwise was disturbed.
+    A step is bound by memory first and by arithmetic later, so costs are flat and then rise. Between measurements the
+    cost is extrapolated with the slope before (flat if there is none), but no higher than the interpolation, so that
+    cheap sizes are tried and then measured. Beyond the largest measurement the mean slope applies; below the smallest
+    the cost is unknown. Costs are made monotonic and at most proportional to rows, since other values are noise.
     """
 
-    _WEIGHT = 0.1  # of the last measurement
-    _OUTLIER = 3.0  # a pause of the machine counts as at most so many times what was known
+    _WEIGHT = 0.1  # of a new measurement
+    _OUTLIER = 3.0  # a measurement counts as at most so many times the known value
     _OUT_OF_PROPORTION = 1.5
 
     def __init__(self) -> None:
@@ -23,7 +22,7 @@ class StepCosts:
         self._seconds: dict[int, float] = {}
 
     def observe(self, rows: int, seconds: float) -> None:
-        """A step of `rows` took so long."""
+        """Record the seconds of a step of `rows`."""
         rows = _rounded(rows)
         known = self._measured.get(rows)
         if known is None:
@@ -40,7 +39,7 @@ class StepCosts:
             self._seconds[known_rows] = least = min(least, self._measured[known_rows])
 
     def seconds(self, rows: int) -> float | None:
-        """What a step of `rows` takes; None if none as small was measured."""
+        """Return the seconds of a step of `rows`; None if none as small was measured."""
         known = self._rows
         place = bisect_left(known, rows)
         if place < len(known) and known[place] == rows:

@@ -1,4 +1,4 @@
-"""The asyncio side of a core: one contract, whatever carries it (a thread, a Unix socket, TCP)."""
+"""The asyncio interface of a core, the same for every transport (a thread, a Unix socket, TCP)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
@@ -26,17 +26,17 @@ from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 
 
 class CoreClient(ABC):
-    """Contract of every transport; `tests/inference_core/transport/test_core_client.py` runs it against each.
+    """The contract of every transport; `tests/inference_core/transport/test_core_client.py` runs it against each.
 
     - `generate` yields every output of the request in order and ends after the last choice finished.
     - Closing the iterator early (`aclose`, cancellation) aborts the request within one step.
-    - A choice that `abort_choice` ends early gets its last output, with `finish_reason` "abort"; the others go on.
+    - A choice that `abort_choice` ends gets a last output with `finish_reason` "abort"; the others continue.
     - All outputs of one step reach the event loop in one wake-up.
-    - When the core dies, every open iterator raises `CoreLostError`, and `CoreGoneError` when it was told to end; later
-      calls raise `CoreGoneError` at once.
+    - When the core dies, every open iterator raises `CoreLostError`; when it is stopped, `CoreGoneError`. Later calls
+      raise `CoreGoneError` at once.
     - A request the core refuses ends with one output whose `finish_reason` is "error"; a choice that fails
       ends its whole request in the same way.
-    - After `CoreGoneError`, `start` may be called again to connect afresh.
+    - After `CoreGoneError`, `start` may be called again to reconnect.
     """
 
     @abstractmethod
@@ -49,12 +49,12 @@ class CoreClient(ABC):
 
     @property
     def gone(self) -> str | None:
-        """Why the core is out of reach, as far as is known without asking; None while it is not."""
+        """Why the core is known to be unreachable; None while it is not."""
         return None
 
     @property
     def stuck(self) -> str | None:
-        """Why the core does not advance, as its watchdog last said; None while it does."""
+        """Why the core does not advance, by its watchdog's last report; None while it does."""
         return None
 
     @property
@@ -77,11 +77,12 @@ class CoreClient(ABC):
         deadline: float | None = None,
         salt: str = "",
     ) -> npt.NDArray[np.float32]:
-        """The prompt's hidden state float32 [hidden] after `layer` layers, which alone are computed, beside what else
-        runs; nothing of it stays in memory. `deadline`: what comes later is worth nothing and is refused.
+        """Return the prompt's hidden state float32 [hidden] after `layer` layers, the only ones computed; its blocks
+        are freed at once. `deadline` is strict.
 
-        Cancelling it frees its blocks within one step. Raises `InvalidRequestError` for a prompt, model or layer that
-        cannot be had, `QueueFullError` if it has to wait too long, `CoreGoneError`, and `CoreError` if it failed.
+        Cancellation frees its blocks within one step. Raises `InvalidRequestError` for an invalid prompt, model or
+        layer,
+        `QueueFullError` if the deadline cannot be met, `CoreGoneError`, and `CoreError` if it failed.
         """
         request = AddRequest(
             request_id=f"embed-{uuid4().hex}",
@@ -104,10 +105,9 @@ class CoreClient(ABC):
         raise CoreGoneError(f"{model}: the core ended without a hidden state")
 
     async def prefill(self, request: AddRequest) -> SequenceOutput:
-        """Compute the full blocks of the request's prompt and leave them in the core's prefix cache; nothing is drawn.
+        """Compute the full blocks of the request's prompt into the core's prefix cache, without drawing a token.
 
-        The one output that says so, with its counts. Cancelling it frees its blocks within one step. Raises what
-        `embed` raises.
+        Returns the output with its counts. Cancellation frees its blocks within one step. Raises what `embed` raises.
         """
         sampling = SamplingParams(temperature=0.0, max_tokens=1)
         prompt = msgspec.structs.replace(
@@ -127,17 +127,18 @@ class CoreClient(ABC):
         raise CoreGoneError(f"{request.model}: the core ended without the prompt's blocks")
 
     async def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
-        """Cached blocks of the chain, see `ExportBlocks`. Raises `KVTransferError` and `CoreGoneError`."""
-        raise KVTransferError("blocks cannot be had through this client", "incompatible")
+        """Return cached blocks of the chain, see `ExportBlocks`. Raises `KVTransferError` and `CoreGoneError`."""
+        raise KVTransferError("this client cannot export blocks", "incompatible")
 
     async def import_blocks(self, chain: BlockChain, frame: BlockFrame | None = None) -> int:
-        """Cache blocks, see `ImportBlocks`; how many of the chain's blocks are cached then, from its first one on.
-        Raises `KVTransferError`, and nothing is cached, and `CoreGoneError`."""
-        raise KVTransferError("blocks cannot be taken through this client", "incompatible")
+        """Cache blocks, see `ImportBlocks`; return how many of the chain's blocks, from the first on, are cached then.
+        Raises `KVTransferError` (nothing is cached) and `CoreGoneError`."""
+        raise KVTransferError("this client cannot import blocks", "incompatible")
 
     @abstractmethod
     def unread(self, request_id: str) -> list[SequenceOutput]:
-        """Outputs of an open request that have arrived and that its iterator has not yielded yet; they stay there."""
+        """Return the received outputs of an open request that its iterator has not yielded yet, without consuming
+        them."""
 
     @abstractmethod
     def abort_choice(self, request_id: str, index: int) -> None:
@@ -145,7 +146,7 @@ class CoreClient(ABC):
 
     @abstractmethod
     async def stats(self) -> CoreStats:
-        """A snapshot taken between two steps."""
+        """Return statistics taken between two steps."""
 
     @abstractmethod
     async def set_knobs(
@@ -158,14 +159,14 @@ class CoreClient(ABC):
 
     @abstractmethod
     async def load_adapter(self, model: str, name: str, path: str) -> list[AdapterInfo]:
-        """Serve the PEFT folder `path`, on the core's machine, as adapter `name` of `model`; the model's adapters then.
+        """Serve the PEFT folder `path`, on the core's machine, as adapter `name`; return the model's adapters then.
 
         Raises `InvalidRequestError` with the reason and the parameter (`model`, `name` or `path`) if refused.
         """
 
     @abstractmethod
     async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
-        """Take no more requests with that adapter, and forget it when the last has ended; the model's adapters now.
+        """Refuse new requests with the adapter, and unload it when the last has ended; return the model's adapters.
 
         Raises `InvalidRequestError` if there is no such adapter.
         """

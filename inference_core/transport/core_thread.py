@@ -54,12 +54,12 @@ log = logging.getLogger(__name__)
 
 WATCHDOG_SECONDS = 60.0
 THE_CORE = "the core"
-# What the operator can mend explains itself; anything else is a bug and wants its traceback.
+# Errors that the operator can fix are logged without a traceback; all others are bugs.
 _MENDABLE = (DevicesMissingError, MemoryPlanError, MeshError, ModelFileError)
 
 
 class SteppingCore(Protocol):
-    """What the loop needs of a core; `inference_core.core.Core` is the one that serves."""
+    """The interface of a core to its thread; implemented by `inference_core.core.Core`."""
 
     @property
     def model_infos(self) -> list[ModelInfo]: ...
@@ -100,13 +100,13 @@ CoreFactory = Callable[[], SteppingCore]
 
 
 class CoreLoop:
-    """Runs a core on a thread of its own: all waiting commands, then one step, then one delivery.
+    """Runs a core on its own thread: each turn applies all waiting commands, makes one step, and delivers once.
 
     `core_factory` is called on that thread. `deliver` gets the events of each turn in one list, `Hello` first;
-    `gone` is called last, once, with what killed the core or None after `stop`. Both are called on the
+    `gone` is called last, once, with the error that killed the core, or None after `stop`. Both are called on the
     core's thread and must not block. An idle loop sleeps in the queue. A turn that takes longer than
     `watchdog_seconds` is reported while it lasts: in the log, with the stack of the thread, and by a `CoreHealth`
-    that is delivered on a thread of its own. `title` is what logs call the core, where a process has several.
+    that is delivered on another thread. `title` names the core in logs.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class CoreLoop:
             self._serve()
         except BaseException as error:
             log.error("%s died: %s", self._title, error, exc_info=None if isinstance(error, _MENDABLE) else error)
-            # The frames of the traceback would keep the core, its weights and its arena in memory.
+            # The traceback's frames would keep the core, its weights and its arena in memory.
             traceback.clear_frames(error.__traceback__)
             cause = error
         self._gone(cause)
@@ -164,7 +164,7 @@ class CoreLoop:
             core.close()
 
     def _tell_health(self, stuck: str | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the event loop was closed first
             self._deliver([CoreHealth(stuck=stuck)])
 
     def _take_turns(self, core: SteppingCore) -> None:
@@ -181,7 +181,7 @@ class CoreLoop:
                 self._deliver(events)
 
     def _waiting_commands(self, patience: float | None) -> list[Command]:
-        """All that wait; if there are none, the first that comes within `patience` seconds (None: ever)."""
+        """Return all waiting commands, or the first that comes within `patience` seconds (None: no limit)."""
         commands: list[Command] = []
         with contextlib.suppress(queue.Empty):
             command = self._commands.get(block=patience is None or patience > 0, timeout=patience)
@@ -193,7 +193,7 @@ class CoreLoop:
 
 
 def _stepped(core: SteppingCore) -> list[SequenceOutput]:
-    """The outputs of one step; what fails one choice ends its request."""
+    """Run one step and return its outputs; a failed choice ends its request."""
     outputs = core.step()
     for output in outputs:
         if output.finish_reason == "error":
@@ -203,7 +203,7 @@ def _stepped(core: SteppingCore) -> list[SequenceOutput]:
 
 
 def _applied(core: SteppingCore, command: Command) -> list[Event]:
-    """Carry out one command between two steps; its answers."""
+    """Apply one command between two steps and return its answers."""
     if isinstance(command, AddRequest):
         try:
             core.add(command)
@@ -213,7 +213,7 @@ def _applied(core: SteppingCore, command: Command) -> list[Event]:
             return [refusal(command.request_id, error)]
     elif isinstance(command, AbortRequest):
         ended = core.abort(command.request_id, command.index)
-        # Whoever aborts a whole request has left: its last outputs are for nobody.
+        # The client of a request aborted as a whole does not read its last outputs.
         return [] if command.index is None else [*ended]
     elif isinstance(command, QueryStats):
         return [core.stats(command.query_id)]
@@ -293,7 +293,7 @@ class ThreadCoreClient(EventClient):
 
         def gone(cause: BaseException | None) -> None:
             reason = f"{self._title} stopped" if cause is None else why_dead(cause, self._title)
-            with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
+            with contextlib.suppress(RuntimeError):  # the event loop was closed first
                 loop.call_soon_threadsafe(partial(self._on_disconnect, reason, cause, died=cause is not None))
 
         self._core_loop = CoreLoop(self._core_factory, deliver, gone, self._watchdog_seconds, self._title)

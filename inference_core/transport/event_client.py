@@ -1,4 +1,4 @@
-"""The asyncio side that all transports share: commands out, events in, one stream per request."""
+"""The asyncio client that all transports share: commands out, events in, one stream per request."""
 
 import asyncio
 import itertools
@@ -44,9 +44,9 @@ class EventClient(CoreClient):
     """A `CoreClient` over any channel that carries `Command`s one way and lists of `Event`s the other.
 
     A transport implements `_connect`, `_disconnect` and `_send`, calls `_receive` with the events of a step and
-    `_on_disconnect` once when the channel is gone. All of it happens on the event loop that awaited `start`.
+    `_on_disconnect` once when the channel closes. All of it happens on the event loop that awaited `start`.
     On the channel a request carries its own id and a serial number, so an id may be used again at once after
-    an early close: outputs still under way for the closed request find nobody.
+    an early close: outputs in flight for the closed request are dropped.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class EventClient(CoreClient):
         async with self._starting:
             if self._closed_reason is None:
                 return
-            await self._disconnect()  # nothing of a dead channel may be heard on the next one
+            await self._disconnect()  # events of a dead channel must not arrive on the next one
             self._closed_reason, self._cause, self._stuck = None, None, None
             self._died = False
             self._connected = asyncio.get_running_loop().create_future()
@@ -174,7 +174,7 @@ class EventClient(CoreClient):
         answer = await self._ask(ExportBlocks(self._query_id(), chain, first, most_bytes))
         assert isinstance(answer, BlocksExported)
         if answer.frame is None:
-            raise KVTransferError(answer.error or "no blocks were told", answer.reason)
+            raise KVTransferError(answer.error or "no blocks were returned", answer.reason)
         return answer.frame
 
     async def import_blocks(self, chain: BlockChain, frame: BlockFrame | None = None) -> int:
@@ -198,7 +198,7 @@ class EventClient(CoreClient):
             self._answers.pop(command.query_id, None)
 
     def _receive(self, events: Sequence[Event]) -> None:
-        """Hand every event of one delivery to whoever waits for it."""
+        """Deliver every event to the stream or query that waits for it."""
         for event in events:
             if isinstance(event, SequenceOutput):
                 if mailbox := self._streams.get(event.request_id):
@@ -215,9 +215,9 @@ class EventClient(CoreClient):
                 answer.set_result(event)
 
     def _on_disconnect(self, reason: str, cause: BaseException | None = None, *, died: bool = False) -> None:
-        """The channel is gone for `reason`: everyone who waits learns of it. Only the first call counts.
+        """Fail all streams and queries because the channel closed for `reason`. Only the first call counts.
 
-        `died`: nothing told the core to end.
+        `died`: the core ended without having been stopped.
         """
         if self._closed_reason is not None:
             return
@@ -227,10 +227,10 @@ class EventClient(CoreClient):
         for answer in [*self._answers.values(), self._connected]:
             if answer is not None and not answer.done():
                 answer.set_exception(self._closed_error())
-                answer.exception()  # whoever asked may have left; that is no reason to warn
+                answer.exception()  # no warning if the caller has stopped waiting
 
     def require_core(self) -> None:
-        """Raises `CoreGoneError` if the core is not there."""
+        """Raises `CoreGoneError` if the channel is closed."""
         if self._closed_reason is not None:
             raise self._closed_error()
 

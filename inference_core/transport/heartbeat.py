@@ -1,6 +1,6 @@
-"""Notices when the other end of a connection has fallen silent, also where something in between still acknowledges.
+"""Detects a silent peer, even behind a proxy that still acknowledges.
 
-A kernel's keepalive asks only the next kernel, and that may be a proxy's: both ends therefore say so themselves.
+TCP keepalive reaches only the next kernel, which may be a proxy's, so both ends send their own beats.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from typing import cast
 from inference_core.transport.framing import FrameWriter
 
 SILENT_SECONDS = 10.0
-"""After at most so long without a sign of the other end its connection is lost, in whatever state it was."""
+"""Seconds without a sign of the peer after which the connection is lost."""
 _BEATS = 5
 _BEAT = FrameWriter().frame([])
 
@@ -17,7 +17,7 @@ _BEAT = FrameWriter().frame([])
 class Heartbeat(asyncio.Protocol):
     """Passes a connection on to `protocol`, which reads frames of lists; an empty list is a beat.
 
-    Silence is counted in this end's own beats: an event loop that stood still has heard nothing and missed nothing.
+    Silence is counted in this end's own beats, so that a blocked event loop does not count as the peer's silence.
     """
 
     def __init__(self, protocol: asyncio.Protocol, silent_seconds: float = SILENT_SECONDS) -> None:

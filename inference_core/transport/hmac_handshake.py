@@ -1,7 +1,7 @@
-"""Two ends of a connection show each other that they know one secret, which itself never travels.
+"""Both ends of a connection prove that they know a secret, which is never sent.
 
-The server sends a random number; the client answers with one of its own and a code over both (HMAC-SHA256, RFC 2104),
-and the server with another code over both. What follows is not encrypted.
+The server sends a random number; the client answers with its own random number and a code over both (HMAC-SHA256,
+RFC 2104), and the server with another code over both. The connection is not encrypted.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import cast
 log = logging.getLogger(__name__)
 
 SECONDS = 10.0
-"""How long either end waits for the other."""
+"""How long each end waits for the other."""
 _SIZE = 32
 _CLIENT, _SERVER = b"aio core 1 client", b"aio core 1 server"
 
@@ -24,7 +24,7 @@ def _code(secret: bytes, who: bytes, server_number: bytes, client_number: bytes)
 
 
 class _Handshake(asyncio.Protocol):
-    """Collects what the other end has to say first, then lets `protocol` go on with the connection."""
+    """Exchanges the handshake, then passes the connection on to a protocol."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -41,7 +41,7 @@ class _Handshake(asyncio.Protocol):
         self._end()
 
     def _taken(self, size: int) -> bytes | None:
-        """The first `size` bytes that came, once there are so many."""
+        """Take the first `size` received bytes; None if there are fewer."""
         if len(self._received) < size:
             return None
         taken = bytes(self._received[:size])
@@ -67,7 +67,7 @@ class _Handshake(asyncio.Protocol):
 
 
 class ServerHandshake(_Handshake):
-    """The listening end: whoever does not know the secret is disconnected; `connection` makes who speaks to others."""
+    """The listening end: disconnects clients that do not know the secret; `connection` makes a protocol for others."""
 
     def __init__(self, secret: bytes, connection: Callable[[], asyncio.Protocol]) -> None:
         super().__init__(secret)
@@ -93,7 +93,7 @@ class ServerHandshake(_Handshake):
 
 
 class ClientHandshake(_Handshake):
-    """The connecting end; `done` tells whether the server knows the secret, and `protocol` then goes on."""
+    """The connecting end; `done`: whether the server knows the secret; then `protocol` takes the connection."""
 
     def __init__(self, secret: bytes, protocol: asyncio.Protocol) -> None:
         super().__init__(secret)

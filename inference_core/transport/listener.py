@@ -1,4 +1,4 @@
-"""Where a core server is reached: a Unix socket of its machine, or an address that other machines connect to."""
+"""The listening end of a core server: a Unix socket, or a TCP address that other machines connect to (`tcp`)."""
 
 import asyncio
 import contextlib
@@ -16,29 +16,29 @@ Protocols = Callable[[], asyncio.Protocol]
 
 
 class Listener(ABC):
-    """`bind`, then `open` it to connections, `close` it once no more are wanted; its text says where it is."""
+    """`bind` reserves the address, `open` accepts connections, `close` stops accepting; `str` gives the address."""
 
     def __init__(self) -> None:
         self._listener: asyncio.Server | None = None
 
     @abstractmethod
     def bind(self) -> None:
-        """Take the address, to which nobody can connect yet. Raises `CoreError` if it cannot be had."""
+        """Reserve the address without accepting connections. Raises `CoreError` if it is not available."""
 
     @abstractmethod
     async def open(self, connection: Protocols) -> None:
-        """Accept connections; each is spoken to by a protocol of its own that `connection` makes."""
+        """Accept connections; `connection` makes a protocol for each."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """Leave nothing behind where the listener was."""
+        """Remove what the listener left at its address."""
 
     def received(self, command: AddRequest | AbortRequest) -> AddRequest | AbortRequest:
-        """A command as the core is to get it."""
+        """Return a received command in the core's terms."""
         return command
 
     def close(self) -> None:
-        """Accept nobody any more; open connections stay. Idempotent."""
+        """Stop accepting; open connections stay. Idempotent."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -48,7 +48,7 @@ class Listener(ABC):
 class UnixListener(Listener):
     """A socket at `path`, readable by its owner alone.
 
-    What a dead server left behind is removed; a living server's socket and other files are not touched.
+    The socket of a dead server is replaced; the socket of a live server and other files are not touched.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -87,7 +87,7 @@ def _bound_socket(path: str) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(path)
-        # Nobody can connect before it listens, so there is no moment at which others could.
+        # No client can connect before `listen`, so other users never can.
         os.chmod(path, 0o600)
     except OSError as error:
         bound.close()
@@ -103,5 +103,5 @@ def _is_listening(path: str) -> bool:
         except ConnectionRefusedError:
             return False
         except OSError:
-            return True  # a full backlog or no permission: somebody is there
+            return True  # a full backlog or no permission: a server is there
         return True

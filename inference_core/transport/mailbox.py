@@ -19,11 +19,11 @@ class Mailbox(Generic[T]):
 
     @property
     def items(self) -> list[T]:
-        """What no one has taken yet, oldest first."""
+        """The items not taken yet, oldest first."""
         return list(self._items)
 
     def put(self, item: T) -> None:
-        """Leave an item; the reader, if it waits, runs in the loop's next turn."""
+        """Add an item; a waiting reader runs in the loop's next turn."""
         self._items.append(item)
         waiter = self._waiter
         if waiter is not None:
@@ -32,7 +32,7 @@ class Mailbox(Generic[T]):
                 waiter.set_result(None)
 
     async def get(self) -> T:
-        """The oldest item, once there is one. A reader that is cancelled loses none."""
+        """Wait for the oldest item and take it. A cancelled reader loses none."""
         while not self._items:
             self._waiter = self._loop.create_future()
             await self._waiter

@@ -33,9 +33,9 @@ def serve_core(
 ) -> None:
     """Serve a core at `socket_path` until SIGTERM or SIGINT; what `aio serve --role core` runs.
 
-    On the signal no connection and no request is accepted any more; what runs may finish within
-    `grace_seconds` and is aborted after it. Raises `CoreGoneError` if the core dies or does not load, and
-    `CoreError` if the socket cannot be had.
+    After the signal no connection and no request is accepted; running requests may finish within `grace_seconds` and
+    are aborted then. Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the socket is not
+    available.
     """
     server = CoreServer(core_factory, UnixListener(socket_path), watchdog_seconds=watchdog_seconds, title=title)
     asyncio.run(_serve_until_signal(server, grace_seconds))
@@ -58,8 +58,8 @@ class CoreServer:
 
     Ids of requests and queries are prefixed by the connection's number on the way in and stripped on
     the way out, so clients can neither collide nor abort each other's work. A connection that drops
-    takes its requests with it. Nothing waits for a slow reader: whoever leaves more than `max_unread_bytes`
-    in its buffer is disconnected.
+    takes its requests with it. Nothing waits for a slow reader: a client with more than `max_unread_bytes` unread is
+    disconnected.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CoreServer:
         self._idle = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen at once and load the core meanwhile; clients get their `Hello` when it is there."""
+        """Listen at once while the core loads; clients get their `Hello` when it is ready."""
         loop = asyncio.get_running_loop()
         self._listener.bind()
         self._gone: asyncio.Future[BaseException | None] = loop.create_future()
@@ -151,7 +151,7 @@ class CoreServer:
         self._note_idle()
 
     def _pass_on(self, connection: CoreConnection, command: Command) -> None:
-        """Give a client's command to the core under the connection's prefix."""
+        """Submit a client's command to the core under the connection's prefix."""
         if isinstance(command, AddRequest) and self._draining:
             connection.send([refusal(command.request_id, QueueFullError("the core is shutting down; ask another"))])
         elif isinstance(command, AddRequest | AbortRequest):
@@ -163,7 +163,7 @@ class CoreServer:
             self._core_loop.submit(msgspec.structs.replace(command, query_id=wire_id))
 
     def _deliver(self, events: list[Event]) -> None:
-        """Sort the events of one turn by connection; each gets its share in one frame."""
+        """Send each connection its events of one turn in one frame."""
         shares: dict[int, list[Event]] = defaultdict(list)
         for event in events:
             if isinstance(event, SequenceOutput):
@@ -203,7 +203,7 @@ class CoreServer:
 
 def _on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None]) -> Callable[[T], None]:
     def call(value: T) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the event loop was closed first
             loop.call_soon_threadsafe(callback, value)
 
     return call

@@ -65,7 +65,7 @@ class CoreConnection(asyncio.Protocol):
             self.unfinished.pop(command.request_id, None)
 
     def send(self, events: Sequence[Event]) -> None:
-        """Write one frame; a client that leaves too much unread is cut off."""
+        """Write one frame; disconnect a client with too many unread bytes."""
         wanted = [event for event in events if self._is_wanted(event)]
         if not wanted or self._transport is None:
             return
@@ -82,7 +82,7 @@ class CoreConnection(asyncio.Protocol):
             transport.abort()
 
     def _is_wanted(self, event: Event) -> bool:
-        """Whether its request is unfinished (it is not after an abort); counts finished choices."""
+        """Count finished choices; return whether the output's request was unfinished (False after an abort)."""
         if not isinstance(event, SequenceOutput):
             return True
         left = self.unfinished.get(event.request_id)
@@ -95,7 +95,7 @@ class CoreConnection(asyncio.Protocol):
         return True
 
     def end(self, reason: str, *, died: bool = False) -> None:
-        """Say goodbye and close after what was written before."""
+        """Send a goodbye and close after all earlier frames."""
         transport = self._transport
         if transport is not None:
             self.send([Goodbye(reason=reason, died=died)])

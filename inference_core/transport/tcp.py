@@ -16,7 +16,7 @@ from inference_core.transport.unix_socket import StreamCoreClient
 
 
 class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a core listens. `secret`: what a client must know; it never travels."""
+    """Where a core listens. `secret`: what a client must know; it is never sent."""
 
     host: str
     port: int
@@ -26,13 +26,13 @@ class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.host}:{self.port}"
 
     def __repr__(self) -> str:
-        return f"CoreAddress({self})"  # in no log the secret
+        return f"CoreAddress({self})"  # keeps the secret out of logs
 
 
 class TcpListener(Listener):
-    """Listens on `host`; port 0 takes a free one, which `address` then tells. Only who knows `secret` comes in.
+    """Listens on `host`; port 0 takes a free port, which `address` then names. Clients must know `secret`.
 
-    A client that is silent for `silent_seconds` is gone, and its requests with it; clients have to wait as long.
+    A client that is silent for `silent_seconds` is disconnected and its requests end; clients must use the same limit.
     """
 
     def __init__(self, host: str, secret: bytes, port: int = 0, *, silent_seconds: float = SILENT_SECONDS) -> None:
@@ -71,19 +71,19 @@ class TcpListener(Listener):
         )
 
     def received(self, command: AddRequest | AbortRequest) -> AddRequest | AbortRequest:
-        """With its times by this machine's clock; they travel as seconds from now."""
+        """Return the command with its times on this machine's clock; they are sent as seconds from now."""
         if isinstance(command, AbortRequest):
             return command
         shifted = _shifted(command, time.monotonic())
-        # Whoever waited elsewhere since before this machine was started has arrived now.
+        # A request older than this machine's clock counts as arrived at 0.
         return shifted if shifted.arrival >= 0 else msgspec.structs.replace(shifted, arrival=0.0)
 
     def _forget(self) -> None:
-        """Nothing is left of a port."""
+        """A port leaves nothing behind."""
 
 
 class TcpCoreClient(StreamCoreClient):
-    """Of the core at `address`; its silence of `silent_seconds` ends the connection."""
+    """The client of the core at `address`; `silent_seconds` without a sign of it end the connection."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class TcpCoreClient(StreamCoreClient):
         except (OSError, TimeoutError) as error:
             raise CoreGoneError(f"no core answers at {address}: {error or 'no connection in time'}") from error
         if not await handshake.done:
-            raise CoreGoneError(f"who answers at {address} is not the core that was asked for, or takes nobody now")
+            raise CoreGoneError(f"the server at {address} is not the expected core, or accepts no clients now")
         return transport
 
     def _send(self, command: Command) -> None:
@@ -115,7 +115,7 @@ class TcpCoreClient(StreamCoreClient):
 
 
 def _shifted(request: AddRequest, seconds: float) -> AddRequest:
-    """With its moments `seconds` later; an arrival that is not told stays so."""
+    """Return the request with its times `seconds` later; an unset arrival stays unset."""
     arrival = request.arrival and request.arrival + seconds
     deadline = None if request.deadline is None else request.deadline + seconds
     return msgspec.structs.replace(request, arrival=arrival, deadline=deadline)

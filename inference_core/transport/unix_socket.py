@@ -1,4 +1,4 @@
-"""The client of a core in another process of this machine, over a Unix socket; frames as every byte stream has them."""
+"""The client of a core in another process: over any byte stream, and over a Unix socket."""
 
 import asyncio
 from abc import abstractmethod
@@ -60,7 +60,7 @@ class StreamCoreClient(EventClient):
 
 
 class SocketCoreClient(StreamCoreClient):
-    """Of the `serve_core` that listens at `path`."""
+    """The client of the `serve_core` that listens at `path`."""
 
     def __init__(self, path: str | Path, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         super().__init__(max_frame_bytes=max_frame_bytes)

@@ -1,4 +1,4 @@
-"""Notices when a thread does not come back from a piece of work, says where it is stuck, and when it goes on."""
+"""Detects a thread stuck in a piece of work, reports where, and reports when it continues."""
 
 import logging
 import sys
@@ -14,8 +14,8 @@ class Watchdog:
     """Watches one thread, which calls `begin` and `end` around each piece of work.
 
     `report` gets a sentence once a piece has lasted for more than `limit_seconds`, and None when it has ended after
-    all; the first is called on the watchdog's own thread, the second on the watched one. `check` is what that thread
-    does from time to time after `start`; `clock` gives seconds; `title` is what the log calls whose thread it is.
+    all; the first is called on the watchdog's own thread, the second on the watched one. The watchdog's thread calls
+    `check` periodically after `start`; `clock` gives seconds; `title` names the watched thread in logs.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more; returns when the watchdog's thread has ended."""
+        """Stop watching; returns when the watchdog's thread has ended."""
         self._over.set()
         self._thread.join()
 
     def begin(self) -> None:
-        """The watched thread begins a piece of work."""
+        """Note that the watched thread begins a piece of work."""
         self._began = self._clock()
 
     def end(self) -> None:
-        """It has come back."""
+        """Note that the piece of work has ended."""
         with self._lock:
             self._began = None
             if self._reported:
@@ -60,7 +60,7 @@ class Watchdog:
                 self._report(None)
 
     def check(self) -> None:
-        """Report the piece of work under way, once, if it has lasted too long."""
+        """Report the current piece of work, once, if it has lasted too long."""
         with self._lock:
             if self._began is None or self._reported:
                 return

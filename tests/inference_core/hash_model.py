@@ -327,7 +327,7 @@ class HashModelRunner(ModelRunner):
         return TokenLogprob(token, -int.from_bytes(digest, "little") / 4096, [])
 
     def _address(self, table: list[int], position: int) -> int:
-        """Byte offset of a token's records in the arena (see `kv_layout`)."""
+        """Byte offset of a token's records in the arena (see `kv_cache.layout`)."""
         offset = position % self.layout.block_size * self.layout.bytes_per_token
         return self._block_address(table[position // self.layout.block_size]) + offset
 

@@ -32,7 +32,7 @@ def serve(
     sharing: int = 1,
     backlog: int = BUSY,
 ) -> None:
-    """Steps as large as the knobs allow beside about `decodes`, each after `others` seconds of somebody else's."""
+    """Steps as large as the knobs allow with about `decodes`, each after `others` seconds of another model."""
     now, random, usual = 0.0, Random(0), decodes
     for _ in range(steps):
         decodes = usual + random.randint(-spread, spread)
@@ -87,7 +87,7 @@ def test_within_the_objective_a_step_is_as_long_as_lets_first_tokens_come_soones
     assert chosen <= 1.07 * soonest
 
 
-def test_beside_a_prompt_all_decodes_go_on() -> None:
+def test_all_decodes_continue_during_a_prompt() -> None:
     tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=20))
     serve(tuner, 600, decodes=30)
     budget, penalty = tuner.knobs.max_num_batched_tokens, tuner.knobs.max_join_penalty
@@ -126,7 +126,7 @@ def test_seats_are_limited_so_that_prompts_are_computed_as_fast_as_seats_get_fre
         tuner.after_answer(0.1, prompt_tokens=100, answer_tokens=100)
     serve(tuner, 600, decodes=20, spread=15)
     seats = tuner.knobs.max_num_seqs
-    # One prompt token a step and seat, beside its decode.
+    # One prompt token per step and sequence, besides its decode.
     assert BASE + seats * (PER_SEQUENCE + PER_TOKEN) == pytest.approx(0.05 * tuner.tuning().margin, rel=0.05)
 
 
@@ -140,7 +140,7 @@ def test_a_past_of_long_prompts_and_short_answers_leaves_seats_for_long_answers(
     assert decodes * PER_SEQUENCE == pytest.approx((0.05 * tuner.tuning().margin - BASE) / 4, rel=0.1)
 
 
-def test_where_a_step_takes_long_at_all_whoever_waits_may_join_those_who_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_every_step_is_slow_waiting_sequences_may_still_join(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a prompt would wait until the long answers that run have ended, though a step has time for both."""
     monkeypatch.setattr(sys.modules[__name__], "BASE", 0.03)
     tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=50, max_num_seqs=256))

@@ -1,7 +1,7 @@
 """What a request is answered never depends on what else happens: the whole engine on the real model, bit for bit.
 
 Each request is answered alone once, unhurried, and then again among others: under random token budgets, chunks and
-seats, in an arena too small for all, so that some are preempted and computed anew, and with prefixes from the cache.
+sequences, in an arena too small for all, so that some are preempted and recomputed, and with cached prefixes.
 """
 
 from collections import defaultdict
@@ -92,7 +92,7 @@ class Engine:
         self._number = 0
 
     def answers(self, plan: list[Arrival]) -> list[Answer]:
-        """Everything that each arrival is told, all of them in flight together."""
+        """Return the outputs of each arrival, with all of them in flight together."""
         said: dict[str, Answer] = defaultdict(list)
         names = []
         for arrival in plan:
@@ -154,7 +154,7 @@ def pair(request: pytest.FixtureRequest, weight_cache: Path) -> Pair:
     caching=st.booleans(),
     host=st.sampled_from([0, 3, 64]),
 )
-def test_every_request_is_told_what_it_is_told_alone(
+def test_every_request_gets_the_answer_that_it_gets_alone(
     pair: Pair, plan: list[Arrival], budget: int, chunk: int, seats: int, caching: bool, host: int
 ) -> None:
     knobs = {
@@ -170,7 +170,7 @@ def test_every_request_is_told_what_it_is_told_alone(
     assert together == [pair.alone(arrival) for arrival in plan]
 
 
-def test_preempted_requests_and_those_that_find_their_prefix_are_told_the_same(pair: Pair) -> None:
+def test_preempted_requests_and_those_with_cached_prefixes_get_the_same_answers(pair: Pair) -> None:
     """The case that the random ones may miss: ten long requests, the last ones the most urgent, then all again."""
     pair.cramped.core.set_knobs(
         {

@@ -144,7 +144,7 @@ def test_scored_prompts_have_the_log_probabilities_of_transformers(
 
 
 @pytest.mark.skipif(not cpu.AVAILABLE, reason="batch invariance is a property of the native kernels")
-def test_what_an_answer_was_said_with_is_what_it_is_scored_with(prompts: list[list[int]], cache: Path) -> None:
+def test_an_answers_scores_equal_the_log_probabilities_of_its_draws(prompts: list[list[int]], cache: Path) -> None:
     core = core_for("int4-int8", cache)
     prompt = prompts[-1]
     tokens, logprobs = run(core, [request(0, prompt, greedy(logprobs=2))])["0"]

@@ -32,7 +32,7 @@ def test_a_change_can_be_for_one_model() -> None:
     assert (knobs.of("a").prefix_caching, knobs.of("b").prefix_caching) == (True, False)
 
 
-def test_null_puts_a_knob_back_to_what_its_model_started_with() -> None:
+def test_null_resets_a_knob_to_the_start_value_of_its_model() -> None:
     knobs = LiveKnobs(START)
     knobs.change({"prefill_chunk": 16})
     knobs.change({"prefill_chunk": None})
@@ -53,7 +53,7 @@ def test_null_puts_a_knob_back_to_what_its_model_started_with() -> None:
         ("speed", 3, "speed is no knob; there are max_num_batched_tokens, max_num_seqs"),
     ],
 )
-def test_a_refused_knob_says_what_was_given_and_what_is_allowed_and_nothing_changes(
+def test_a_refused_knob_names_the_given_and_the_allowed_value_and_changes_nothing(
     name: str, value: object, said: str
 ) -> None:
     knobs = LiveKnobs(START)
@@ -120,7 +120,7 @@ def test_models_start_with_the_cores_knobs_and_their_own_over_them() -> None:
 # -- across restarts -------------------------------------------------------------------------------
 
 
-def test_only_what_was_kept_outlasts_a_restart(tmp_path: Path) -> None:
+def test_only_kept_changes_outlast_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "knobs.json"
     first = LiveKnobs(START, KnobsFile(path))
     first.change({"max_num_seqs": 3})

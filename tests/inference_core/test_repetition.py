@@ -1,4 +1,4 @@
-"""Answers that go round in circles are told from those that do not, and ended where the operator wants it."""
+"""Looping answers are detected, and ended if the operator sets `repetition_guard`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
-from inference_core.sampling.repetition import goes_round
+from inference_core.sampling.repetition import is_looping
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
 from tests.inference_core.hash_model import HashModelRunner, hash_core
 
@@ -19,7 +19,7 @@ LONG = SamplingParams(temperature=0, max_tokens=200)
 
 @given(phrase=st.lists(st.integers(0, 3), min_size=1, max_size=10), before=st.lists(st.integers(0, 3), max_size=20))
 def test_four_times_the_same_phrase_is_a_circle_whatever_stood_before(phrase: list[int], before: list[int]) -> None:
-    assert goes_round(before + phrase * 4, 4 * len(phrase))
+    assert is_looping(before + phrase * 4, 4 * len(phrase))
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_four_times_the_same_phrase_is_a_circle_whatever_stood_before(phrase: li
     ],
 )
 def test_what_repeats_little_or_no_longer_is_no_circle(tokens: list[int]) -> None:
-    assert not goes_round(tokens, len(tokens))
+    assert not is_looping(tokens, len(tokens))
 
 
 @given(words=st.lists(st.integers(50, 90), min_size=8, max_size=8))
 def test_a_phrase_that_comes_back_with_another_word_each_time_is_a_circle(words: list[int]) -> None:
     tokens = [token for word in words for token in (*range(12), word, *range(12, 24))]
-    assert goes_round(tokens + list(range(9)), 200)
+    assert is_looping(tokens + list(range(9)), 200)
 
 
 class CirclingRunner(HashModelRunner):
@@ -69,7 +69,7 @@ def answer(core: Core, sampling: SamplingParams = LONG, n: int = 1) -> list[Sequ
     return [last[index] for index in sorted(last)]
 
 
-def test_an_answer_that_goes_round_ends_soon_after_the_guards_length() -> None:
+def test_a_looping_answer_ends_soon_after_the_guards_length() -> None:
     core = circling_core()
     ended = answer(core, n=3)
     assert [output.finish_reason for output in ended] == ["length"] * 3

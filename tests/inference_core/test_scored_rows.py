@@ -1,4 +1,4 @@
-"""Rows that score prompts beside rows that are drawn from, and what they say."""
+"""Rows that score prompts in steps with rows that are drawn from, and their scores."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def share(tokens: int, *, draws: bool, scores: int = 0) -> ScheduledSequence:
     return ScheduledSequence("s", [7] * tokens, 0, [], DRAW if draws else None, score=score)
 
 
-def test_rows_that_score_and_rows_that_draw_are_told_apart() -> None:
+def test_rows_that_score_and_rows_that_draw_are_distinguished() -> None:
     sequences = [share(3, draws=False, scores=3), share(1, draws=True), share(4, draws=True, scores=3)]
     rows = ScoredRows.of(sequences)
     assert rows.wanted == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -44,7 +44,7 @@ def test_scores_are_the_log_softmax_of_each_row_with_the_best_first() -> None:
         assert [token for token, _ in score.top] == expected[row].topk(4).indices.tolist()
 
 
-def test_the_likeliest_token_scores_exactly_what_its_alternative_says() -> None:
+def test_the_likeliest_token_scores_exactly_as_its_alternative() -> None:
     """Evaluation harnesses compare the two to tell whether a text is the greedy one."""
     logits = torch.randn(20, 500, generator=torch.Generator().manual_seed(2))
     scores = score_rows(logits, ScoreSpec(logits.argmax(-1).tolist(), 1))

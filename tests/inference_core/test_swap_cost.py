@@ -15,7 +15,7 @@ def swap_cost(out: float, back: float, cost: StepCost | None = COST) -> SwapCost
     return known
 
 
-def test_a_block_costs_its_tokens_and_what_they_attend_to() -> None:
+def test_a_block_costs_its_tokens_and_their_attention() -> None:
     # Tokens 32 to 47 attend to 33 to 48 tokens, 40.5 on average.
     assert swap_cost(0, 0).computing(2, 1) == pytest.approx(16 * (1e-4 + 40.5e-7))
     assert swap_cost(0, 0).computing(0, 3) == pytest.approx(48 * (1e-4 + 24.5e-7))

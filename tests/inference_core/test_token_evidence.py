@@ -23,22 +23,22 @@ def law(raw: np.ndarray) -> np.ndarray:
 def test_evidence_equals_float64_over_the_whole_vocabulary(scale: float) -> None:
     raw = (np.random.default_rng(1).normal(size=5000) * scale).astype(np.float32)
     logprobs = law(raw)
-    told = RowEvidence(raw).of(17)
+    evidence = RowEvidence(raw).of(17)
     second, first = np.sort(logprobs)[-2:]
-    assert told.logprob == pytest.approx(logprobs[17], abs=1e-9)
-    assert told.entropy == pytest.approx(-(np.exp(logprobs) * logprobs).sum(), abs=1e-9)
-    assert told.margin == pytest.approx(first - second, abs=1e-9)
+    assert evidence.logprob == pytest.approx(logprobs[17], abs=1e-9)
+    assert evidence.entropy == pytest.approx(-(np.exp(logprobs) * logprobs).sum(), abs=1e-9)
+    assert evidence.margin == pytest.approx(first - second, abs=1e-9)
 
 
 def test_tokens_without_probability_and_ties_are_no_trouble() -> None:
     raw = np.full(100, -np.inf, np.float32)
     raw[3] = raw[5] = 2.0
-    told = RowEvidence(raw).of(5)
-    assert (told.margin, told.logprob) == (0.0, pytest.approx(-np.log(2)))
-    assert told.entropy == pytest.approx(np.log(2))
+    evidence = RowEvidence(raw).of(5)
+    assert (evidence.margin, evidence.logprob) == (0.0, pytest.approx(-np.log(2)))
+    assert evidence.entropy == pytest.approx(np.log(2))
 
 
-def test_rows_with_drafts_are_matched_to_who_draws_from_them_and_masks_change_nothing() -> None:
+def test_rows_with_drafts_are_matched_to_their_sequences_and_masks_change_nothing() -> None:
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
     raw = logits.numpy().copy()
     sequences = [

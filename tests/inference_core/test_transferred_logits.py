@@ -54,7 +54,7 @@ def answer(core: Core, prompt: list[int]) -> tuple[list[int], list[TokenLogprob]
     ("compute", "kv_dtype"),
     [("int4-int8", "bfloat16"), ("int4-int8", "int8"), ("bfloat16", "bfloat16"), ("float32", "float32")],
 )
-def test_logits_on_handed_blocks_are_those_on_blocks_computed_in_place(
+def test_logits_on_transferred_blocks_equal_those_on_blocks_computed_in_place(
     compute: Compute, kv_dtype: KVDtype, prompt: list[int], weight_cache: Path
 ) -> None:
     chain = BlockChain(model="m", token_ids=prompt)

@@ -11,7 +11,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
 from inference_core.quantization.text_metrics import prose
-from inference_core.sampling.repetition import goes_round
+from inference_core.sampling.repetition import is_looping
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.tiers.tier_world import chat, collect, local_tier
@@ -158,7 +158,7 @@ async def test_text_that_repeats_as_lists_code_and_songs_do_is_not_taken_for_a_l
     span = int(catalog.core.knobs["repetition_guard"])  # type: ignore[arg-type]
     tokens = load_tokenizer(resolve_model_path(catalog.core.models[0].path)).encode(REPEATING[kind])
     assert len(tokens) > span
-    assert not any(goes_round(tokens[:end], span) for end in range(span, len(tokens) + 1))
+    assert not any(is_looping(tokens[:end], span) for end in range(span, len(tokens) + 1))
 
 
 async def test_three_tiers_share_one_copy_of_the_weights(core: ThreadCoreClient, tiers: list[Tier]) -> None:

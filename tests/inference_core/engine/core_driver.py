@@ -70,7 +70,7 @@ class FaultyRunner(HashModelRunner):
 
 
 class GuessingRunner(FaultyRunner):
-    """A hash model that says what the model it imitates would say, but for some of the histories."""
+    """A hash model that imitates another one except for some histories."""
 
     wrong_of_ten = 3
 
@@ -86,7 +86,7 @@ class GuessingRunner(FaultyRunner):
 
 class Device:
     """Carries out launched steps of all its models in the order of launches: when they are landed, or at once if
-    `prompt`. Everything between launch and landing is a chance to spoil what a step reads."""
+    `prompt`. Everything between launch and collection may overwrite what a step reads."""
 
     def __init__(self) -> None:
         self.prompt = False
@@ -172,7 +172,7 @@ def greedy(max_tokens: int, **fields: object) -> SamplingParams:
 
 
 class CoreDriver:
-    """A core over `models` (name to width of a token's KV) on a virtual clock, and the record of what it did."""
+    """A core over `models` (name to width of a token's KV) on a virtual clock, with a record of its outputs."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ class CoreDriver:
                 self._verify(self.requests[output.request_id], output)
 
     def take(self, chain: BlockChain, frame: BlockFrame) -> int:
-        """Import a frame; what of it is cached may be found by requests from now on."""
+        """Import a frame, whose blocks requests may find from now on."""
         held = self.core.import_blocks(chain, frame)
         self.handed.append(((chain.model, chain.salt, b""), chain.token_ids))
         if self._check:

@@ -127,7 +127,7 @@ class CoreMachine(RuleBasedStateMachine):
         adapter=st.sampled_from(["", "", *ADAPTERS]),
     )
     def continue_conversation(self, which: int, turn: list[int], salt: str, adapter: str) -> None:
-        """A known prompt comes again, with what was answered so far, perhaps from another tenant or adapter."""
+        """Add a known prompt again, with its answer so far, perhaps of another tenant or adapter."""
         known = sorted(self.driver.tokens)
         request_id, index = known[which % len(known)]
         request = self.driver.requests[request_id]
@@ -208,7 +208,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(model=st.integers(0, 9), tokens=st.sampled_from([1, 3, 1 << 30]))
     def limit_memory(self, model: int, tokens: int) -> None:
-        """Larger steps fail for want of memory; nobody may notice."""
+        """Let larger steps fail with MemoryError; answers must not change."""
         self.driver.runners[sorted(self.models)[model % len(self.models)]].most_tokens = tokens
 
     @rule(seconds=st.floats(0, 3))

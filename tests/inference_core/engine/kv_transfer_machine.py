@@ -1,4 +1,4 @@
-"""The stateful property of cores that hand computed blocks to each other, beside everything else that they do."""
+"""The stateful property of cores that transfer KV blocks to each other under random load."""
 
 from contextlib import suppress
 from typing import ClassVar

@@ -19,7 +19,7 @@ GRAMMARS = (
 
 
 class Letters:
-    """Letters, digits and some longer pieces; what is left over are control tokens, the last of them the end."""
+    """A vocabulary of letters, digits and some longer pieces; the rest are control tokens, the last one is EOS."""
 
     vocab_size = SIZE
 

@@ -1,4 +1,5 @@
-"""Continuous, dynamic and static batching of the same load (SPEC BS-01 to BS-03), and what joining costs (BS-12)."""
+"""Continuous, dynamic and static batching of the same load (SPEC BS-01 to BS-03), and the latency of joining
+(BS-12)."""
 
 import itertools
 
@@ -30,7 +31,7 @@ def steps_until_done(batching: str, sizes: tuple[int, ...] = (8,)) -> int:
 # -- static --------------------------------------------------------------------------------------
 
 
-def test_a_static_batch_is_whoever_waits_and_nobody_joins_until_all_have_ended() -> None:
+def test_a_static_batch_takes_all_waiting_sequences_and_admits_no_other_until_all_have_ended() -> None:
     """BS-02: three answers of 2, 5 and 9 tokens; a fourth request arrives in mid-batch and waits for the longest."""
     driver = CoreDriver(knobs=Knobs(batching="static", max_num_seqs=8))
     for tokens in (2, 5, 9):
@@ -115,7 +116,7 @@ def test_a_held_batch_says_how_long_nothing_is_to_be_done() -> None:
 
 
 @given(start=st.floats(0, 1e4), waited=st.floats(0, 0.03), delay_ms=st.floats(0.01, 1e3))
-def test_a_wait_of_what_was_said_to_be_left_ends_the_hold_however_clocks_round(
+def test_waiting_for_the_reported_seconds_ends_the_hold_despite_clock_rounding(
     start: float, waited: float, delay_ms: float
 ) -> None:
     knobs = Knobs(batching="dynamic", max_queue_delay_ms=delay_ms, preferred_batch_sizes=[8], max_num_seqs=8)
@@ -137,7 +138,7 @@ def test_one_models_held_batch_does_not_hold_another_model() -> None:
     driver.drain()
 
 
-def test_switching_to_static_counts_those_who_run_as_the_batch_and_back_lets_everybody_join() -> None:
+def test_switching_to_static_makes_the_running_sequences_the_batch_and_back_lets_all_join() -> None:
     driver = CoreDriver()
     driver.add([1], sampling=greedy(9), request_id="first")
     driver.step()
@@ -151,7 +152,7 @@ def test_switching_to_static_counts_those_who_run_as_the_batch_and_back_lets_eve
 
 
 def test_choices_of_a_static_batch_do_not_wait_for_the_first_one() -> None:
-    """To share its prompt they would have to join when it is computed, which nobody may."""
+    """To share its prompt, they would have to join after it is computed, which a static batch forbids."""
     driver = CoreDriver(slabs=20, knobs=Knobs(batching="static"))
     driver.add([1] * 20, n=3, sampling=greedy(3))
     driver.step()
@@ -204,7 +205,7 @@ def test_a_batch_has_the_largest_preferred_size_that_is_there_and_never_more_tha
 
 
 @pytest.mark.parametrize("cap", [1.25, 2.0, 4.0])
-def test_a_prompt_beside_many_decodes_takes_at_most_its_penalty_longer_than_alone(cap: float) -> None:
+def test_a_prompt_with_many_decodes_takes_at_most_its_penalty_longer_than_alone(cap: float) -> None:
     """BS-12: steps cost what they compute; 36 answers decode under a budget of 40 tokens."""
 
     def seconds_to_first_token(busy: int) -> float:
@@ -228,7 +229,7 @@ def test_a_prompt_beside_many_decodes_takes_at_most_its_penalty_longer_than_alon
 
 
 def test_decodes_that_wait_for_a_prompt_take_turns() -> None:
-    """BS-12 and BS-07 together: of 9 decodes 5 go on in each step beside the prompt, nobody is left out twice."""
+    """BS-12 and BS-07 together: of 9 decodes 5 continue in each step with the prompt, and none is left out twice."""
     driver = CoreDriver(slabs=60, knobs=Knobs(max_num_batched_tokens=10, max_join_penalty=2.0, max_num_seqs=20))
     ids = [driver.add([i], sampling=greedy(100)) for i in range(9)]
     driver.step(2)

@@ -189,7 +189,7 @@ def test_a_slab_with_a_referenced_block_is_never_yielded() -> None:
         (lambda pool: setattr(pool._slabs[0], "referenced", 3), "counts 3 of 1 references"),
         (lambda pool: setattr(pool, "_num_free", 0), "counts 0 free blocks"),
         (lambda pool: pool._by_room[3].clear(), "filed wrongly"),
-        (lambda pool: pool._unreferenced_slabs.update({0: pool._slabs[0]}), "quiet is wrong"),
+        (lambda pool: pool._unreferenced_slabs.update({0: pool._slabs[0]}), "filed wrongly"),
     ],
 )
 def test_every_violation_is_named(corrupt, message: str) -> None:

@@ -33,7 +33,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 20), digests=st.integers(0, 30))
     def take(self, name: str, count: int, digests: int) -> None:
-        """`allocate` keeps the promise of `available`, and gives nobody's block away."""
+        """`allocate` provides what `available` says, and never a referenced block."""
         pool, promised = self.pools[name], self.pools[name].available
         blocks = pool.allocate(count)
         assert (blocks is not None) == (count <= promised)
@@ -53,7 +53,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), first=st.integers(0, 39), count=st.integers(1, 4))
     def hit(self, name: str, first: int, count: int) -> None:
-        """A match names blocks whose last content is what was asked for."""
+        """A match returns blocks that hold the requested content."""
         pool = self.pools[name]
         keys = [((first + 2 * i) % 40).to_bytes(16, "little") for i in range(count)]
         blocks = pool.match(keys)

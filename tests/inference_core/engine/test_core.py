@@ -1,4 +1,4 @@
-"""A core as its transports see it: how choices end, what is counted, how long a newcomer waits."""
+"""The core's interface for transports: how choices end, statistics, predicted waits."""
 
 import math
 
@@ -102,7 +102,7 @@ def test_unseeded_runs_replay_under_the_same_core_seed_and_differ_under_another(
 
 
 def test_a_preempted_unseeded_sequence_repeats_nothing_and_changes_nothing() -> None:
-    """KV-09: its seed was drawn once, so an interrupted run says what an undisturbed one says."""
+    """KV-09: its seed was drawn once, so a preempted run gives the same answer."""
 
     def run(interrupt: bool) -> list[int]:
         core = hash_core("m", knobs=Knobs(max_num_seqs=1))
@@ -171,7 +171,7 @@ def test_an_idle_core_predicts_no_wait() -> None:
 
 
 @pytest.mark.parametrize("queue", [1, 5, 20, 60])
-def test_the_predicted_wait_is_what_a_newcomer_waits(queue: int) -> None:
+def test_the_predicted_wait_is_the_wait_of_a_new_request(queue: int) -> None:
     """Fixed answer lengths, four seats: the estimate meets the wait within a quarter and two answers."""
     driver = CoreDriver(slabs=40, knobs=Knobs(max_num_seqs=4, prefix_caching=False))
     for i in range(8):

@@ -1,4 +1,4 @@
-"""A core whose requests are aborted: what ends, what goes on, what is free."""
+"""Aborts: which choices end, which continue, and which blocks are free."""
 
 import pytest
 from core_driver import CoreDriver, greedy

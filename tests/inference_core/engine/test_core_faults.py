@@ -18,7 +18,7 @@ logging.getLogger("inference_core.engine.step_executor").setLevel(logging.CRITIC
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), count=st.integers(1, 9), early=st.booleans(), chunk=st.sampled_from([3, 100]))
 def test_only_the_sequences_that_fail_alone_are_ended(data: st.DataObject, count: int, early: bool, chunk: int) -> None:
-    """Whoever they are, in whatever batch, in prompts and answers: the rest says what it would have said."""
+    """Any failing sequences, in any batch, in prompts and answers: the others give unchanged answers."""
     driver = CoreDriver(slabs=20, knobs=Knobs(prefill_chunk=chunk))
     ids = [driver.add([i] * (3 + 2 * i), sampling=greedy(6)) for i in range(count)]
     driver.step(data.draw(st.integers(0, 5)))
@@ -33,7 +33,7 @@ def test_only_the_sequences_that_fail_alone_are_ended(data: st.DataObject, count
     driver.assert_all_free()
 
 
-def test_an_exception_that_does_not_come_again_ends_nobody() -> None:
+def test_an_exception_that_does_not_recur_ends_no_request() -> None:
     driver = CoreDriver()
     ids = [driver.add([i], sampling=greedy(5)) for i in range(4)]
     driver.step(2)
@@ -42,8 +42,8 @@ def test_an_exception_that_does_not_come_again_ends_nobody() -> None:
     assert [driver.finished[request, 0].finish_reason for request in ids] == ["length"] * 4
 
 
-def test_nobody_loses_a_step_by_the_fault_of_another() -> None:
-    """The halves run within the same step: everybody has the token of that step after it."""
+def test_no_sequence_loses_a_step_to_the_fault_of_another() -> None:
+    """The halves run within the same step: every sequence has its token after it."""
     driver = CoreDriver()
     ids = [driver.add([i], sampling=greedy(5)) for i in range(5)]
     driver.step()
@@ -67,7 +67,7 @@ def test_a_guilty_sequence_among_many_is_found_by_halving() -> None:
 
 
 def test_a_step_that_lacks_memory_is_run_in_smaller_ones() -> None:
-    """Halves of the batch first, then halves of a prompt's chunk, down to single tokens: nobody is lost."""
+    """Halves of the batch first, then halves of a prompt's chunk, down to single tokens: no sequence is lost."""
     for most in (1, 2, 7, 30):
         driver = CoreDriver(slabs=20)
         ids = [driver.add([i] * 10, sampling=greedy(4)) for i in range(5)]

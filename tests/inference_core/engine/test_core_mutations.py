@@ -1,4 +1,4 @@
-"""The properties have teeth: engines broken on purpose do not survive them."""
+"""Mutation tests: the stateful properties detect engines that are broken on purpose."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from inference_core.kv_cache import prefix_hash
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.scheduling import commit, scheduler, sequence
-from inference_core.scheduling.in_flight import ScheduledEntry
+from inference_core.scheduling.commit import ScheduledEntry
 from inference_core.speculation.draft_model import DraftModel
 from inference_core.step_plan import StepPlan
 
@@ -32,13 +32,13 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def skip_increment(patch: pytest.MonkeyPatch) -> None:
-    """A prefix hit on a block in use is not counted."""
+    """A prefix hit on a referenced block adds no reference."""
     acquire = BlockPool.acquire
     patch.setattr(BlockPool, "acquire", lambda pool, blocks: acquire(pool, [b for b in blocks if b in pool._evictable]))
 
 
 def decrement_twice(patch: pytest.MonkeyPatch) -> None:
-    """The first block of a table that others share loses two references at once."""
+    """The first block of a shared table loses two references at once."""
     release = BlockPool.release
 
     def broken(pool: BlockPool, blocks: list[int]) -> None:
@@ -56,27 +56,27 @@ def forget_release(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_parent(patch: pytest.MonkeyPatch) -> None:
-    """A block is named by its own tokens alone."""
+    """A digest depends on the block's own tokens alone."""
 
     def broken(_: bytes, tokens: list[int], first: int, count: int, size: int) -> list[bytes]:
-        nobody = prefix_hash.root_digest("")
-        return [prefix_hash.chain_digests(nobody, tokens, i, 1, size)[0] for i in range(first, first + count)]
+        root = prefix_hash.root_digest("")
+        return [prefix_hash.chain_digests(root, tokens, i, 1, size)[0] for i in range(first, first + count)]
 
     patch.setattr(sequence, "chain_digests", broken)
 
 
 def ignore_salt(patch: pytest.MonkeyPatch) -> None:
-    """All tenants share one cache."""
+    """All tenants share one prefix cache."""
     patch.setattr(sequence, "root_digest", lambda _, adapter: prefix_hash.root_digest("", adapter))
 
 
 def ignore_adapter(patch: pytest.MonkeyPatch) -> None:
-    """What went through an adapter is shared with what did not."""
+    """Blocks are shared between requests with and without an adapter."""
     patch.setattr(sequence, "root_digest", lambda salt, _: prefix_hash.root_digest(salt))
 
 
 def ignore_tokens(patch: pytest.MonkeyPatch) -> None:
-    """A block is named by its place in the chain alone."""
+    """A digest depends on the block's position in the chain alone."""
 
     def broken(parent: bytes, _: list[int], first: int, count: int, size: int) -> list[bytes]:
         return prefix_hash.chain_digests(parent, [0] * count * size, 0, count, size)
@@ -85,7 +85,7 @@ def ignore_tokens(patch: pytest.MonkeyPatch) -> None:
 
 
 def give_slab_twice(patch: pytest.MonkeyPatch) -> None:
-    """A slab is handed out, but stays free."""
+    """A slab is allocated but stays free."""
     take = SlabArena.take
 
     def broken(arena: SlabArena, *args: object, **kwargs: object) -> int | None:
@@ -111,7 +111,7 @@ def keep_cache_of_evicted(patch: pytest.MonkeyPatch) -> None:
 
 
 def overspend(patch: pytest.MonkeyPatch) -> None:
-    """Tokens handed out are not charged to the budget."""
+    """Assigned tokens are not charged to the budget."""
 
     def broken(draft: scheduler.StepBudget, sequence: sequence.Sequence, tokens: int) -> None:
         left = draft.left
@@ -134,22 +134,22 @@ def cache_last_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_what_was_launched_after_a_fault(patch: pytest.MonkeyPatch) -> None:
-    """A step that was launched after one that failed is forgotten, and its sequences go on as if it were done."""
-    patch.setattr(step_executor.StepExecutor, "_cancel", lambda self: setattr(self, "_in_flight", None))
+    """A step launched after a failed one is forgotten, and its sequences continue as if it were done."""
+    patch.setattr(step_executor.StepExecutor, "cancel", lambda self: self._in_flight.clear() or [])
 
 
 def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
-    """Tokens that no step will bring are not forgotten."""
+    """Pending tokens that no step will bring are kept."""
     patch.setattr(sequence.Sequence, "forget_pending", lambda self: None)
 
 
 def keep_the_blocks_of_drafts(patch: pytest.MonkeyPatch) -> None:
-    """What only rejected drafts were written to is not given back."""
+    """Blocks of rejected drafts are not released."""
     patch.setattr(commit.StepCommit, "_take_back_drafted_blocks", lambda self, sequence: None)
 
 
 def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:
-    """A draft is taken for right before it is verified."""
+    """Drafts count as computed before they are verified."""
 
     def broken(plan: StepPlan, running: dict[str, sequence.Sequence]) -> list[ScheduledEntry]:
         pairs = zip(entries_of(plan, running), plan.sequences, strict=True)
@@ -172,7 +172,7 @@ def draft_over_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 def lend_without_return(patch: pytest.MonkeyPatch) -> None:
-    """A draft model keeps what it holds for those who leave."""
+    """A draft model keeps the blocks of sequences that stop running."""
     patch.setattr(DraftModel, "forget", lambda self, sequence: None)
 
 
@@ -208,7 +208,7 @@ def test_a_broken_engine_fails_the_stateful_property(
         run_state_machine_as_test(machine, settings=HUNT)
 
 
-def test_a_step_that_is_forgotten_after_a_fault_would_end_who_joined_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_a_step_after_a_fault_would_end_the_sequences_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_what_was_launched_after_a_fault(monkeypatch)
     driver = CoreDriver(overlap=True)
     driver.add([1] * 5, sampling=greedy(10))
@@ -229,7 +229,7 @@ def load_without_checks() -> None:
 
 @pytest.mark.parametrize("break_it", [skip_increment, decrement_twice, keep_cache_of_evicted])
 def test_broken_reference_counts_show_in_the_tokens_alone(break_it: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even without integrity checks a block used twice makes some choice say something else (SPEC KV-01)."""
+    """Even without integrity checks, a block used twice changes some answer (SPEC KV-01)."""
     load_without_checks()
     break_it(monkeypatch)
     with pytest.raises((AssertionError, KeyError)):

@@ -29,7 +29,7 @@ def test_a_deadline_decides_which_model_goes_first() -> None:
     assert list(driver.first_token_step) == [(due, 0)]
 
 
-def test_models_without_deadlines_keep_their_share_beside_a_stream_of_deadlines() -> None:
+def test_models_without_deadlines_keep_their_share_during_a_stream_of_deadlines() -> None:
     driver = CoreDriver({"urgent": 1, "plain": 1}, slabs=20)
     plain = driver.add([1], "plain", sampling=greedy(40))
     for _ in range(100):
@@ -102,7 +102,7 @@ def test_a_few_long_answers_keep_only_the_slabs_that_they_fill(
     assert all(driver.finished[request, 0].finish_reason == "length" for request in kept)
 
 
-def test_no_block_is_copied_where_nobody_waits_for_memory() -> None:
+def test_no_block_is_copied_while_no_model_waits_for_memory() -> None:
     driver = CoreDriver({"a": 1, "b": 1}, slabs=30)
     for i in range(20):
         driver.add([i] * 20, "ab"[i % 2], sampling=greedy(5 + 3 * i))
@@ -127,7 +127,7 @@ def test_moves_are_bounded_per_step() -> None:
 
 
 def test_a_busy_models_cache_grows_over_an_idle_ones_without_memory_pressure() -> None:
-    """One request at a time needs few blocks, yet B's cache displaces A's, which nobody used for longer."""
+    """One request at a time needs few blocks, yet B's cache displaces A's, which was unused for longer."""
     driver = CoreDriver({"a": 1, "b": 1}, slabs=6)
     for model in ("a", "b"):
         for i in range(30):
@@ -151,7 +151,7 @@ def test_a_model_that_waits_for_memory_is_not_kept_out_by_new_arrivals_of_anothe
 
 
 def test_a_higher_class_takes_memory_from_another_models_batch_work() -> None:
-    """BS-05 across models: the lowest class gives way wherever it runs."""
+    """BS-05 across models: the lowest class is preempted in whichever model it runs."""
     driver = CoreDriver({"a": 1, "b": 1}, slabs=1)
     batch = driver.add([1] * 30, "a", priority=2, sampling=greedy(25))
     driver.step(2)

@@ -33,7 +33,7 @@ class TestSpeculationUnderRandomLoad(SpeculatingMachine.TestCase):
     settings = RUN
 
 
-class TestHandoverUnderRandomLoad(KVTransferMachine.TestCase):
+class TestKVTransferUnderRandomLoad(KVTransferMachine.TestCase):
     """The same where prompts are computed for other cores and blocks of theirs come in, some damaged (SPEC BS-08)."""
 
     settings = RUN

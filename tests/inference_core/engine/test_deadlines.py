@@ -54,7 +54,7 @@ def test_a_long_prompt_counts_its_own_steps() -> None:
 
 @pytest.mark.parametrize("wait", ["in the queue", "in its prompt"])
 def test_a_strict_deadline_that_passes_ends_the_request_as_overloaded(wait: str) -> None:
-    """Whether it still waits or is half computed: nobody wants the rest, and its blocks are free."""
+    """Waiting or half computed, a late request ends and its blocks are free."""
     driver = CoreDriver(
         knobs=Knobs(max_num_seqs=1 if wait == "in the queue" else 4, prefill_chunk=2, prefix_caching=False)
     )
@@ -83,15 +83,15 @@ def test_a_first_token_in_time_is_enough() -> None:
 
 
 def test_deadlines_miss_less_often_than_first_come_first_served() -> None:
-    """BS-04: the same requests with the same due times, told to the core or not."""
+    """BS-04: the same requests with the same due times, with and without passing them to the core."""
 
-    def misses(told: bool) -> int:
+    def misses(given: bool) -> int:
         driver = CoreDriver(knobs=Knobs(max_num_seqs=2, prefix_caching=False), seconds_per_step=0.01)
         due = {}
         for i in range(40):
             # Urgent requests come behind patient ones.
             at = 0.03 + 0.01 * i if i % 2 else 5.0
-            due[driver.add([i], sampling=greedy(4), deadline=at if told else None)] = at
+            due[driver.add([i], sampling=greedy(4), deadline=at if given else None)] = at
         late = 0
         while driver.core.has_work:
             before = set(driver.first_token_step)
@@ -99,4 +99,4 @@ def test_deadlines_miss_less_often_than_first_come_first_served() -> None:
             late += sum(driver.clock() > due[request] for request, _ in driver.first_token_step.keys() - before)
         return late
 
-    assert misses(told=True) < misses(told=False) / 2
+    assert misses(given=True) < misses(given=False) / 2

@@ -21,12 +21,12 @@ class Witness(CoreDriver):
 
     def __init__(self, **options) -> None:
         super().__init__({"m": 3}, slabs=options.pop("slabs", 32), **options)
-        self.told: dict[tuple[str, int], list[Evidence]] = {}
+        self.received: dict[tuple[str, int], list[Evidence]] = {}
 
     def record(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
             if output.evidence is not None:
-                self.told.setdefault((output.request_id, output.index), []).append(output.evidence)
+                self.received.setdefault((output.request_id, output.index), []).append(output.evidence)
         super().record(outputs)
 
     def embed(self, prompt: list[int], layer: int, pooling: str, **fields) -> str:
@@ -38,14 +38,14 @@ class Witness(CoreDriver):
 
     def _verify(self, request: AddRequest, output: SequenceOutput) -> None:
         super()._verify(request, output)
-        told = self.told.get((output.request_id, output.index), [])
+        received = self.received.get((output.request_id, output.index), [])
         wanted = request.evidence
         if wanted is None or output.finish_reason in ("abort", "error"):
             return
-        states = [evidence.state for evidence in told if evidence.state]
+        states = [evidence.state for evidence in received if evidence.state]
         assert states == ([self.state(request)] if wanted.layer and not output.index else [])
-        assert not states or told[0].state
-        tokens = [token for evidence in told for token in evidence.tokens]
+        assert not states or received[0].state
+        tokens = [token for evidence in received for token in evidence.tokens]
         said = self.tokens[output.request_id, output.index]
         histories = [request.prompt_token_ids + said[:count] for count in range(len(said) if wanted.tokens else 0)]
         assert tokens == [self.runners["m"].expected_evidence(history) for history in histories]
@@ -71,7 +71,7 @@ def test_evidence_is_the_same_however_the_prompt_is_cut(wanted: EvidenceRequest,
     driver.add(prompt(30), sampling=greedy(4), evidence=wanted)
     driver.add(prompt(17, 5), sampling=greedy(4))
     driver.drain()
-    assert ("r1", 0) not in driver.told
+    assert ("r1", 0) not in driver.received
     driver.assert_all_free()
 
 
@@ -79,7 +79,7 @@ def test_the_state_comes_once_with_the_first_output_of_the_first_choice() -> Non
     driver = Witness()
     driver.add(prompt(12), sampling=greedy(3), n=2, evidence=LAST)
     driver.drain()
-    assert [len(driver.told.get(("r0", index), [])) for index in (0, 1)] == [1, 0]
+    assert [len(driver.received.get(("r0", index), [])) for index in (0, 1)] == [1, 0]
 
 
 def test_a_mean_takes_nothing_from_the_cache_and_the_last_state_takes_all_that_others_do() -> None:
@@ -103,7 +103,7 @@ def test_accepted_drafts_have_the_evidence_that_they_have_without_drafts() -> No
     driver = Witness(knobs=Knobs(speculation="prompt_lookup", draft_control="fixed", lookup_ngram=1))
     history = prompt(20)
     truth = driver.runners["m"].expected_tokens(history, 20)
-    # A prompt that has its own answer in it: what follows its last token is drafted from there.
+    # A prompt that contains its own answer: drafts come from there.
     driver.add(history + truth[:1] + history + truth, sampling=greedy(30), evidence=TOKENS)
     driver.add(history, sampling=greedy(30), evidence=TOKENS)
     driver.drain()
@@ -119,7 +119,7 @@ def test_an_embedded_prompt_draws_nothing_and_leaves_no_block_behind() -> None:
     assert driver.pool().num_referenced == driver.pool().num_evictable == 0
 
 
-def test_nobody_finds_the_blocks_of_an_embedded_prompt_and_it_finds_those_of_others() -> None:
+def test_the_blocks_of_an_embedded_prompt_are_not_shared_but_it_uses_those_of_others() -> None:
     driver = Witness()
     driver.embed(prompt(30), 1, "last")
     driver.drain()
@@ -131,7 +131,7 @@ def test_nobody_finds_the_blocks_of_an_embedded_prompt_and_it_finds_those_of_oth
     assert [driver.finished[f"r{i}", 0].cached_tokens for i in range(4)] == [0, 0, 28, 0]
 
 
-def test_aborting_an_embedded_prompt_frees_what_it_held() -> None:
+def test_aborting_an_embedded_prompt_frees_its_blocks() -> None:
     driver = Witness(knobs=Knobs(prefill_chunk=8))
     driver.embed(prompt(60), 2, "mean")
     driver.step(2)

@@ -76,7 +76,7 @@ def test_what_was_handed_over_is_found_and_the_answer_is_the_same() -> None:
     asked = target.add(PROMPT, sampling=greedy(20))
     target.drain()
 
-    # Whoever drives compares the tokens with those computed without any cache.
+    # The driver compares the tokens with those computed without any cache.
     assert target.finished[asked, 0].cached_tokens == FULL * BLOCK
     assert target.runners["m"].tokens_computed == len(PROMPT) - FULL * BLOCK + 19
     assert source.core.stats().models[0].handover.out_blocks == FULL
@@ -84,7 +84,7 @@ def test_what_was_handed_over_is_found_and_the_answer_is_the_same() -> None:
     target.assert_all_free()
 
 
-def test_blocks_travel_in_frames_of_any_size_and_only_those_that_lack() -> None:
+def test_only_missing_blocks_are_transferred_in_frames_of_any_size() -> None:
     source, target = prefilled(), CoreDriver()
     target.add(PROMPT[: 2 * BLOCK + 1], sampling=greedy(1))
     target.drain()
@@ -122,7 +122,7 @@ def test_a_frame_that_is_damaged_or_of_another_model_is_refused_whole(damage: st
 
 
 @pytest.mark.parametrize("field", ["compute", "kernels", "layout"])
-def test_what_another_kind_of_core_computed_is_refused_by_what_differs(field: str) -> None:
+def test_blocks_of_another_kind_of_core_are_refused_with_the_difference(field: str) -> None:
     frame = frame_of()
     other = msgspec.structs.replace(frame.kv.layout, dtype="int8") if field == "layout" else "others"
     kv = msgspec.structs.replace(frame.kv, **{field: other})
@@ -131,7 +131,7 @@ def test_what_another_kind_of_core_computed_is_refused_by_what_differs(field: st
 
 
 def test_a_checksum_is_of_the_content_under_its_name() -> None:
-    """Two blocks whose contents were exchanged are refused."""
+    """Blocks with exchanged contents are refused."""
     frame = frame_of()
     a, b, *rest = frame.blocks
     exchanged = [type(a)(a.digest, b.checksum, b.content), type(a)(b.digest, a.checksum, a.content), *rest]
@@ -167,7 +167,7 @@ def test_blocks_of_an_adapter_are_for_adapters_of_the_same_content() -> None:
         same.core.import_blocks(chain(adapter="y"), frame)
 
 
-def test_where_no_room_is_nothing_is_taken_and_who_runs_goes_on() -> None:
+def test_without_room_no_block_is_imported_and_running_requests_continue() -> None:
     target = CoreDriver(slabs=1)
     asked = target.add([1] * 40, sampling=greedy(20))
     target.step(3)
@@ -180,7 +180,7 @@ def test_where_no_room_is_nothing_is_taken_and_who_runs_goes_on() -> None:
 
 
 def test_a_chain_does_not_push_out_its_own_head() -> None:
-    """Sixteen blocks, eight of them in use: five of the chain are here, the other eight do not fit beside them."""
+    """Sixteen blocks, eight of them in use: five of the chain are cached, and the other eight do not fit."""
     prompt = list(range(49)) + [1] * 4
     source, target = prefilled(prompt), CoreDriver(slabs=1)
     target.add([1] * 29, sampling=greedy(20))
@@ -246,8 +246,8 @@ def test_a_prefill_that_leaves_no_block_is_refused(prompt: list[int], fields: di
 
 
 @pytest.mark.parametrize("token", [-1, 50, 1 << 32])
-def test_tokens_that_are_none_are_refused_like_those_of_a_request(token: int) -> None:
-    """They must not end the core, which nobody has asked anything else of yet."""
+def test_invalid_token_ids_are_refused_like_those_of_a_request(token: int) -> None:
+    """An invalid token must not end the core."""
     with pytest.raises(KVTransferError, match=f"token {token}") as caught:
         CoreDriver().core.import_blocks(chain([*PROMPT, token]), None)
     assert caught.value.reason == "refused"

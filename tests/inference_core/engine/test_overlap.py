@@ -62,7 +62,7 @@ def test_what_is_drawn_by_its_history_waits_for_it() -> None:
     assert driver.runners["m"].overlapped == 0
 
 
-def test_a_step_that_fails_under_way_costs_nobody_a_token() -> None:
+def test_an_in_flight_step_that_fails_costs_no_sequence_a_token() -> None:
     driver = late_driver()
     for prompt in ([1] * 5, [2] * 7, [3] * 9):
         driver.add(prompt, sampling=greedy(10))
@@ -73,7 +73,7 @@ def test_a_step_that_fails_under_way_costs_nobody_a_token() -> None:
     driver.assert_all_free()
 
 
-def test_who_joined_in_the_step_after_one_that_failed_loses_nothing() -> None:
+def test_a_sequence_that_joined_in_the_step_after_a_failed_one_loses_nothing() -> None:
     driver = late_driver()
     driver.add([1] * 5, sampling=greedy(10))
     driver.step(3)

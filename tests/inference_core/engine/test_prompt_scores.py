@@ -49,7 +49,7 @@ def test_a_prompt_of_one_token_has_nothing_to_score() -> None:
     assert driver.scores["r0", 0] == []
 
 
-def test_a_preempted_prompt_says_nothing_twice_and_takes_from_the_cache_only_what_is_scored() -> None:
+def test_a_preempted_prompt_is_scored_once_and_reuses_only_scored_blocks() -> None:
     driver = CoreDriver(knobs=Knobs(prefill_chunk=7, max_num_seqs=1))
     driver.add(prompt(60), sampling=SCORED, priority=2)
     driver.step(3)

@@ -1,4 +1,4 @@
-"""What can never be served is refused before it is queued, naming the field, the value and what is allowed."""
+"""Invalid requests are refused before they are queued; the error names field, value and allowed values."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Who gets tokens, seats and blocks in each step, and who gives way (SPEC BS-01 to BS-13, KV-09, KV-10)."""
+"""Token budget, admission, memory and preemption in each step (SPEC BS-01 to BS-13, KV-09, KV-10)."""
 
 import pytest
 from core_driver import BLOCK, CoreDriver
@@ -67,7 +67,7 @@ def test_tokens_computed_are_the_sum_of_lengths() -> None:
 
 
 def test_decodes_beyond_the_budget_take_turns() -> None:
-    """BS-07: with 9 decodes and a budget of 4 nobody waits longer than 3 steps for a token, over 10,000 steps."""
+    """BS-07: with 9 decodes and a budget of 4 no sequence waits longer than 3 steps for a token, over 10,000 steps."""
     driver = CoreDriver(slabs=60, knobs=Knobs(max_num_batched_tokens=4, max_num_seqs=9), check=False)
     last_turn: dict[str, int] = {}
     added = longest = 0
@@ -176,7 +176,7 @@ def test_a_batch_request_is_served_within_bounds_under_endless_urgent_load() -> 
 
 
 def test_an_interactive_request_takes_the_seat_of_a_batch_one() -> None:
-    """BS-05: real preemption; the victim comes back and says what it would have said undisturbed (KV-09)."""
+    """BS-05: a preempted sequence resumes and gives the same answer (KV-09)."""
     driver = CoreDriver(knobs=Knobs(max_num_seqs=2))
     driver.add([1] * 5, request_id="batch", priority=2, sampling=greedy(20))
     driver.add([2] * 5, request_id="normal", priority=1, sampling=greedy(20))
@@ -200,7 +200,7 @@ def test_equal_classes_never_push_each_other_out_of_a_seat() -> None:
 
 
 def test_an_aged_batch_request_keeps_its_seat() -> None:
-    """BS-05: ageing orders the queue and protects the seat it won, but pushes nobody out."""
+    """BS-05: ageing orders the queue and protects an admitted sequence, but preempts no other."""
     driver = CoreDriver(knobs=Knobs(max_num_seqs=1, ageing_seconds=1.0))
     driver.add([1] * 5, request_id="batch", priority=2, sampling=greedy(20))
     driver.clock.advance(2.5)
@@ -222,20 +222,20 @@ def test_out_of_blocks_the_lowest_class_and_least_computed_gives_way() -> None:
 
 
 def test_a_preempted_sequence_resumes_from_its_cached_blocks() -> None:
-    """KV-09: recomputing costs little, for full blocks stay cached while nobody needs their memory."""
+    """KV-09: recomputing costs little, for full blocks stay cached while their memory is not needed."""
     driver = CoreDriver(knobs=Knobs(max_num_seqs=1))
     driver.add([1] * 9, request_id="batch", priority=2, sampling=greedy(20))
     driver.step(8)
     driver.add([2] * 2, request_id="critical", priority=0, sampling=greedy(1))
     driver.drain()
-    # Computed once: 9 + 19 and 2; recomputed: what the last full block before position 16 leaves.
+    # Computed once: 9 + 19 and 2; recomputed: the tokens after the last full block before position 16.
     assert driver.runners["m"].tokens_computed == 9 + 19 + 2
     assert driver.finished["batch", 0].preemptions == 1
     assert driver.finished["batch", 0].cached_tokens == 0
 
 
 def test_admission_leaves_running_sequences_a_block_each() -> None:
-    """KV-10: of 16 blocks 9 are held; a prompt of 7 would leave nothing to go on with, one of 6 does."""
+    """KV-10: of 16 blocks 9 are held; a prompt of 7 would leave no block to continue with, one of 6 does."""
     for length, admitted in [(28, False), (24, True)]:
         driver = CoreDriver(slabs=1, knobs=Knobs(prefix_caching=False))
         driver.add([1] * 32, request_id="running", sampling=greedy(2))
@@ -245,7 +245,7 @@ def test_admission_leaves_running_sequences_a_block_each() -> None:
         assert ("new/0" in shares(driver)) == admitted
 
 
-def test_nobody_overtakes_a_large_request_that_waits_for_memory() -> None:
+def test_no_request_overtakes_a_large_one_that_waits_for_memory() -> None:
     """KV-10: small requests of the same class, which would fit, would keep it out for ever."""
     driver = CoreDriver(slabs=1, knobs=Knobs(prefix_caching=False))
     driver.add([1] * 20, request_id="running", sampling=greedy(10))

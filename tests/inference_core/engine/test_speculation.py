@@ -1,4 +1,4 @@
-"""Speculative decoding in the engine: what it may never change, and what it must save (SPEC SD rows)."""
+"""Speculative decoding in the engine: answers never change, and steps are saved (SPEC SD rows)."""
 
 import pytest
 from core_driver import BLOCK, CoreDriver, GuessingRunner, greedy
@@ -39,8 +39,8 @@ def test_a_draft_that_is_always_wrong_costs_no_step():
     assert sum(driver.core.stats().models[0].speculation.accepted) == 0
 
 
-def test_after_a_wrong_guess_the_draft_goes_on_from_what_was_said():
-    """Rolled back to the right place, a draft is as often right as it is by itself (SPEC SD-08)."""
+def test_after_a_rejected_draft_the_next_draft_follows_the_accepted_text():
+    """After correct rollbacks, drafts are accepted as often as without any (SPEC SD-08)."""
     driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED, slabs=40), 3)
     for first in range(8):
         driver.add([first, 2, 3], sampling=greedy(100))
@@ -112,7 +112,7 @@ def test_the_draft_gives_its_memory_back_before_anyone_is_preempted():
     assert driver.core.stats().models[0].preemptions == 0
 
 
-def test_a_request_that_leaves_frees_what_the_draft_holds_for_it_at_once():
+def test_a_request_that_ends_frees_its_blocks_in_the_draft_model_at_once():
     driver = CoreDriver(**PAIR, knobs=FIXED)
     request_id = driver.add([1, 2, 3], sampling=greedy(60))
     driver.step(3)
@@ -121,7 +121,7 @@ def test_a_request_that_leaves_frees_what_the_draft_holds_for_it_at_once():
     driver.assert_all_free()
 
 
-def test_a_draft_model_that_fails_ends_nobody():
+def test_a_draft_model_that_fails_ends_no_request():
     driver = CoreDriver(**PAIR, knobs=FIXED)
     key = (driver.add([1, 2, 3], sampling=greedy(30)), 0)
     driver.step(2)

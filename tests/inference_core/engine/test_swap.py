@@ -32,7 +32,7 @@ def swaps(driver: CoreDriver) -> SwapStats:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_preempted_sequences_compute_only_what_no_full_block_holds(overlap: bool) -> None:
+def test_preempted_sequences_recompute_only_their_partial_block(overlap: bool) -> None:
     without, with_host = cramped(0, overlap=overlap), cramped(overlap=overlap)
     for driver in (without, with_host):
         crowd(driver)
@@ -40,7 +40,7 @@ def test_preempted_sequences_compute_only_what_no_full_block_holds(overlap: bool
     assert without.runners["m"].restored == 0
     assert runner.restored > 0
     spared = without.runners["m"].tokens_computed - runner.tokens_computed
-    # Both are preempted at other moments, so that equality is not to be had; but what came back was not computed.
+    # Both are preempted at different times, so counts differ; but restored blocks were not computed.
     assert spared > runner.restored * BLOCK / 2
     # What is beyond all full blocks is less than a block for each preemption, and the last token.
     once = 3 * (12 + 39)
@@ -48,7 +48,7 @@ def test_preempted_sequences_compute_only_what_no_full_block_holds(overlap: bool
     with_host.assert_all_free()
 
 
-def test_who_waits_is_counted_and_what_it_spared_is_stated() -> None:
+def test_stats_count_waiting_sequences_and_spared_seconds() -> None:
     driver = cramped(swap=0.0001)
     for length in range(5, 45):
         driver.add([length] * length, sampling=greedy(2))
@@ -66,7 +66,7 @@ def test_who_waits_is_counted_and_what_it_spared_is_stated() -> None:
     assert spared == pytest.approx((stats.back_blocks - before.back_blocks) * 0.004, rel=0.1)
 
 
-def test_where_computing_is_cheaper_nothing_is_copied_but_what_it_takes_to_know() -> None:
+def test_if_computing_is_cheaper_only_exploring_copies_are_made() -> None:
     driver = cramped(swap=0.1)
     for _ in range(3):
         crowd(driver)
@@ -90,7 +90,7 @@ def test_a_conversation_finds_the_blocks_that_others_have_pushed_out() -> None:
     assert driver.runners["m"].tokens_computed - before == 24 - 20 + 3
 
 
-def test_choices_that_wait_for_their_leader_share_what_it_restores() -> None:
+def test_choices_that_wait_for_their_leader_share_its_restored_blocks() -> None:
     driver = cramped()
     prompt = list(range(20))
     driver.add(prompt, sampling=greedy(4))
@@ -121,7 +121,7 @@ def test_without_prefix_caching_nothing_is_kept() -> None:
     assert driver.runners["m"].offloaded == 0
 
 
-def test_switching_prefix_caching_off_forgets_what_is_kept() -> None:
+def test_switching_prefix_caching_off_drops_the_host_cache() -> None:
     driver = cramped()
     crowd(driver)
     assert driver.pool().host.num_kept > 0
@@ -132,7 +132,7 @@ def test_switching_prefix_caching_off_forgets_what_is_kept() -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("early", [False, True])
 def test_a_step_that_fails_undoes_its_copies(overlap: bool, early: bool) -> None:
-    """Each step fails once, after or before its copies; what was overwritten by then is never restored."""
+    """Each step fails once, after or before its copies; overwritten blocks are never restored."""
     driver = cramped(overlap=overlap)
     for token in (1, 2, 3):
         driver.add([token] * 12, sampling=greedy(40))
@@ -146,7 +146,7 @@ def test_a_step_that_fails_undoes_its_copies(overlap: bool, early: bool) -> None
     driver.assert_all_free()
 
 
-def test_blocks_are_kept_for_those_who_wait_before_those_that_nobody_asked_for() -> None:
+def test_blocks_of_waiting_sequences_are_kept_before_others() -> None:
     """Five host slots hold the five blocks that the preempted request had; idle prefixes pass them by."""
     driver = cramped(5, max_num_seqs=1)
     driver.add([1] * 20, sampling=greedy(30), priority=2)
@@ -157,7 +157,7 @@ def test_blocks_are_kept_for_those_who_wait_before_those_that_nobody_asked_for()
     assert driver.runners["m"].restored == 5
 
 
-def test_an_aborted_request_leaves_nobody_waiting_for_its_blocks() -> None:
+def test_an_aborted_request_no_longer_waits_for_its_blocks() -> None:
     driver = cramped()
     for token in (1, 2, 3):
         driver.add([token] * 12, sampling=greedy(40))

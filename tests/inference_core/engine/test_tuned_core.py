@@ -13,7 +13,7 @@ SLAB_BYTES = 1 << 16
 
 
 class CostRunner(HashModelRunner):
-    """Says 1 to everything; a step takes what a processor's would, `slower` times that, with noise."""
+    """A model that always answers 1; its steps take `slower` times a CPU's time, with noise."""
 
     def __init__(self, name: str, clock: VirtualClock) -> None:
         super().__init__(name, bytearray(1), SLAB_BYTES, max_context=16_384, clock=clock)
@@ -27,7 +27,7 @@ class CostRunner(HashModelRunner):
 
 
 class Load:
-    """`callers` per model who ask again as soon as they are answered, and what they saw of one model."""
+    """`callers` per model that each send the next request after an answer; records the gaps and waits of one model."""
 
     def __init__(self, knobs: Knobs, callers: dict[str, int], *, prompt: int = 128, answer: int = 64) -> None:
         self.clock = VirtualClock(1.0)
@@ -135,7 +135,7 @@ def test_the_tuner_is_switched_while_serving() -> None:
     assert (tuning.max_num_batched_tokens, tuning.max_num_seqs, tuning.prefill_chunk) == (512, 64, 256)
 
 
-def test_stats_tell_what_steps_were_like() -> None:
+def test_stats_hold_step_durations_and_batch_sizes() -> None:
     load = Load(Knobs(), {"m": 3}, prompt=16, answer=50)
     load.p95_ms(1)
     (model,) = load.core.stats().models

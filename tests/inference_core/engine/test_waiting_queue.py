@@ -16,7 +16,7 @@ ageing = st.sampled_from([0.5, 1.0, 4.0])
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """A queue beside the plain list of who waits, sorted anew each time."""
+    """A queue and, as its oracle, a plain list that is sorted each time."""
 
     @initialize(ageing_seconds=ageing)
     def start(self, ageing_seconds: float) -> None:
@@ -78,6 +78,6 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 class TestQueueUnderRandomUse(QueueMachine.TestCase):
-    """Pushed, removed, aged: the order is what sorting would give."""
+    """After pushes, removals and ageing, the order equals a sort."""
 
     settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -114,7 +114,7 @@ def test_a_whole_vocabulary_is_drawn_as_the_reference_draws_it(spec, temperature
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.25, 1), (0.2500001, 2), (0.5, 2), (0.75, 3), (0.7500001, 4)])
-def test_top_p_on_the_very_border_keeps_just_what_reaches_it(spec, top_p, kept):
+def test_top_p_at_an_exact_border_keeps_the_smallest_sufficient_set(spec, top_p, kept):
     logits = np.tile(np.array([1, 5, 5, 0, 5, 5], np.float32) * 100, (200, 1))
     specs = [spec(seed=seed, top_p=top_p) for seed in range(len(logits))]
 
@@ -124,7 +124,7 @@ def test_top_p_on_the_very_border_keeps_just_what_reaches_it(spec, top_p, kept):
     assert {token.token_id for token in native} == set([1, 2, 4, 5][:kept])
 
 
-def test_a_nucleus_whose_weight_is_the_asked_one_to_the_unit_is_not_extended(spec):
+def test_a_nucleus_of_exactly_the_requested_weight_is_not_extended(spec):
     logits = np.random.default_rng(4).normal(0, 1, (400, 12)).astype(np.float32)
     laws = [np.sort(distribution(row, spec()))[::-1] for row in logits]
     specs = [spec(seed=row, top_p=float(law[: 1 + row % 7].sum())) for row, law in enumerate(laws)]

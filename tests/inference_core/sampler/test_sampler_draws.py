@@ -182,7 +182,7 @@ def test_rows_without_a_usable_logit_are_named(spec, value, temperature):
     assert caught.value.rows == [1, 3]
 
 
-def test_a_row_whose_every_token_is_masked_by_its_own_settings_is_named(spec):
+def test_a_row_without_an_allowed_token_is_named(spec):
     with pytest.raises(BadLogitsError) as caught:
         sample(torch.zeros(2, 2), [spec(), spec(min_tokens=1, stop_token_ids=(0, 1))])
 

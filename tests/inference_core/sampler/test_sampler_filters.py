@@ -58,7 +58,7 @@ spread = st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=700)
     top_p=st.floats(0, 1),
     min_p=st.floats(0, 1),
 )
-def test_combined_filters_keep_what_their_definitions_keep(spec, logits, temperature, top_k, top_p, min_p):
+def test_combined_filters_follow_their_definitions(spec, logits, temperature, top_k, top_p, min_p):
     got = distribution(array(logits), spec(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
 
     np.testing.assert_allclose(got, naive_law(logits, temperature, top_k, top_p, min_p), atol=1e-9)

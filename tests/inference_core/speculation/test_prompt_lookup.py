@@ -26,7 +26,7 @@ def test_what_last_followed_the_last_tokens_is_proposed():
     assert proposal(PromptLookup(), sequence_of([1, 2, 7, 8, 9, 1, 2, 5, 6, 4, 1, 2]), 3) == [5, 6, 4]
 
 
-def test_nothing_is_proposed_for_what_never_stood_there():
+def test_nothing_is_proposed_without_an_earlier_occurrence():
     assert proposal(PromptLookup(), sequence_of([1, 2, 3, 4, 5]), 3) == []
     assert proposal(PromptLookup(), sequence_of([1]), 3) == []
 
@@ -37,7 +37,7 @@ def test_a_text_that_repeats_itself_is_taken_to_go_on():
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 3), st.integers(1, 6))
-def test_an_index_that_grew_with_the_text_finds_what_a_search_finds(token_ids: list[int], ngram: int, most: int):
+def test_an_incremental_index_finds_the_matches_of_a_search(token_ids: list[int], ngram: int, most: int):
     knobs = Knobs(lookup_ngram=ngram)
     lookup, sequence = PromptLookup(), sequence_of(token_ids[:1])
     for token in token_ids[1:]:
@@ -52,7 +52,7 @@ def test_an_index_that_grew_with_the_text_finds_what_a_search_finds(token_ids: l
     assert proposal(lookup, sequence, most, knobs) == expected
 
 
-def test_another_length_of_match_indexes_anew():
+def test_another_length_of_match_rebuilds_the_index():
     lookup, sequence = PromptLookup(), sequence_of([1, 2, 3, 9, 2, 3])
     assert proposal(lookup, sequence, 1, Knobs(lookup_ngram=3)) == []
     assert proposal(lookup, sequence, 1, Knobs(lookup_ngram=2)) == [9]

@@ -119,7 +119,7 @@ def test_a_draft_that_does_not_depend_on_chance_is_accepted_with_its_probability
     assert np.mean([len(t) == 2 for t in tokens]) == pytest.approx(law[draft], abs=0.03)
 
 
-def test_rejection_at_temperature_zero_says_what_is_likeliest():
+def test_rejection_at_temperature_zero_draws_the_likeliest_tokens():
     params = SamplingParams(temperature=0.0)
     for seed in range(100):
         logits, spec = logits_of(seed, 2), spec_of(params, seed)

@@ -80,7 +80,7 @@ def test_greedy_answers_are_the_same_under_rejection(core: Core, prompts: list[l
     assert rejecting == answers(core, prompts[:4], sampling, draft_acceptance="repeatable")
 
 
-def test_rejection_accepts_more_of_what_is_drawn_hot(core: Core, prompts: list[list[int]]):
+def test_rejection_accepts_more_drafts_at_high_temperature(core: Core, prompts: list[list[int]]):
     """Two models that nearly agree: the laws have almost everything in common."""
     sampling = SamplingParams(temperature=1.0, seed=1, max_tokens=32)
 
@@ -95,6 +95,6 @@ def test_rejection_accepts_more_of_what_is_drawn_hot(core: Core, prompts: list[l
 
 
 def test_a_draft_must_be_another_model_of_the_core():
-    spec = ModelSpec(name="target", path=MODEL, compute="bfloat16", draft="nobody")
-    with pytest.raises(ModelFileError, match="its draft is 'nobody'; it must be another model of this core: none"):
+    spec = ModelSpec(name="target", path=MODEL, compute="bfloat16", draft="missing")
+    with pytest.raises(ModelFileError, match="its draft is 'missing'; it must be another model of this core: none"):
         paired_drafts([spec])

@@ -72,7 +72,7 @@ def test_a_bad_past_fades_while_nothing_is_tried():
     assert low < 0.25 < 0.55 < acceptance.rates()[0]
 
 
-def test_a_disturbed_measurement_does_not_hide_what_more_rows_were_seen_to_take():
+def test_a_noisy_measurement_does_not_exceed_the_measured_cost_of_more_rows():
     costs = StepCosts()
     costs.observe(1, 1.0)
     costs.observe(8, 3.0)

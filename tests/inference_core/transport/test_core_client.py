@@ -133,14 +133,14 @@ async def test_aborting_a_choice_that_has_ended_is_ignored(connect, ask):
 
 async def test_cancelling_the_task_that_iterates_frees_its_request(connect, ask):
     client = await connect(ScriptedCore)
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def iterate():
         async for _ in client.generate(ask(tokens=10**6)):
-            begun.set()
+            started.set()
 
     task = asyncio.create_task(iterate())
-    await begun.wait()
+    await started.wait()
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):

@@ -49,7 +49,7 @@ async def tokens_from(client, request):
     return [token async for output in client.generate(request) for token in output.token_ids]
 
 
-async def begun(client, request):
+async def opened(client, request):
     outputs = client.generate(request)
     await anext(outputs)
     return outputs
@@ -116,8 +116,8 @@ async def test_clients_that_use_the_same_request_ids_do_not_meet(stack, path, as
 async def test_a_client_cannot_abort_anothers_request_of_the_same_id(stack, path, ask):
     await serve(stack, path)
     first, second = await client_of(stack, path), await client_of(stack, path)
-    staying = await begun(first, ask("same", [1], tokens=10**6))
-    closing = await begun(second, ask("same", [2], tokens=10**6))
+    staying = await opened(first, ask("same", [1], tokens=10**6))
+    closing = await opened(second, ask("same", [2], tokens=10**6))
 
     await closing.aclose()
 
@@ -129,8 +129,8 @@ async def test_a_connection_that_drops_takes_its_requests_and_no_others(stack, p
     core = ScriptedCore()
     await serve(stack, path, core)
     dropping, staying = await client_of(stack, path), await client_of(stack, path)
-    lost = [await begun(dropping, ask(f"r{i}", tokens=10**6, n=2)) for i in range(3)]
-    kept = await begun(staying, ask(tokens=10**6))
+    lost = [await opened(dropping, ask(f"r{i}", tokens=10**6, n=2)) for i in range(3)]
+    kept = await opened(staying, ask(tokens=10**6))
 
     dropping._transport.abort()
 
@@ -148,7 +148,7 @@ async def until(client, *, running_is):
         pass
 
 
-async def test_a_client_that_does_not_read_is_cut_off_and_holds_nobody_up(stack, path, ask):
+async def test_a_client_that_does_not_read_is_disconnected_and_delays_no_other(stack, path, ask):
     core = ScriptedCore(tokens_per_step=20_000)
     await serve(stack, path, core, max_unread_bytes=100_000)
     reading = await client_of(stack, path)
@@ -244,7 +244,7 @@ async def test_stopping_lets_running_requests_finish_and_refuses_new_ones(stack,
 async def test_what_outlives_the_grace_is_cut_off_with_the_reason(stack, path, ask):
     server = await serve(stack, path)
     client = await client_of(stack, path)
-    outputs = await begun(client, ask(tokens=10**9))
+    outputs = await opened(client, ask(tokens=10**9))
 
     await server.stop()
 
@@ -298,7 +298,7 @@ async def test_a_killed_server_process_can_be_replaced_on_the_same_path(path, as
                 break
             except CoreGoneError:
                 assert process.is_alive()
-        outputs = await begun(client, ask(tokens=10**6))
+        outputs = await opened(client, ask(tokens=10**6))
         process.kill()
         with pytest.raises(CoreLostError, match="connection to the core is lost"):
             async for _ in outputs:

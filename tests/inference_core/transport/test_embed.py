@@ -37,7 +37,7 @@ async def test_what_cannot_be_embedded_is_refused_by_name(connect):
         await client.embed("m", [1, 2], 1, deadline=0.0)
 
 
-async def test_cancelling_frees_what_it_held(connect):
+async def test_cancellation_frees_the_blocks(connect):
     client = await connect(lambda: hash_core("m"))
     task = asyncio.create_task(client.embed("m", list(range(900)), 1))
     await asyncio.sleep(0)

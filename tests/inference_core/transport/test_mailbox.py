@@ -17,7 +17,7 @@ async def test_items_come_out_in_the_order_they_went_in():
     assert [await mailbox.get() for _ in range(5)] == [0, 1, 2, 3, 4]
 
 
-async def test_a_waiting_reader_gets_what_is_put_later():
+async def test_a_waiting_reader_gets_an_item_that_is_put_later():
     mailbox = Mailbox()
     reading = asyncio.create_task(mailbox.get())
     await asyncio.sleep(0)

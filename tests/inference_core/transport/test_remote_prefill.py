@@ -80,7 +80,7 @@ async def test_only_the_blocks_that_lack_travel(pair, asked):
     await answer(pair.target, asked)
     held = await pair.target.import_blocks(chain_of(asked))
 
-    with pytest.raises(KVTransferError, match="given up"):
+    with pytest.raises(KVTransferError, match="evicted"):
         await remote_prefill.copy_blocks(chain_of(asked), pair.source, pair.target, held)
     assert held == FULL
     assert (await stats(pair.source)).handover.out_blocks == 0
@@ -96,7 +96,7 @@ async def test_two_at_once_from_one_source_both_arrive(pair, ask):
     assert [await pair.target.import_blocks(chain_of(one)) for one in both] == [FULL] * 2
 
 
-async def test_cancelling_frees_what_it_held(pair, asked):
+async def test_cancellation_frees_the_blocks(pair, asked):
     task = asyncio.create_task(transfer_prefill(asked, pair.source, pair.target))
     for _ in range(3):
         await asyncio.sleep(0)
@@ -121,11 +121,11 @@ async def test_a_prefill_that_is_refused_says_why(pair, ask):
         await pair.source.prefill(ask(prompt=[1, 2, 3]))
 
 
-async def test_cores_that_differ_are_told_apart_before_anything_is_computed(pair, asked):
+async def test_cores_that_differ_are_refused_before_anything_is_computed(pair, asked):
     require_alike("m", pair.source, pair.target)
     other = await pair.client("n")
 
-    with pytest.raises(KVTransferError, match="cannot be handed over") as caught:
+    with pytest.raises(KVTransferError, match="cannot be transferred") as caught:
         require_alike("m", pair.source, other)
     assert caught.value.reason == "incompatible"
 

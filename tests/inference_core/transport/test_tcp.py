@@ -41,11 +41,11 @@ async def served():
     await server.stop()
 
 
-async def test_whoever_does_not_know_the_secret_is_turned_away(served):
+async def test_a_client_without_the_secret_is_refused(served):
     _, listener, _ = served
     stranger = TcpCoreClient(msgspec.structs.replace(listener.address, secret=b"wrong"))
 
-    with pytest.raises(CoreGoneError, match="is not the core that was asked for"):
+    with pytest.raises(CoreGoneError, match="is not the expected core"):
         await stranger.start()
 
 
@@ -54,13 +54,13 @@ async def test_a_client_does_not_speak_to_a_server_without_the_secret(ask):
         writer.write(b"n" * 32)
         await reader.readexactly(64)
         writer.write(b"c" * 32)
-        assert await reader.read() == b""  # nothing more is told
+        assert await reader.read() == b""  # nothing more is sent
         writer.close()
 
     server = await asyncio.start_server(impostor, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
 
-    with pytest.raises(CoreGoneError, match="is not the core that was asked for"):
+    with pytest.raises(CoreGoneError, match="is not the expected core"):
         await TcpCoreClient(CoreAddress(host=host, port=port, secret=b"s")).start()
     server.close()
 
@@ -77,7 +77,7 @@ async def test_commands_before_the_handshake_are_not_obeyed(served, ask):
     assert core.requests == []
 
 
-async def test_times_are_those_of_the_machine_that_reads_them(served, ask, monkeypatch):
+async def test_times_are_translated_to_the_readers_clock(served, ask, monkeypatch):
     core, _, client = served
     ours = time.monotonic
     elsewhere = 1e6  # what the client's machine has been up for longer
@@ -109,7 +109,7 @@ async def test_a_port_that_is_taken_is_an_error_that_names_it():
             await CoreServer(ScriptedCore, TcpListener("127.0.0.1", b"s", port)).start()
 
 
-async def test_nobody_there_is_a_core_that_is_gone():
+async def test_an_address_without_a_server_is_a_core_that_is_gone():
     with held_port() as held:
         port = held.getsockname()[1]
         with pytest.raises(CoreGoneError, match=f"no core answers at 127.0.0.1:{port}"):

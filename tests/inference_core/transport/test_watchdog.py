@@ -33,7 +33,7 @@ def test_a_piece_of_work_is_reported_once_when_it_has_lasted_too_long() -> None:
     assert reports == ["no step has finished for 10.5 s"]
 
 
-def test_coming_back_late_is_reported_and_the_next_piece_is_judged_anew() -> None:
+def test_a_late_return_is_reported_and_the_next_piece_is_timed_from_its_start() -> None:
     reports = Reports()
     for _ in range(2):
         reports.watchdog.begin()
