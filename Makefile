@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-processes test-models snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -24,10 +24,25 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[dev]"
 	touch $(STAMP)
 
-# Sets of strings have the same order in every run, too.
-test: export PYTHONHASHSEED := 0
+# Groups that have a target of their own, below.
+GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser
+
+# Sets of strings have the same order in every run, too. Compiled modules are kept, also where the environment forbids it:
+# tests start hundreds of Python processes.
+test test-processes test-models: export PYTHONHASHSEED := 0
+test test-processes test-models: export PYTHONDONTWRITEBYTECODE :=
+
+# What a contributor runs: at most eight minutes on two idle cores.
 test: lint types check-imports
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models"
+
+# Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
+test-processes: install
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes"
+
+# The laptop catalogue's weights: exactness against transformers, batch invariance, what quantisation loses.
+test-models: install
+	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models"
 
 # Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) after an intended change.
 snapshots: install

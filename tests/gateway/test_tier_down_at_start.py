@@ -15,6 +15,8 @@ from tests.tiers.triton_server import Triton
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

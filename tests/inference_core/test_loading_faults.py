@@ -17,6 +17,8 @@ from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.inference_core.fuzz.gguf_bytes import intact
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:

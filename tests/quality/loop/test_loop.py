@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from loop_world import ScriptedTier, ladder, price, record, rows
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in
@@ -16,6 +17,8 @@ from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.retraining.retrain import retrain
 from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import encoder_of
+
+pytestmark = pytest.mark.processes
 
 EVERYTHING = MonitorSettings(
     sampling=SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)

@@ -28,6 +28,8 @@ from migrations.tables import audit_events, classifier_versions, retrain_runs, r
 from quality.rollout.rollout import Rollouts
 from quality.store.database import migrate, open_database
 
+pytestmark = pytest.mark.processes
+
 SPAWN: ForkServerContext = multiprocessing.get_context("forkserver")
 SPAWN.set_forkserver_preload(["quality.retraining.retrain", "quality.store.database"])
 
