@@ -1,6 +1,7 @@
 """What all tests share: the same random numbers in every run, and servers of our own with fresh databases."""
 
 import asyncio
+import gc
 import logging
 import os
 import pwd
@@ -32,6 +33,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-snapshots", action="store_true", help="Rewrite tests/snapshots/*.txt.")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt imported modules and collected tests from garbage collection: nearly all objects, looked at each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
