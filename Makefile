@@ -98,7 +98,7 @@ test-slow: install
 
 # Two gateway processes over one PostgreSQL and one Redis, one of them killed under load; a minute or two.
 test-replicas: install
-	$(BIN)/pytest -m "slow" tests/gateway/test_two_replicas.py
+	$(BIN)/pytest -m "slow" tests/gateway/processes/test_two_replicas.py
 
 soak: install
 	$(BIN)/pytest tests/soak -m "slow"
@@ -114,7 +114,7 @@ fuzz: install
 
 # Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.
 fuzz-api: install
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/test_api_fuzz.py
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/api/test_api_fuzz.py
 
 # The extension under AddressSanitizer and UndefinedBehaviorSanitizer: every kernel test, and the real model's answers.
 # Python's own allocations are not looked at for leaks. AIO_KERNELS chooses the instruction sets, as for a plain build.
@@ -136,9 +136,13 @@ sanitize-threads:
 		inference_core/native/thread_pool.cpp -o build/thread_pool_stress
 	TSAN_OPTIONS=halt_on_error=1 build/thread_pool_stress
 
+# The parts whose prose the language lint reads.
+PLAIN := tests/lint
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.lint.language $(PLAIN)
 
 types: install
 	$(BIN)/mypy

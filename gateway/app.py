@@ -14,52 +14,52 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.answering.overload import OverloadQueue
 from gateway.answering.service import RecordSink, Service
-from gateway.api.line_answers import LineAnswers
+from gateway.api.batch_files.line_answers import LineAnswers
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import AnswerStore, MemoryStore, SharedStore
-from gateway.catalogue_reload import CatalogueReload
+from gateway.composition.catalogue_reload import CatalogueReload
+from gateway.composition.privacy import Privacy
+from gateway.composition.quality_loop import QualityLoop, running_quality_loop
 from gateway.cores.adapters import CoreAdapters
 from gateway.cores.engine import Engine, running_engine
 from gateway.cores.hidden_states import CoreStates
 from gateway.cores.knobs import CoreKnobs
 from gateway.dashboard.live import Live
-from gateway.dashboard.sessions import Sessions
+from gateway.dashboard.sign_in.sessions import Sessions
 from gateway.embedding.embedders import embedders_of
 from gateway.http import Lifespan, http_app
 from gateway.jobs.jobs import Jobs
-from gateway.keys import ApiKeys
 from gateway.knobs.file import KnobFile
 from gateway.knobs.replicas import ReplicaKnobs
 from gateway.parts import Parts
-from gateway.privacy import Privacy
 from gateway.processes.allocator import give_back_free_memory
 from gateway.processes.hangup import reloading_on_hangup
 from gateway.processes.peer_records import PeerRecords
 from gateway.processes.peers import Peers
 from gateway.processes.worker_answers import worker_answers
 from gateway.processes.worker_place import WorkerPlace
-from gateway.quality_loop import QualityLoop, running_quality_loop
+from gateway.routing.active_classifier import ActiveClassifier, Serving
 from gateway.routing.active_labels import ActiveLabels
+from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.class_prior import class_prior
-from gateway.routing.classifier_in_force import ClassifierInForce, Serving
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore, open_redis
 from gateway.stores.retries import background, until_it_works
-from gateway.telemetry.alert_figures import alert_figures
-from gateway.telemetry.alerts import Figures, keep_looking, webhook_url
-from gateway.telemetry.levels_of_all import levels_of_all
-from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.overload_collector import OverloadCollector
+from gateway.telemetry.metrics_export.metrics import Metrics
+from gateway.telemetry.metrics_export.overload_collector import OverloadCollector
+from gateway.telemetry.objectives.alert_figures import alert_figures
+from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webhook_url
+from gateway.telemetry.objectives.levels_of_all import levels_of_all
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
+from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.transport.client import CoreClient
-from quality.comparison.cost_quality_curve import ProbeCurves
+from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.evaluation.tier_value import ReportFileError, stored_report, warnings_of
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
@@ -161,11 +161,11 @@ class Composition:
         engine = await stack.enter_async_context(
             running_engine(settings, self.catalog, self._tiers, self._cores, threads)
         )
-        self._warn_of_worthless_tiers()
+        self._warn_of_overpriced_tiers()
         classifier = await self._start_classifier(stack, engine)
         knobs = await self._start_routing_knobs(stack)
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
-        encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ClassifierInForce) else None
+        encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
         loop = await self._start_quality_loop(stack, database, engine, encode)
         self.sinks.append(self.metrics.requests.observe)
@@ -220,7 +220,7 @@ class Composition:
             database=database,
             quality_loop=loop,
             active_labels=active_labels,
-            probe_curves=ProbeCurves(database),
+            cost_quality_curves=CostQualityCurves(database),
             learning=learning,
             kind_names=KindNames(database),
             redis=redis,
@@ -249,7 +249,7 @@ class Composition:
     async def _start_alerts(self, stack: AsyncExitStack, engine: Engine) -> None:
         """One process behind a port looks for all of them."""
 
-        async def figures() -> Figures:
+        async def figures() -> AlertInputs:
             await self.metrics.read_cores(engine.cores)
             await self.metrics.read_gpus()
             levels = await levels_of_all(self.metrics.levels, self._peers)
@@ -258,7 +258,7 @@ class Composition:
         if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
             await stack.enter_async_context(background(keep_looking(self.settings, figures)))
 
-    def _warn_of_worthless_tiers(self) -> None:
+    def _warn_of_overpriced_tiers(self) -> None:
         """By what `aio bench tiers` left in the data folder; a file that cannot be read stops nothing."""
         try:
             report = stored_report(self.settings.data_path, self.catalog)
@@ -316,7 +316,7 @@ class Composition:
         if self._classifier is not None:
             return self._classifier
         root = self.settings.registry_path
-        in_force = ClassifierInForce(
+        active = ActiveClassifier(
             root,
             self.catalog.fingerprint,
             self._show_classifier,
@@ -331,14 +331,14 @@ class Composition:
                 loop=asyncio.get_running_loop(),
             ),
         )
-        in_force.load()
-        await stack.enter_async_context(background(in_force.follow(self.settings.artefact_poll_seconds)))
-        return in_force
+        active.load()
+        await stack.enter_async_context(background(active.follow(self.settings.artefact_poll_seconds)))
+        return active
 
     async def _start_active_labels(
         self, stack: AsyncExitStack, database: AsyncEngine, classifier: Classifier
     ) -> ActiveLabels | None:
-        if not isinstance(classifier, ClassifierInForce):
+        if not isinstance(classifier, ActiveClassifier):
             return None
         labels = ActiveLabels(database, classifier, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
         await stack.enter_async_context(background(labels.follow(self.settings.artefact_poll_seconds)))
@@ -346,9 +346,9 @@ class Composition:
 
     async def _start_probes(
         self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier
-    ) -> ProbesInForce:
-        told = (classifier.use_lengths,) if isinstance(classifier, ClassifierInForce) else ()
-        probes = ProbesInForce(self.settings.probes_path, self.catalog, knobs, *told)
+    ) -> ActiveProbes:
+        told = (classifier.use_lengths,) if isinstance(classifier, ActiveClassifier) else ()
+        probes = ActiveProbes(self.settings.probes_path, self.catalog, knobs, *told)
         probes.load()
         await stack.enter_async_context(background(probes.follow(self.settings.artefact_poll_seconds)))
         return probes

@@ -13,24 +13,13 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 
 from gateway import __version__
-from gateway.api.adapters import load_adapter, show_adapters, unload_adapter
-from gateway.api.batches import cancel_batch, create_batch, list_batches, show_batch
-from gateway.api.batches_admin import change_batches, show_batches
-from gateway.api.budgets_admin import delete_budget, list_budgets, put_budget
-from gateway.api.cache_admin import change_cache, show_cache
-from gateway.api.chat import chat_completions
-from gateway.api.chat_socket import chat_socket
-from gateway.api.classifier_orders import begin_trial, end_trial, promote_version, roll_back
-from gateway.api.completions import completions
-from gateway.api.costs import show_costs
-from gateway.api.docs_page import DocsPage
-from gateway.api.embeddings import embeddings
-from gateway.api.experiments import start_experiment, stop_experiment
-from gateway.api.feedback import give_feedback
-from gateway.api.files import delete_file, list_files, show_content, show_file, upload_file
-from gateway.api.guard import admit, admit_admin
-from gateway.api.health import live, metrics, ready
-from gateway.api.keys_admin import (
+from gateway.api.access.guard import admit, admit_admin
+from gateway.api.admin.adapters import load_adapter, show_adapters, unload_adapter
+from gateway.api.admin.batches import change_batches, show_batches
+from gateway.api.admin.budgets import delete_budget, list_budgets, put_budget
+from gateway.api.admin.cache import change_cache, show_cache
+from gateway.api.admin.costs import show_costs
+from gateway.api.admin.keys import (
     end_key,
     limit_key,
     list_keys,
@@ -40,11 +29,30 @@ from gateway.api.keys_admin import (
     renew_key,
     show_key,
 )
-from gateway.api.knobs import change_knobs, list_knob_changes, show_knobs
-from gateway.api.learning import show_learning
-from gateway.api.models import list_models, show_model
-from gateway.api.own_labels import reset_own_labels
-from gateway.api.quality_lists import (
+from gateway.api.admin.knobs import change_knobs, list_knob_changes, show_knobs
+from gateway.api.admin.reload import reload_catalogue
+from gateway.api.admin.replicas import change_replicas, show_replicas
+from gateway.api.admin.routing import change_routing, show_routing
+from gateway.api.admin.slo import show_slo
+from gateway.api.admin.stats import show_stats
+from gateway.api.admin.system import show_checklist, show_system
+from gateway.api.admin.users import erase_user
+from gateway.api.batch_files.batches import cancel_batch, create_batch, list_batches, show_batch
+from gateway.api.batch_files.files import delete_file, list_files, show_content, show_file, upload_file
+from gateway.api.docs_page import DocsPage
+from gateway.api.feedback import give_feedback
+from gateway.api.health import live, metrics, ready
+from gateway.api.inference.chat import chat_completions
+from gateway.api.inference.completions import completions
+from gateway.api.inference.embeddings import embeddings
+from gateway.api.inference.models import list_models, show_model
+from gateway.api.inference.responses import responses
+from gateway.api.inference.tokenize import detokenize, tokenize
+from gateway.api.quality_loop.classifier_commands import begin_trial, end_trial, promote_version, roll_back
+from gateway.api.quality_loop.experiments import start_experiment, stop_experiment
+from gateway.api.quality_loop.learning import show_learning
+from gateway.api.quality_loop.own_labels import reset_own_labels
+from gateway.api.quality_loop.quality_lists import (
     list_all_batches,
     list_artefacts,
     list_experiments,
@@ -57,14 +65,8 @@ from gateway.api.quality_lists import (
     show_estimates,
     show_verification,
 )
-from gateway.api.records import show_record
-from gateway.api.reload import reload_catalogue
-from gateway.api.replicas_admin import change_replicas, show_replicas
-from gateway.api.responses import responses
-from gateway.api.reviews import list_reviews, review_verification
-from gateway.api.route import route
-from gateway.api.routing_admin import change_routing, show_routing
-from gateway.api.routing_views import (
+from gateway.api.quality_loop.reviews import list_reviews, review_verification
+from gateway.api.quality_loop.routing_views import (
     show_curve,
     show_kinds,
     show_preview,
@@ -72,16 +74,14 @@ from gateway.api.routing_views import (
     show_tiers,
     show_traffic,
 )
-from gateway.api.slo import show_slo
-from gateway.api.stats import show_stats
-from gateway.api.system import show_checklist, show_system
-from gateway.api.tokenize import detokenize, tokenize
-from gateway.api.users import erase_user
-from gateway.dashboard.overview import overview_figures
+from gateway.api.records import show_record
+from gateway.api.route import route
+from gateway.api.streaming.chat_socket import chat_socket
+from gateway.dashboard.pages.overview import overview_figures
+from gateway.dashboard.pages.requests import request_figures
+from gateway.dashboard.pages.users_page import list_users
 from gateway.dashboard.rendering import failure_page
-from gateway.dashboard.requests import request_figures
 from gateway.dashboard.site import dashboard_routers
-from gateway.dashboard.users_page import list_users
 from gateway.errors import envelope_response
 from gateway.parts import HttpRequest
 from gateway.settings import Settings

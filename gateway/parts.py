@@ -10,24 +10,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.answering.service import Service
 from gateway.cache.response_cache import ResponseCache
-from gateway.catalogue_reload import CatalogueReload
+from gateway.composition.catalogue_reload import CatalogueReload
+from gateway.composition.privacy import Privacy
+from gateway.composition.quality_loop import QualityLoop
 from gateway.cores.adapters import CoreAdapters
 from gateway.cores.knobs import CoreKnobs
 from gateway.dashboard.live import Live
-from gateway.dashboard.sessions import Sessions
+from gateway.dashboard.sign_in.sessions import Sessions
 from gateway.embedding.embedder import Embedder
 from gateway.jobs.jobs import Jobs
 from gateway.knobs.replicas import ReplicaKnobs
-from gateway.privacy import Privacy
 from gateway.processes.peers import Peers
-from gateway.quality_loop import QualityLoop
 from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.tenancy.tenancy import Tenancy
-from quality.comparison.cost_quality_curve import ProbeCurves
+from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.records.any_record import Recorded
@@ -79,7 +79,7 @@ class Parts:
     database: AsyncEngine
     quality_loop: QualityLoop | None
     active_labels: ActiveLabels | None
-    probe_curves: ProbeCurves
+    cost_quality_curves: CostQualityCurves
     learning: LearningRecord
     kind_names: KindNames
     redis: RedisStore | None

@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
     `redis_url`: `redis://[:password@]host:port/number`; empty means that this process shares no windows and caches.
     `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
-    Cores of GPU groups listen beside it (`gateway.cores.cores.socket_of`).
+    Cores of GPU groups listen beside it (`gateway.core_factory.socket_of`).
     `cluster`: a Ray cluster that has the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; empty: none.
     `adapter_dir`: the folder that LoRA adapters may be loaded from over HTTP; empty means any that the core can read.
     `quality_target`: share of answers that must be no worse than the strongest tier's, as a number or as `economy`,
@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `head_limit`: bytes of a request's line and headers together; the line may take an eighth, one header a quarter.
     `unready_seconds`: how long it goes on serving before that, unready, so that balancers send no more.
     `cors_origins`: comma-separated origins whose pages may use the API. `allowed_hosts`: comma-separated host names by
-    which callers without a key may reach this server (`gateway.host_names`).
+    which callers without a key may reach this server (`gateway.tenancy.host_names`).
     `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
     `alert_webhook`: URL that is told of alerts, in PagerDuty's form with `alert_routing_key`; empty: nobody is.
     `log_format`: lines for people, or an object of JSON each. `log_requests`: whether each request gets one.

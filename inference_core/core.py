@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from inference_core.engine.auto_tuner import AutoTuner
-from inference_core.engine.kv_transfer import BlockHandover
+from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.engine.model_stats import model_stats
 from inference_core.engine.request_validation import validate_request, validate_token_ids
 from inference_core.engine.step_executor import Outcome, StepExecutor
 from inference_core.engine.step_statistics import StepStatistics
-from inference_core.errors import CoreError, HandoverError, IntegrityError, InvalidRequestError, QueueFullError
+from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError, QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
-from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
@@ -38,7 +37,7 @@ from inference_core.protocol import (
 from inference_core.protocol.error_outputs import blame, refusal
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.sampling.repetition import LOOK_EVERY, goes_round
-from inference_core.scheduling.model_round_robin import ModelTurns
+from inference_core.scheduling.model_round_robin import ModelRoundRobin
 from inference_core.scheduling.queue_alert import QueueAlert
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence, Status
@@ -47,6 +46,7 @@ from inference_core.speculation.draft_model import DraftModel
 from inference_core.speculation.drafter import Drafter
 from inference_core.speculation.prompt_lookup import PromptLookup
 from inference_core.speculation.speculator import Speculator
+from inference_core.step_plan import MatcherFactory
 
 if TYPE_CHECKING:
     from inference_core.grammar.vocabulary import Vocabulary
@@ -102,14 +102,14 @@ class Core:
         for scheduler in self._schedulers.values():
             scheduler.peers = list(self._schedulers.values())
             scheduler.reclaim = self._reclaim
-        self._handovers = {
-            name: BlockHandover(scheduler.pool, self._runners[name]) for name, scheduler in self._schedulers.items()
+        self._kv_transfers = {
+            name: KVTransfer(scheduler.pool, self._runners[name]) for name, scheduler in self._schedulers.items()
         }
         self._meters = {name: StepMeter() for name in self._runners}
         self._tuners = {name: AutoTuner(self._knobs.of(name)) for name in self._runners}
         self._statistics = {name: StepStatistics() for name in self._runners}
         self._alerts = {name: QueueAlert(name) for name in self._runners}
-        self._turns = ModelTurns(list(self._runners))
+        self._turns = ModelRoundRobin(list(self._runners))
         self._requests: dict[str, _Request] = {}
         self._grammars = GrammarAdmission(
             vocabulary_of, {name: runner.config.eos_token_ids for name, runner in self._runners.items()}
@@ -128,7 +128,7 @@ class Core:
     @property
     def knobs(self) -> dict[str, Knobs]:
         """The knobs in force, by model."""
-        return self._knobs.in_force
+        return self._knobs.active
 
     @property
     def has_work(self) -> bool:
@@ -155,7 +155,7 @@ class Core:
         else:
             self._grammars.add(request, runner.info, request.sampling.grammar)
 
-    def _admit(self, request: AddRequest, make_matcher: MakeMatcher | None) -> None:
+    def _admit(self, request: AddRequest, make_matcher: MatcherFactory | None) -> None:
         scheduler, runner = self._schedulers[request.model], self._runners[request.model]
         now = self._clock()
         adapter_digest = scheduler.adapters.require(request.adapter).digest if request.adapter else b""
@@ -258,13 +258,13 @@ class Core:
             speculator = self._speculators[name]
             overlaps = not speculator.is_on and self._executor.may_overlap(name)
             if not overlaps:
-                outputs += self._book(self._executor.land())
+                outputs += self._book(self._executor.collect())
             plan = self._schedulers[name].schedule(self._steps, began)
             if plan is None:
                 continue
             self._steps += 1
             if overlaps:
-                outputs += self._book(self._executor.take_off(plan))
+                outputs += self._book(self._executor.launch(plan))
             else:
                 speculator.draft(plan)
                 outcome = self._executor.execute(plan, began)
@@ -272,8 +272,8 @@ class Core:
                 outputs += self._book(outcome)
             self._watch_queue(name)
             return outputs
-        if self._executor.is_under_way:
-            return outputs + self._book(self._executor.land())
+        if self._executor.has_in_flight_step:
+            return outputs + self._book(self._executor.collect())
         if any(s.has_work and not s.seconds_held(began) for s in self._schedulers.values()):
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
         return outputs
@@ -303,7 +303,7 @@ class Core:
             self._require_drafter(changes.get("speculation"), name)
         self._knobs.change(changes, model, keep)
         if "threads" in changes and self._use_threads is not None:
-            self._use_threads(next(iter(self._knobs.in_force.values())).threads)
+            self._use_threads(next(iter(self._knobs.active.values())).threads)
         for name, scheduler in self._schedulers.items():
             scheduler.knobs = self._tuners[name].set_limits(self._knobs.of(name))
             if not scheduler.knobs.prefix_caching:
@@ -330,28 +330,28 @@ class Core:
         return self._scheduler(model).adapters.infos()
 
     def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
-        """See `ExportBlocks`. Raises `HandoverError`."""
-        handover, root = self._handover(chain)
-        return handover.export(root, chain.token_ids, first, most_bytes)
+        """See `ExportBlocks`. Raises `KVTransferError`."""
+        transfer, root = self._kv_transfer(chain)
+        return transfer.export(root, chain.token_ids, first, most_bytes)
 
     def import_blocks(self, chain: BlockChain, frame: BlockFrame | None) -> int:
-        """See `ImportBlocks`; how many of the chain's blocks are cached then. Raises `HandoverError`."""
-        handover, root = self._handover(chain)
+        """See `ImportBlocks`; how many of the chain's blocks are cached then. Raises `KVTransferError`."""
+        transfer, root = self._kv_transfer(chain)
         if frame is None:
-            return handover.held(root, chain.token_ids)
+            return transfer.held(root, chain.token_ids)
         if not self._knobs.of(chain.model).prefix_caching:
-            raise HandoverError(f"{chain.model} caches no prefixes; set prefix_caching", "refused")
-        return handover.take(root, chain.token_ids, frame)
+            raise KVTransferError(f"{chain.model} caches no prefixes; set prefix_caching", "refused")
+        return transfer.take(root, chain.token_ids, frame)
 
-    def _handover(self, chain: BlockChain) -> tuple[BlockHandover, bytes]:
+    def _kv_transfer(self, chain: BlockChain) -> tuple[KVTransfer, bytes]:
         """And the name of the chain's first parent."""
         try:
             adapters = self._scheduler(chain.model).adapters
             digest = adapters.require(chain.adapter).digest if chain.adapter else b""
             validate_token_ids("token_ids", chain.token_ids, self._runners[chain.model].info.vocab_size)
         except InvalidRequestError as error:
-            raise HandoverError(str(error), "refused") from error
-        return self._handovers[chain.model], root_digest(chain.salt, digest)
+            raise KVTransferError(str(error), "refused") from error
+        return self._kv_transfers[chain.model], root_digest(chain.salt, digest)
 
     def stats(self, query_id: str = "") -> CoreStats:
         """Counts and estimates at this moment. `blocks_total` is what the model would have in an arena of its own."""
@@ -371,7 +371,7 @@ class Core:
                     knobs=self._knobs.of(name),
                     queue_alert=self._alerts[name].raised,
                     speculation=self._speculators[name].stats(),
-                    handover=self._handovers[name].stats(),
+                    handover=self._kv_transfers[name].stats(),
                     models_sharing=sharing,
                 )
                 for name, scheduler in self._schedulers.items()
@@ -439,7 +439,7 @@ class Core:
             return []
         model, seconds = outcome.model, outcome.seconds
         scheduler, tuner = self._schedulers[model], self._tuners[model]
-        outputs = self._settle(outcome.outputs)
+        outputs = self._record_ends(outcome.outputs)
         outputs += [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in outcome.failed.items()]
         if scheduler.knobs.repetition_guard:
             outputs += self._end_the_repetitive(scheduler, outputs)
@@ -452,12 +452,12 @@ class Core:
             len(outputs),
             seconds - outcome.swap_seconds,
             self._clock(),
-            backlog=scheduler.catching_up_tokens,
+            backlog=scheduler.prefilling_tokens,
             waiting=len(scheduler.waiting),
             sharing=sum(s.has_work for s in self._schedulers.values()) or 1,
             depth=outcome.depth,
         )
-        scheduler.pool.host.prices.cost = tuner.model.cost if tuner.model.is_warm else None
+        scheduler.pool.host.swap_cost.seconds_per_token = tuner.model.cost.further if tuner.model.is_warm else None
         return outputs
 
     def _watch_queue(self, model: str) -> None:
@@ -465,7 +465,7 @@ class Core:
         knobs = scheduler.knobs
         self._alerts[model].look(len(scheduler.waiting), knobs.alert_waiting, knobs.max_waiting)
 
-    def _settle(self, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
+    def _record_ends(self, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
         """Close the books on the choices that these outputs end."""
         for output in outputs:
             if output.finish_reason is not None:
@@ -474,7 +474,7 @@ class Core:
                 if choice.draws:
                     self._meters[model].record_finish(output.completion_tokens, choice.max_output_tokens)
                     computed = output.prompt_tokens - output.cached_tokens
-                    self._tuners[model].after_answer(choice.lagged_seconds, computed, output.completion_tokens)
+                    self._tuners[model].after_answer(choice.waited_seconds, computed, output.completion_tokens)
                 self._forget_choice(request, output.request_id)
         return outputs
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-HandoverFailure = Literal["incompatible", "corrupt", "full", "missing", "refused", "gone"]
+KVTransferFailure = Literal["incompatible", "corrupt", "full", "missing", "refused", "gone"]
 """Why KV blocks were not handed over: other weights, kernels or layout; damaged on the way; no room; not there (any
 more); the request or the state of a core does not allow it; a core is gone."""
 
@@ -56,12 +56,12 @@ class BadLogitsError(CoreError):
         self.rows = rows
 
 
-class HandoverError(CoreError):
+class KVTransferError(CoreError):
     """KV blocks could not be handed over, for `reason`. Compute the prompt where its answer is computed."""
 
-    def __init__(self, message: str, reason: HandoverFailure) -> None:
+    def __init__(self, message: str, reason: KVTransferFailure) -> None:
         super().__init__(message)
-        self.reason: HandoverFailure = reason
+        self.reason: KVTransferFailure = reason
 
 
 class DevicesMissingError(CoreError):

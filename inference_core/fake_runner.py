@@ -18,9 +18,9 @@ from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import BadLogitsError
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.masks import TokenMask, begin_masks
-from inference_core.grammar.matcher_seam import Matcher
 from inference_core.kv_cache.block_io import HostBlockBytes
 from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.swap_cost import SwapTimes
 from inference_core.lora.adapter import Adapter
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
@@ -28,13 +28,13 @@ from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogpr
 from inference_core.protocol.evidence import TokenEvidence
 from inference_core.protocol.kv_blocks import KVIdentity
 from inference_core.step_plan import (
+    Matcher,
     SampledToken,
     SampleSpec,
     ScheduledSequence,
     States,
     StepPlan,
     StepResult,
-    SwapTimes,
 )
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16)

@@ -6,10 +6,28 @@ import msgspec
 
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.protocol import KnobValue
-from inference_core.quantization.quality_report import QualityLimits
 
 Compute = Literal["int4-int8", "int4", "bfloat16", "float32"]
 DeviceScheme = Literal["dense", "int4", "int8", "fp8", "fp8-blocks"]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class QualityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds that a report must keep; None asks nothing.
+
+    `max_exact_match_loss` is in shares of all questions and asks for at least `min_reference_right` right answers of
+    the reference: who knows none of them can lose none.
+    """
+
+    max_perplexity_rise: NonNegative | None = 0.01
+    min_hidden_cosine: Share | None = 0.99
+    max_mean_kl: NonNegative | None = None
+    min_top1: Share | None = None
+    min_rouge_l: Share | None = None
+    min_bleu: Share | None = None
+    max_exact_match_loss: Share | None = None
+    min_reference_right: Annotated[int, msgspec.Meta(ge=0)] = 20
 
 
 class QualityGate(QualityLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):

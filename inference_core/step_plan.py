@@ -1,13 +1,15 @@
 """Plain data between scheduler and model runner: what one step computes, and what came of it."""
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.grammar.matcher_seam import Matcher
+from inference_core.errors import CoreError
+from inference_core.kv_cache.swap_cost import SwapTimes
 from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.protocol.evidence import TokenEvidence
 
@@ -19,6 +21,56 @@ DraftLaw: TypeAlias = npt.NDArray[np.float64]
 
 # In `token_ids`: the token that the last step with this sequence drew, before the host has seen it.
 PENDING = -1
+
+
+class Matcher(Protocol):
+    """Where one sequence is in its grammar: which tokens may come next, and which ones must.
+
+    Questions are asked, sent, and their answers fetched later, so that those of many matchers are worked on together,
+    beside the model. Answers depend on the accepted tokens alone. Not thread-safe: one thread at a time.
+    """
+
+    num_words: int
+    """32-bit words of a mask."""
+
+    @property
+    def failure(self) -> CoreError | None:
+        """Why the grammar cannot be followed any further; its masks allow nothing then."""
+
+    def accept(self, token_id: int) -> None:
+        """The sequence goes on with `token_id`, which its mask allowed."""
+
+    def ask_forced(self) -> None:
+        """`forced_tokens` will be fetched."""
+
+    def ask_masks(self, drafts: Sequence[int]) -> None:
+        """`masks` will be fetched, with these tokens drafted."""
+
+    def send(self) -> None:
+        """Have what was asked, of this matcher and others, worked on."""
+
+    def forced_tokens(self) -> list[int]:
+        """The next tokens, as far as the grammar leaves no choice; [] where there is one."""
+
+    def masks(self) -> list[bytes]:
+        """The masks of the next draws, one more than there are drafts: in words of 32 bits, bit `i % 32` of word
+        `i // 32` is set if token `i` is allowed.
+
+        The k-th is for the draw after the first k drafts; what follows a draft that is not allowed, or that ends the
+        answer, will not be read.
+        """
+
+
+MatcherFactory = Callable[[], Matcher]
+
+
+def ask_forced(matchers: Iterable[Matcher]) -> None:
+    """Have the forced tokens of all of them worked out together."""
+    asked = list(matchers)
+    for matcher in asked:
+        matcher.ask_forced()
+    for matcher in asked:
+        matcher.send()
 
 
 class SampleSpec(msgspec.Struct, eq=False):
@@ -71,7 +123,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     plan for longer copies what it needs.
 
     The last `num_drafts` of the tokens are only proposed: `sample` says how to draw before the first of them, and the
-    step goes on drawing for as long as they are accepted (`speculation.verification`). `draft_laws`: what each was
+    step goes on drawing for as long as they are accepted (`sampling.rejection_sampling`). `draft_laws`: what each was
     drawn from, where that decides about it.
     """
 
@@ -137,20 +189,6 @@ class SampledToken(msgspec.Struct, frozen=True, gc=False):
     token_id: int
     logprob: TokenLogprob | None = None
     evidence: TokenEvidence | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class SwapTimes:
-    """What a step's `offloads` and `restores` took."""
-
-    out_blocks: int
-    out_seconds: float
-    back_blocks: int
-    back_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        return self.out_seconds + self.back_seconds
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,1 +1,1 @@
-"""Record, sample, verify, label, retrain, promote: the loop that keeps routing honest."""
+"""Record, sample, verify, label, retrain, promote: the feedback loop behind routing."""

@@ -22,8 +22,8 @@ class ReloadableTier(Tier):
         self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
         self.core_name, self.num_layers = tier.core_name, tier.num_layers
 
-    def in_force(self) -> Tier:
-        """See `Tier.in_force`."""
+    def active_tier(self) -> Tier:
+        """See `Tier.active_tier`."""
         return self._current
 
     async def start(self) -> None:

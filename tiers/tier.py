@@ -247,7 +247,7 @@ class Tier(ABC):
         """The model's own, where it runs in process and has started; None for a server elsewhere."""
         return None
 
-    def in_force(self) -> "Tier":
+    def active_tier(self) -> "Tier":
         """The tier that this one stands for, which answers a request from its beginning to its end."""
         return self
 

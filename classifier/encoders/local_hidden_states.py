@@ -19,7 +19,7 @@ from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.protocol.evidence import EvidenceRequest
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 
 _NAME = "encoder"

@@ -62,7 +62,7 @@ WINDOW = 4096
 LONGEST = 600
 
 
-def without_appeals(text: str) -> str:
+def without_router_instructions(text: str) -> str:
     """`text` without its sentences that ask for a tier or a model; the same string where there are none.
 
     Only the first and last `WINDOW` characters are looked at, so the work is bounded. Deterministic.
@@ -72,7 +72,7 @@ def without_appeals(text: str) -> str:
     return _kept(text[:WINDOW]) + text[WINDOW:-WINDOW] + _kept(text[-WINDOW:])
 
 
-def is_appeal(sentence: str) -> bool:
+def is_router_instruction(sentence: str) -> bool:
     """Whether `sentence` asks the router for something."""
     lower = sentence.lower()
     return bool(_TARGET.search(lower) and _WISH.search(lower) and _ITSELF.search(lower))
@@ -83,7 +83,7 @@ def _kept(text: str) -> str:
         return text
     plain = _SETTING.sub("", text) if ":" in text or "=" in text else text
     sentences = _SENTENCE.findall(plain)
-    kept = [s for s in sentences if len(s) > LONGEST or not is_appeal(s)]
+    kept = [s for s in sentences if len(s) > LONGEST or not is_router_instruction(s)]
     return text if plain == text and len(kept) == len(sentences) else "".join(kept).strip()
 
 

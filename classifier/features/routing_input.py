@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from classifier.features.router_instructions import without_appeals
+from classifier.features.router_instructions import without_router_instructions
 
 HEAD_WORDS = 192
 TAIL_WORDS = 64
@@ -76,7 +76,7 @@ def routing_input(
     """
     system = "\n".join(m["content"] for m in messages if m["role"] in ("system", "developer"))
     user = [m["content"] for m in messages if m["role"] == "user"]
-    turn = without_appeals(user[-1]).strip() if user else ""
+    turn = without_router_instructions(user[-1]).strip() if user else ""
     return RoutingInput(
         turn=cut_turn(turn),
         turn_chars=len(turn),

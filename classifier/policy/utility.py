@@ -28,7 +28,7 @@ def cheapest_reaching(p_ok: Float, threshold: float) -> npt.NDArray[np.intp]:
     return picked
 
 
-def most_worth(p_ok: Float, prices: Float) -> npt.NDArray[np.intp]:
+def highest_utility(p_ok: Float, prices: Float) -> npt.NDArray[np.intp]:
     """Column [n] with the greatest expected utility, by `p_ok` [n, tiers] at `prices` [tiers]; of equal ones the
     cheapest."""
     picked: npt.NDArray[np.intp] = utility(p_ok, prices).argmax(axis=1)
@@ -37,5 +37,5 @@ def most_worth(p_ok: Float, prices: Float) -> npt.NDArray[np.intp]:
 
 def utility(score: Float, prices: Float) -> Float:
     """Score [n, tiers] minus the price of the tier that gave it: score - 0.1 cost / cost of the strongest."""
-    worth: Float = score - COST_WEIGHT * prices / prices[-1]
-    return worth
+    net: Float = score - COST_WEIGHT * prices / prices[-1]
+    return net

@@ -3,7 +3,7 @@
 import msgspec
 
 from classifier.decision import PolicyInputs
-from classifier.features.router_instructions import without_appeals
+from classifier.features.router_instructions import without_router_instructions
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import OutcomeModel
@@ -17,8 +17,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt explained. `tier` and `reason`: the policy's at the default target and reference prices.
 
     `classes`: P of the four complexity classes, from which `p_ok` by tier follows. `features`: the surface features
-    that are not 0. `looked_at` of `characters` are seen by the classifier; `appeals` are words to the router, passed
-    over.
+    that are not 0. `looked_at` of `characters` are seen by the classifier; `router_instructions`: sentences addressed
+    to the router, which it ignores.
     """
 
     id: str | int
@@ -33,7 +33,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     features: dict[str, float]
     characters: int
     looked_at: int
-    appeals: list[str]
+    router_instructions: list[str] = msgspec.field(name="appeals")
 
 
 def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
@@ -63,13 +63,13 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
         features={name: round(value, 4) for name, value in zip(FEATURE_NAMES, features, strict=True) if value},
         characters=len(row.prompt),
         looked_at=len(given.turn),
-        appeals=_passed_over(row.prompt),
+        router_instructions=_passed_over(row.prompt),
     )
 
 
 def _passed_over(text: str) -> list[str]:
     """The lines of `text` that lose words, for showing; what is lost is a sentence or a setting."""
-    if without_appeals(text) == text:
+    if without_router_instructions(text) == text:
         return []
     lines = [line.strip() for line in text.splitlines()]
-    return [line for line in lines if without_appeals(line) != line]
+    return [line for line in lines if without_router_instructions(line) != line]

@@ -19,7 +19,7 @@ from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
 Stage = Literal["opening", "whole", "agreement"]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class EscalationDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What was made of an answer. `p_ok` by tier, that of the answering one of this very answer."""
 
     stage: Stage
@@ -28,7 +28,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Ladder(Protocol):
+class NextTierLookup(Protocol):
     """Knows the next tier."""
 
     def next_up(self, decision: Decision, tier: int) -> Tier | None:
@@ -45,9 +45,15 @@ class Escalation:
     """
 
     def __init__(
-        self, model: EvidenceModel, knobs: RoutingKnobs, ask: Ask, decision: Decision, spec: TierSpec, ladder: Ladder
+        self,
+        model: EvidenceModel,
+        knobs: RoutingKnobs,
+        ask: Ask,
+        decision: Decision,
+        spec: TierSpec,
+        ladder: NextTierLookup,
     ) -> None:
-        self.verdict: Verdict | None = None
+        self.verdict: EscalationDecision | None = None
         self.holding = ask.stream
         self._model, self._ask, self._decision, self._spec, self._ladder = model, ask, decision, spec, ladder
         self._hold = knobs.hold_tokens
@@ -56,7 +62,7 @@ class Escalation:
         self._uncertainty: list[float] = []
         self._drawn = 0
 
-    def take(self, delta: Delta) -> Verdict | None:
+    def take(self, delta: Delta) -> EscalationDecision | None:
         """Look at the next delta; a verdict when there is one. After one that escalates nothing more is taken."""
         if self.verdict is not None or (self._ask.stream and not self.holding):
             return None
@@ -102,7 +108,7 @@ class Escalation:
         drawn = msgspec.structs.replace(request.sampling, temperature=SECOND_TEMPERATURE, seed=None, logprobs=None)
         return msgspec.structs.replace(again, sampling=drawn)
 
-    def compared(self, text: str) -> Verdict:
+    def compared(self, text: str) -> EscalationDecision:
         """The verdict with the second sample `text`."""
         agreed = agreement(self._question, self._text, text)
         self.verdict = self._judge("agreement", with_agreement(self._evidence(), agreed or 0.0))
@@ -119,15 +125,17 @@ class Escalation:
     def _evidence(self) -> Float:
         return evidence_features(self._text, self._finish_reason, self._uncertainty)
 
-    def _judge(self, stage: Stage, evidence: Float) -> Verdict:
+    def _judge(self, stage: Stage, evidence: Float) -> EscalationDecision:
         p_ok = self._model.p_ok(evidence, self._decision.inputs.prediction.p_ok)
         higher = self._ladder.next_up(self._decision, self._spec.number)
         if higher is None:
-            return Verdict(stage=stage, p_ok=p_ok, escalate=False, reason="no tier above may take over")
+            return EscalationDecision(stage=stage, p_ok=p_ok, escalate=False, reason="no tier above may take over")
         choice = self._weigh(higher, p_ok, self._left_usd() if stage == "opening" else 0.0)
         problem = self._lateness(higher) if choice.advantage > 0 else None
         reason = f"{_STAGE_NAMES[stage]}: {choice.reason}" + (f"; but {problem}" if problem else "")
-        return Verdict(stage=stage, p_ok=p_ok, escalate=choice.advantage > 0 and problem is None, reason=reason)
+        return EscalationDecision(
+            stage=stage, p_ok=p_ok, escalate=choice.advantage > 0 and problem is None, reason=reason
+        )
 
     def _weigh(self, higher: Tier, p_ok: list[float], left_usd: float) -> EscalationChoice:
         return weigh_escalation(self._decision.inputs, self._spec.number, higher.number, p_ok, left_usd)

@@ -10,7 +10,7 @@ from typing import Protocol
 from classifier.decision import Decision
 from gateway.answering.ask import Ask
 from gateway.answering.bill import Bill
-from gateway.answering.escalation import Escalation, Verdict
+from gateway.answering.escalation import Escalation, EscalationDecision
 from gateway.answering.tier_deltas import tier_deltas
 from gateway.telemetry.logs import FIELDS
 from quality.records.record import Attempt, AttemptStatus, CacheUse
@@ -24,7 +24,7 @@ from tiers.uncertainty import asking_uncertainty
 log = logging.getLogger(__name__)
 
 
-class Ladder(Protocol):
+class TierDirectory(Protocol):
     """What a Generation needs around it: prices, and the tier to go on with."""
 
     def spec(self, number: int) -> TierSpec:
@@ -62,7 +62,7 @@ class Generation:
     # Nobody else reads it, and it is not kept.
     cached: CacheUse | None = None
 
-    def __init__(self, ask: Ask, decision: Decision, tier: Tier, ladder: Ladder) -> None:
+    def __init__(self, ask: Ask, decision: Decision, tier: Tier, ladder: TierDirectory) -> None:
         self.ask = ask
         self.decision = decision
         self.rerouted = False
@@ -111,7 +111,7 @@ class Generation:
             self._end("aborted", None)
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> EscalationDecision | None:
         """What the answering tier's own evidence said of the answer, or that of the tier that it was taken from."""
         return None if self._escalation is None else self._escalation.verdict
 
@@ -195,7 +195,7 @@ class Generation:
             )
         return None if failed is not None else "".join(texts)
 
-    async def _escalate(self, verdict: Verdict) -> bool:
+    async def _escalate(self, verdict: EscalationDecision) -> bool:
         """Hand the answer to the next tier up, if there still is one."""
         higher = self._next_up()
         if higher is None:

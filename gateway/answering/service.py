@@ -16,7 +16,7 @@ from gateway.answering.generation import Generation
 from gateway.answering.overload import OverloadQueue
 from gateway.cache.response_cache import ResponseCache
 from gateway.errors import ApiError
-from gateway.routing.probes_in_force import ProbesInForce
+from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
 from gateway.tenancy.cost_bound import most_usd
@@ -50,7 +50,7 @@ class Service:
         self,
         routing: RoutingService,
         sinks: list[RecordSink],
-        probes: ProbesInForce | None = None,
+        probes: ActiveProbes | None = None,
         redact: Redact | None = None,
         tenancy: Tenancy | None = None,
         overload: OverloadQueue | None = None,

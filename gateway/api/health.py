@@ -8,8 +8,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
 
 from gateway.parts import HttpRequest, parts_of
-from gateway.telemetry.metrics import CONTENT_TYPE
-from gateway.telemetry.worker_metrics import merged_exposition
+from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
+from gateway.telemetry.metrics_export.worker_metrics import merged_exposition
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.api.guard import caller_of
+from gateway.api.access.guard import caller_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of

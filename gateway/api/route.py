@@ -9,12 +9,12 @@ from litestar.response import Response
 
 from classifier.decision import Decision
 from gateway.answering.ask import Ask
-from gateway.api.aio_headers import wishes_of
-from gateway.api.generating import read_body
-from gateway.api.guard import caller_of
+from gateway.api.access.guard import caller_of
+from gateway.api.inference.aio_headers import wishes_of
+from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import turns_of
+from gateway.api.inference.schemas import Message, PositiveInt
 from gateway.api.operations import describe
-from gateway.api.parsing import turns_of
-from gateway.api.schemas import Message, PositiveInt
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
 from inference_core.protocol import SamplingParams

@@ -13,7 +13,7 @@ from gateway.jobs.file_store import Owner
 from gateway.jobs.jobs import Jobs
 from gateway.settings import Settings
 from gateway.stores.redis_store import open_redis
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.tenancy.database_time import DatabaseTime
 from quality.store.database import migrate, open_database
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from gateway.answering.service import Service
 from gateway.cores.engine import running_engine
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.class_prior import class_prior
-from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.dry_run import dry_ask
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
@@ -76,7 +76,7 @@ async def bench_edge(
 @asynccontextmanager
 async def _service(settings: Settings, knobs: RoutingKnobFile, records: list[Record]) -> AsyncIterator[Service]:
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(
+    classifier = ActiveClassifier(
         settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
     )
     await asyncio.to_thread(classifier.load)

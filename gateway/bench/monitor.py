@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from classifier.decision import Decision, PolicyInputs, Prediction
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.class_prior import class_prior
-from gateway.routing.classifier_in_force import ClassifierInForce
 from quality.judges.panel import Panel
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Attempt, Record, Timings
@@ -78,7 +78,7 @@ class BusyTier(Tier):
 async def bench_monitor(catalog: Catalog, folder: Path, requests: int) -> MonitorCost:
     """Offer `requests` finished requests to a monitor over a fresh SQLite database in `folder`."""
     records = [_record(number, catalog) for number in range(SPENT_AHEAD + requests)]
-    classifier = ClassifierInForce(folder / "classifier", catalog.fingerprint, prior=class_prior(catalog, folder))
+    classifier = ActiveClassifier(folder / "classifier", catalog.fingerprint, prior=class_prior(catalog, folder))
     classifier.load()
     encode = encoder_of(lambda: classifier.model)
     url = f"sqlite:///{folder / 'bench.sqlite3'}"

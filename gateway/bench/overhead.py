@@ -17,7 +17,7 @@ from gateway.settings import Settings
 from inference_core.bench.paced_core import PacedCore
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import ModelInfo
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient
 from tiers.catalog.load import load_catalog
 

@@ -62,12 +62,12 @@ class ResponseCache:
         return FlightReader(flight, decision, stream=ask.stream, another=another)
 
     def _concerns(self, ask: Ask, decision: Decision) -> bool:
-        if ask.cache == "off" or not self.knobs.in_force.enabled:
+        if ask.cache == "off" or not self.knobs.active.enabled:
             return False
         return ask.cache in ("use", "refresh") or is_deterministic(ask, self._routing.spec(decision.tier))
 
     def _wording(self, ask: Ask, decision: Decision, embedding: Embedding | None) -> Wording | None:
-        if not self.knobs.in_force.semantic or embedding is None or not _may_be_kept(ask):
+        if not self.knobs.active.semantic or embedding is None or not _may_be_kept(ask):
             return None
         return wording_of(ask, embedding, lambda worded: self._key(worded, decision))
 
@@ -100,7 +100,7 @@ class ResponseCache:
         """Put the answer away; who asks meanwhile still reads the flight."""
         try:
             value = _encode(kept_answer(flight.generation, flight.deltas))
-            if len(value) <= self.knobs.in_force.max_bytes:
+            if len(value) <= self.knobs.active.max_bytes:
                 await self.store.put(place[0], value)
                 if wording is not None:
                     await self.similar.put(wording, place[0])

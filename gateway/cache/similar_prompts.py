@@ -68,7 +68,7 @@ class SimilarPrompts:
             return None
         kept = _decode(value)
         cosine = round(float(wording.embedding @ np.frombuffer(kept.embedding, np.float32)), COSINE_DIGITS)
-        return kept.answer if cosine >= self._knobs.in_force.semantic_threshold else None
+        return kept.answer if cosine >= self._knobs.active.semantic_threshold else None
 
     async def put(self, wording: Wording, answer: bytes) -> None:
         """Note that an answer to this wording is kept under the key `answer`."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gateway.cache.knobs import CacheKnobs
 from gateway.knobs.file import KnobFile
-from gateway.stores.redis_store import RedisAwayError, RedisStore
+from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 
 Clock = Callable[[], float]
 # What an entry takes beside its value: key, tuple and places in the table, in bytes.
@@ -59,7 +59,7 @@ class MemoryStore(AnswerStore):
 
     def shrink(self) -> None:
         """Let go of what is stale or beyond the bounds."""
-        knobs = self._knobs.in_force
+        knobs = self._knobs.active
         while self._entries and (
             len(self._entries) > knobs.max_entries
             or self.bytes > knobs.max_bytes
@@ -73,7 +73,7 @@ class MemoryStore(AnswerStore):
         self.bytes = 0
 
     def _is_stale(self, kept_at: float) -> bool:
-        return self._clock() - kept_at >= self._knobs.in_force.ttl_seconds
+        return self._clock() - kept_at >= self._knobs.active.ttl_seconds
 
     def _drop(self, key: bytes) -> None:
         _, value = self._entries.pop(key)
@@ -90,15 +90,15 @@ class SharedStore(AnswerStore):
         """See `AnswerStore`."""
         try:
             found = await self._redis.ask(lambda redis: redis.get(PREFIX + key))
-        except RedisAwayError:
+        except RedisUnavailableError:
             self._on_failure()
             return None
         return found if isinstance(found, bytes) else None
 
     async def put(self, key: bytes, value: bytes) -> None:
         """See `AnswerStore`."""
-        milliseconds = max(1, round(self._knobs.in_force.ttl_seconds * 1e3))
+        milliseconds = max(1, round(self._knobs.active.ttl_seconds * 1e3))
         try:
             await self._redis.ask(lambda redis: redis.set(PREFIX + key, value, px=milliseconds))
-        except RedisAwayError:
+        except RedisUnavailableError:
             self._on_failure()

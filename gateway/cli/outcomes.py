@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.cli.access.stored_order import with_database
 from gateway.cli.options import catalog_option, data_dir_option, database_option, echo_json, json_option, settings_from
-from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -62,7 +62,7 @@ def report(
 @json_option
 def learning(days: float, as_json: bool, **given: Any) -> None:
     """Show what was learned of each key: labels, classes of prompts, saving, quality, and the learning curve."""
-    from gateway.cli.stored_order import with_database
+    from gateway.cli.access.stored_order import with_database
     from gateway.routing.label_source import stored_label_source
     from quality.learning.learning import LearningRecord, in_words
 
@@ -79,7 +79,7 @@ def learning(days: float, as_json: bool, **given: Any) -> None:
 
 
 def _live(days: float, given: dict[str, Any]) -> "Live":
-    from gateway.cli.stored_order import with_database
+    from gateway.cli.access.stored_order import with_database
     from gateway.reporting.live import read_live
     from tiers.catalog.load import load_catalog
 

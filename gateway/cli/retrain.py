@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.cli.access.stored_order import with_database
 from gateway.cli.cluster import joined
 from gateway.cli.options import (
     catalog_option,
@@ -14,7 +15,6 @@ from gateway.cli.options import (
     settings_from,
     staged_progress,
 )
-from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -49,7 +49,7 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **g
 
 
 def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
-    from gateway.quality_loop import run_retraining
+    from gateway.composition.quality_loop import run_retraining
     from quality.retraining.subprocess import run_training_process
     from tiers.catalog.load import load_catalog
 

@@ -13,7 +13,7 @@ import msgspec
 from gateway.cluster import fleet
 from gateway.cluster.local_cluster import LocalCluster
 from gateway.cluster.replicated_core import Discover, ReplicatedCore
-from gateway.cores.cores import core_factory
+from gateway.core_factory import core_factory
 from gateway.settings import Settings
 from inference_core.bench.rounds import Spread, spread
 from inference_core.bench.speculation import geometric_interval
@@ -37,7 +37,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     new_tokens: int = 64
 
 
-class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     """`here` and `there` in generated tokens per second, median and extremes of the rounds; `ratio` is there over here:
     the geometric mean over pairs of rounds with its 95% interval. `cold_seconds`: from the order to deploy, on a
     cluster that stands, to the first answer; `recovery_seconds`: from the kill of the only replica to the next answer.
@@ -54,7 +54,7 @@ class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 def bench_cluster(
     catalog: Catalog, settings: Settings, load: Load, *, rounds: int, kills: int, progress: Progress
-) -> ClusterFigures:
+) -> ClusterResult:
     """On a cluster of this machine with one node. Both cores run their kernels on one thread; `kills` recoveries."""
     model = next(tier.model for tier in catalog.tiers if tier.model and catalog.core_of(tier.model) == CPU_CORE)
     catalog = msgspec.structs.replace(catalog, name=f"{catalog.name}-bench")
@@ -66,7 +66,7 @@ def bench_cluster(
 
 async def _measured(
     catalog: Catalog, settings: Settings, model: str, load: Load, rounds: int, kills: int, progress: Progress
-) -> ClusterFigures:
+) -> ClusterResult:
     announced = partial(asyncio.to_thread, fleet.announced, catalog, CPU_CORE)
     there = ReplicatedCore("the core", announced, look_seconds=_LOOK_SECONDS)
     here = ThreadCoreClient(core_factory(catalog, settings, CPU_CORE))
@@ -95,7 +95,7 @@ async def _measured(
         await there.close()
         await asyncio.to_thread(fleet.remove, catalog)
     counted = pairs[1:]  # the first pair warms up
-    return ClusterFigures(
+    return ClusterResult(
         model=model,
         rounds=rounds,
         here=spread([here for here, _ in counted]),

@@ -16,12 +16,12 @@ from gateway.cluster.announced import Announced, Role
 from gateway.cluster.autoscaling import pressures
 from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Registry
 from gateway.cluster.stage_ranks import stage_places
-from gateway.cores.cores import core_factory, core_title, watchdog_seconds_of
+from gateway.core_factory import core_factory, core_title, watchdog_seconds_of
 from gateway.settings import Settings
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import KnobValue
 from inference_core.transport.server import CoreServer
-from inference_core.transport.tcp import TcpCoreClient, TcpDoor
+from inference_core.transport.tcp import TcpCoreClient, TcpListener
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -48,15 +48,15 @@ class CoreDeployment:
         self._terms = terms
         settings = Settings(data_dir=terms.data_dir, cache_dir=terms.cache_dir)
         settings.data_path.mkdir(parents=True, exist_ok=True)
-        door = TcpDoor(ray.util.get_node_ip_address(), secrets.token_bytes(32))
+        listener = TcpListener(ray.util.get_node_ip_address(), secrets.token_bytes(32))
         self._server = CoreServer(
             core_factory(terms.catalog, settings, terms.core, stage_places()),
-            door,
+            listener,
             watchdog_seconds=watchdog_seconds_of(terms.catalog, terms.core),
             title=core_title(terms.catalog, terms.core),
         )
         await self._server.start()
-        self._client = TcpCoreClient(door.address)
+        self._client = TcpCoreClient(listener.address)
         try:
             await self._client.start()
             await self._client.set_knobs(terms.knobs)
@@ -69,7 +69,7 @@ class CoreDeployment:
             name=context.replica_id.unique_id,
             node=node[:8],
             pid=os.getpid(),
-            address=door.address,
+            address=listener.address,
             role=terms.role,
             own_knobs=frozenset(terms.knobs),
         )

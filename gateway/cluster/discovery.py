@@ -7,7 +7,7 @@ from functools import partial
 
 from gateway.cluster.announced import Announced
 from gateway.cluster.replicated_core import ReplicatedCore
-from gateway.cores.cores import core_title
+from gateway.core_factory import core_title
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.protocol import CoreStats, HandoverStats, JoinStats, ModelStats, SpeculationStats, SwapStats
+from inference_core.protocol import CoreStats, JoinStats, KVTransferStats, ModelStats, SpeculationStats, SwapStats
 
 # What is now, and is gone with a replica.
 _LEVELS = ("running", "waiting", "blocks_in_use", "blocks_cached", "blocks_total", "adapter_slots")
@@ -87,7 +87,7 @@ def _merged_model(present: list[ModelStats], past: list[ModelStats], answering: 
         joins=_merged_joins([join for model in both for join in model.joins]),
         speculation=_merged_speculation([model.speculation for model in both if model.speculation is not None]),
         swap=_merged_swap([model.swap for model in both]),
-        handover=HandoverStats(
+        handover=KVTransferStats(
             **{name: sum(getattr(model.handover, name) for model in both) for name in _HANDOVER_COUNTS}
         ),
     )

@@ -9,9 +9,15 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
-from inference_core.errors import CoreError, CoreGoneError, HandoverError, QueueFullError
+from inference_core.errors import CoreError, CoreGoneError, KVTransferError, QueueFullError
 from inference_core.protocol import AddRequest, CoreStats
-from inference_core.transport.remote_prefill import HandedOver, chain_of, hand_over, hands_over, require_alike
+from inference_core.transport.remote_prefill import (
+    PrefillTransfer,
+    chain_of,
+    may_transfer,
+    require_alike,
+    transfer_prefill,
+)
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +67,11 @@ class PromptHandover:
 
     def _is_wanted(self, request: AddRequest, target: CoreReplica) -> bool:
         least = target.handover_min_tokens(request.model)
-        return target.role == "decode" and 0 < least <= len(request.prompt_token_ids) and hands_over(request)
+        return target.role == "decode" and 0 < least <= len(request.prompt_token_ids) and may_transfer(request)
 
     async def _handed_over(
         self, request: AddRequest, source: CoreReplica | None, target: CoreReplica
-    ) -> HandedOver | None:
+    ) -> PrefillTransfer | None:
         """None if too little of the prompt lacks at `target`. Raises `CoreError`."""
         if source is None:
             raise CoreGoneError("there is no prefill replica that takes prompts")
@@ -74,7 +80,7 @@ class PromptHandover:
         if len(request.prompt_token_ids) - held * block_size < target.handover_min_tokens(request.model):
             return None
         with self._visit(source):
-            return await hand_over(request, source.client, target.client, first=held, copying=source.copying)
+            return await transfer_prefill(request, source.client, target.client, first=held, copying=source.copying)
 
     def added_to(self, stats: CoreStats) -> CoreStats:
         """The cores' statistics with what became of their prompts."""
@@ -90,7 +96,7 @@ class PromptHandover:
 
 def _why(error: CoreError) -> str:
     """The outcome that an error stands for."""
-    if isinstance(error, HandoverError):
+    if isinstance(error, KVTransferError):
         return error.reason
     if isinstance(error, QueueFullError):
         return "overloaded"

@@ -7,7 +7,7 @@ from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
 from gateway.cluster.announced import Announced, Role
-from gateway.cluster.core_orders import CoreOrders
+from gateway.cluster.core_commands import CoreCommands
 from gateway.cluster.merged_stats import merged, summed_past
 from gateway.cluster.prompt_handover import PromptHandover
 from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
@@ -59,7 +59,7 @@ class ReplicatedCore(CoreClient):
         self._title, self._discover, self._connect, self._look_seconds = title, discover, connect, look_seconds
         self._replicas: dict[str, CoreReplica] = {}
         self._requests: dict[str, CoreReplica] = {}
-        self._orders = CoreOrders()
+        self._orders = CoreCommands()
         self._handover = PromptHandover(title, self._visit, self._read)
         self._models: dict[str, ModelInfo] = {}
         self._lost: dict[str, CoreStats] = {}

@@ -8,17 +8,17 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.local_ranks import LocalRanks, RankPlaces
+from inference_core.parallel.ranks.local_ranks import LocalRanks, RankHosts
+from inference_core.parallel.topology.environment import RankEnvironment
 
 
-def stage_places() -> RankPlaces:
+def stage_places() -> RankHosts:
     """Of the replica that this process runs: a machine, or what Ray takes for one, per bundle."""
     group = ray.util.get_current_placement_group()
     assert group is not None, "replicas are deployed with a placement group"
     if group.bundle_count == 1:
-        return RankPlaces()
-    return RankPlaces(
+        return RankHosts()
+    return RankHosts(
         master=ray.util.get_node_ip_address(),
         nodes=group.bundle_count,
         start=lambda environments, arguments: StageRanks(group, environments, arguments),

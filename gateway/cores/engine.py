@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from gateway.cores.cores import core_clients, core_problem_key, require_machine
+from gateway.core_factory import core_problem_key, require_machine
+from gateway.cores.core_clients import core_clients
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from inference_core.errors import CoreError

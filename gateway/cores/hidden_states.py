@@ -13,7 +13,7 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.model_spec import ModelSpec
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE, Catalog

@@ -5,8 +5,9 @@ inline script or style: the Content-Security-Policy refuses them, also as attrib
 
 How a page is added:
 
-1. A module with one noun, `gateway/dashboard/experiments.py`, and a template of that name that extends `base.html`
-   and takes tables, charts and forms from `macros.html` and `charts.html`. Handlers answer with `rendering.page`:
+1. A module with one noun, `gateway/dashboard/pages/experiments.py`, and a template of that name that extends
+   `base.html` and takes tables, charts and forms from `macros.html` and `charts.html`. Handlers answer with
+   `rendering.page`:
 
        @get("/experiments")
        async def show_experiments(request: HttpRequest) -> Response[bytes]:
@@ -22,15 +23,15 @@ How a page is added:
 
 3. A change is a form of `method="post"` with `{{ m.csrf(csrf) }}`, and a handler that ends in `rendering.back_to(path,
    "what was done")`. Its guard has checked the token and the role: `admin`, unless the handler says `opt=OPERATOR` (of
-   `gateway.api.guard`). Templates ask `{% if may("operator") %}` before they show a form. The order goes through the
-   same function as the JSON endpoint's, which writes its audit row with `actor_of(request)`, before and after.
+   `gateway.api.access.guard`). Templates ask `{% if may("operator") %}` before they show a form. The order goes through
+   the same function as the JSON endpoint's, which writes its audit row with `actor_of(request)`, before and after.
 
 4. An `ApiError` becomes a page that says what is wrong, with its status (503 while the database is away). A list has
    its empty state in the template, which says how to get the first row.
 
 5. The view's JSON endpoint under `/admin/api` gives CSV too: lists do with `format=csv` (`quality_lists.page_of`),
-   others by `gateway.api.csv_export.csv_response`. A session's cookie opens these as an admin key does; changes come
-   with the header `x-csrf-token` then.
+   others by `gateway.api.quality_loop.csv_export.csv_response`. A session's cookie opens these as an admin key does;
+   changes come with the header `x-csrf-token` then.
 
 6. Tests: `tests/gateway/dashboard`, HTTP in a module of the page's name, and a line in `test_browser.py`'s PAGES.
 """

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gateway.telemetry.alert_rules import RULES, Severity
-from gateway.telemetry.alerts import Figures as AlertFigures
-from gateway.telemetry.service_levels import Figures, TierFigures
-from gateway.telemetry.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
+from gateway.telemetry.objectives.alert_rules import RULES, Severity
+from gateway.telemetry.objectives.alerts import AlertInputs
+from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels
+from gateway.telemetry.objectives.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats
 from quality.estimates.upgrade_rate import UpgradeRate
 from tiers.tier import Tier
@@ -92,15 +92,15 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tiers_now(
-    figures: Figures, seconds: float, tiers: Iterable[Tier], cores: Mapping[str, CoreStats]
+    figures: LevelsByTier, seconds: float, tiers: Iterable[Tier], cores: Mapping[str, CoreStats]
 ) -> tuple[TierNow, list[TierNow]]:
     """All tiers as one, and each. `figures` of the last `seconds`; `cores` that answered."""
-    every = TierFigures()
+    every = TierServiceLevels()
     for one in figures.values():
         every.merge(one)
     models = {(name, model.name): model for name, stats in cores.items() for model in stats.models}
     shown = [
-        _tier(figures.get(tier.number, TierFigures()), seconds, every.requests, tier, models)
+        _tier(figures.get(tier.number, TierServiceLevels()), seconds, every.requests, tier, models)
         for tier in sorted(tiers, key=lambda tier: tier.number)
     ]
     whole = _tier(every, seconds, every.requests, None, {})
@@ -113,7 +113,7 @@ def tiers_now(
     return whole, shown
 
 
-def over_limit(figures: AlertFigures, since: dict[str, float], now: float) -> list[AlertNow]:
+def over_limit(figures: AlertInputs, since: dict[str, float], now: float) -> list[AlertNow]:
     """The alerts whose figures have been too high for long enough. `since`: by rule, when that began; kept up to date
     here. A figure that nobody knows changes nothing."""
     found = []
@@ -139,7 +139,11 @@ def over_limit(figures: AlertFigures, since: dict[str, float], now: float) -> li
 
 
 def _tier(
-    figures: TierFigures, seconds: float, of_all: int, tier: Tier | None, models: Mapping[tuple[str, str], ModelStats]
+    figures: TierServiceLevels,
+    seconds: float,
+    of_all: int,
+    tier: Tier | None,
+    models: Mapping[tuple[str, str], ModelStats],
 ) -> TierNow:
     level = tier_level(figures, None if tier is None else tier.number, None if tier is None else tier.model)
     load = None if tier is None else tier.load()

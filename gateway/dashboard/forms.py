@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gateway.api.parsing import refusal_of
+from gateway.api.inference.parsing import refusal_of
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest
 

@@ -6,20 +6,20 @@ from litestar import Router
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import Guard
 
-from gateway.api.guard import admit_page, admit_visitor
+from gateway.api.access.guard import admit_page, admit_visitor
 from gateway.dashboard.assets import static_file
-from gateway.dashboard.core import CORE_PAGE
-from gateway.dashboard.experiments import EXPERIMENTS_PAGE
-from gateway.dashboard.keys import KEYS_PAGE
-from gateway.dashboard.login import show_login, sign_in, sign_out
-from gateway.dashboard.overview import OVERVIEW_PAGE
 from gateway.dashboard.page import OPT, Page
-from gateway.dashboard.quality import QUALITY_PAGE
+from gateway.dashboard.pages.core import CORE_PAGE
+from gateway.dashboard.pages.experiments import EXPERIMENTS_PAGE
+from gateway.dashboard.pages.keys import KEYS_PAGE
+from gateway.dashboard.pages.overview import OVERVIEW_PAGE
+from gateway.dashboard.pages.quality import QUALITY_PAGE
+from gateway.dashboard.pages.requests import REQUESTS_PAGE
+from gateway.dashboard.pages.routing import ROUTING_PAGE
+from gateway.dashboard.pages.system import SYSTEM_PAGE
+from gateway.dashboard.pages.users_page import USERS_PAGE
 from gateway.dashboard.rendering import failure_page
-from gateway.dashboard.requests import REQUESTS_PAGE
-from gateway.dashboard.routing import ROUTING_PAGE
-from gateway.dashboard.system import SYSTEM_PAGE
-from gateway.dashboard.users_page import USERS_PAGE
+from gateway.dashboard.sign_in.login import show_login, sign_in, sign_out
 
 PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,

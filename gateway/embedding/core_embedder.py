@@ -10,7 +10,7 @@ from gateway.errors import ApiError
 from inference_core.errors import CoreError, CoreLostError, InvalidRequestError
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import ModelInfo
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE

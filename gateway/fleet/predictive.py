@@ -9,7 +9,7 @@ from gateway.fleet.errors import PlanError
 from gateway.fleet.forecast import Forecaster
 from gateway.fleet.replica_profile import ReplicaProfile
 from gateway.fleet.scaling import Observation, SlowDown, replicas_for
-from gateway.fleet.scoring import ServiceObjectives
+from gateway.fleet.simulated.scoring import ServiceObjectives
 from gateway.fleet.workload import Workload
 
 

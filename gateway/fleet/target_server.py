@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.fleet.targets import FleetTargets, TierTarget
 from gateway.fleet.traffic_counters import TrafficCounters
-from gateway.telemetry.metrics import CONTENT_TYPE
+from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
 
 _SCRAPE_TIMEOUT_S = 5.0
 

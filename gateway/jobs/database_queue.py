@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, exists, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
+from gateway.jobs.job_queue import BatchJob, JobQueue, QueueUnavailableError
 from gateway.tenancy.database_time import DatabaseTime
 from migrations.tables import batch_lines, batches
 
@@ -26,7 +26,7 @@ class DatabaseQueue(JobQueue):
     def __init__(self, engine: AsyncEngine, clock: DatabaseTime, worker: str, lease_seconds: float) -> None:
         self._engine, self._clock, self._worker, self._lease = engine, clock, worker, lease_seconds
 
-    async def take(self, batch_id: str, most: int) -> list[Job]:
+    async def take(self, batch_id: str, most: int) -> list[BatchJob]:
         """See `JobQueue`."""
         async with self._transaction() as connection:
             now = await self._clock.lease_clock(connection)
@@ -40,7 +40,7 @@ class DatabaseQueue(JobQueue):
                 .with_for_update(skip_locked=True)
             )
             rows = (await connection.execute(query)).all()
-            jobs = [Job(batch_id=batch_id, number=row.number, deliveries=row.deliveries + 1) for row in rows]
+            jobs = [BatchJob(batch_id=batch_id, number=row.number, deliveries=row.deliveries + 1) for row in rows]
             if jobs:
                 taken = {"visible_at": now + self._lease, "taken_by": self._worker, "deliveries": _LINE.deliveries + 1}
                 mine = update(batch_lines).where(_LINE.batch_id == batch_id, _LINE.number.in_([j.number for j in jobs]))
@@ -54,7 +54,7 @@ class DatabaseQueue(JobQueue):
             found = await connection.scalar(select(_LINE.number).where(*_suspects(batch_id, now)).limit(1))
             return found is not None
 
-    async def take_suspect(self, batch_id: str) -> Job | None:
+    async def take_suspect(self, batch_id: str) -> BatchJob | None:
         """See `JobQueue`."""
         async with self._transaction() as connection:
             # One worker at a time, or two would each take one.
@@ -73,7 +73,7 @@ class DatabaseQueue(JobQueue):
                 return None
             # A worker that takes what it has itself is alive: it has only lost track of that.
             died = row.taken_by not in (None, self._worker)
-            job = Job(
+            job = BatchJob(
                 batch_id=batch_id,
                 number=row.number,
                 deliveries=row.deliveries + 1,
@@ -85,13 +85,13 @@ class DatabaseQueue(JobQueue):
             await connection.execute(mine.values(taken | {"deliveries": job.deliveries, "deaths": job.deaths}))
             return job
 
-    async def keep(self, jobs: Sequence[Job]) -> list[Job]:
+    async def keep(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
         """See `JobQueue`."""
         async with self._transaction() as connection:
             until = await self._clock.lease_clock(connection) + self._lease
             return [job for job in jobs if not await self._set(connection, job, {"visible_at": until})]
 
-    async def put_back(self, job: Job, seconds: float, deliveries: int, deaths: int) -> None:
+    async def put_back(self, job: BatchJob, seconds: float, deliveries: int, deaths: int) -> None:
         """See `JobQueue`."""
         async with self._transaction() as connection:
             now = await self._clock.lease_clock(connection)
@@ -105,13 +105,13 @@ class DatabaseQueue(JobQueue):
             }
             await self._set(connection, job, values)
 
-    async def done(self, jobs: Sequence[Job]) -> None:
+    async def done(self, jobs: Sequence[BatchJob]) -> None:
         """Nothing: a line with an answer is not given to anyone."""
 
     async def forget(self, batch_id: str) -> None:
         """Nothing: the lines go with their batch."""
 
-    async def _set(self, connection: AsyncConnection, job: Job, values: dict[str, object]) -> bool:
+    async def _set(self, connection: AsyncConnection, job: BatchJob, values: dict[str, object]) -> bool:
         mine = (
             _LINE.batch_id == job.batch_id,
             _LINE.number == job.number,
@@ -130,7 +130,7 @@ class DatabaseQueue(JobQueue):
             async with engine.begin() as connection:
                 yield connection
         except (SQLAlchemyError, OSError) as error:
-            raise QueueAwayError(f"the database is away: {type(error).__name__}") from error
+            raise QueueUnavailableError(f"the database is away: {type(error).__name__}") from error
 
 
 def _due(now: float) -> ColumnElement[bool]:

@@ -22,7 +22,7 @@ from gateway.knobs.file import KnobFile
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
 from gateway.stores.retries import background
-from gateway.telemetry.job_metrics import JobMetrics
+from gateway.telemetry.metrics_export.job_metrics import JobMetrics
 from gateway.tenancy.database_time import DatabaseTime
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Jobs:
             self.queue,
             self.lines,
             answer,
-            lambda: self.knobs.in_force,
+            lambda: self.knobs.active,
             self._metrics,
             self._settings.batch_concurrency,
             self._awake.set,

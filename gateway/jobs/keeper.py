@@ -9,7 +9,7 @@ from gateway.jobs.batch import Batch, Ending, Status
 from gateway.jobs.batch_book import BatchBook
 from gateway.jobs.batch_input import InputError, InputLine, InputRefusedError, checked_lines
 from gateway.jobs.file_store import FileStore, FileWriter, Owner
-from gateway.jobs.job_queue import JobQueue, QueueAwayError
+from gateway.jobs.job_queue import JobQueue, QueueUnavailableError
 from gateway.jobs.line_book import EndedLine, LineBook
 from gateway.jobs.output_lines import CANCELLED, EXPIRED, error_line
 
@@ -113,7 +113,7 @@ class BatchKeeper:
                         files[column] = writer.file_id
                 if not await self._book.end(connection, batch, status, ending, files):
                     raise LeaseLostError
-        with suppress(QueueAwayError):
+        with suppress(QueueUnavailableError):
             await self._queue.forget(batch.batch_id)
         log.info("batch %s is %s: %d lines unanswered", batch.batch_id, ending, unanswered)
 

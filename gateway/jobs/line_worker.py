@@ -14,12 +14,12 @@ from gateway.jobs.answer_writer import AnswerWriter
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
 from gateway.jobs.batch_knobs import BatchKnobs
-from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
+from gateway.jobs.job_queue import BatchJob, JobQueue, QueueUnavailableError
 from gateway.jobs.line_book import LineAnswer, LineBook
 from gateway.jobs.output_lines import EXHAUSTED, PROCESS_DIED, error_line, refusal_line, response_line
 from gateway.jobs.retrying import again
 from gateway.request_ids import new_request_id
-from gateway.telemetry.job_metrics import JobMetrics
+from gateway.telemetry.metrics_export.job_metrics import JobMetrics
 from tiers.errors import TierError, TierLostError
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Begun(msgspec.Struct, frozen=True):
     """A line under way."""
 
     batch: Batch
-    job: Job
+    job: BatchJob
     line: InputLine
 
 
@@ -99,15 +99,17 @@ class LineWorker:
             try:
                 async with self._filling:
                     await self._fill()
-            except (QueueAwayError, SQLAlchemyError, OSError) as error:
-                log.warning("lines of batches wait: %s", error if isinstance(error, QueueAwayError) else type(error))
+            except (QueueUnavailableError, SQLAlchemyError, OSError) as error:
+                log.warning(
+                    "lines of batches wait: %s", error if isinstance(error, QueueUnavailableError) else type(error)
+                )
             await self._turn.wait()
 
     async def keep(self) -> None:
         """Tell the queue that what is under way is, and look for lines of processes that died, for ever."""
         while True:
             await asyncio.sleep(self._lease / 3)
-            with suppress(QueueAwayError):
+            with suppress(QueueUnavailableError):
                 kept = {begun.job: task for task, begun in self._begun.items()}
                 lost = await self._queue.keep(list(kept)) if kept else []
                 # Another has them by now.
@@ -172,7 +174,7 @@ class LineWorker:
                     return True
         return False
 
-    async def _begin_jobs(self, batch: Batch, jobs: Sequence[Job]) -> int:
+    async def _begin_jobs(self, batch: Batch, jobs: Sequence[BatchJob]) -> int:
         """Begin these, which were just taken; how many they are."""
         if not jobs:
             return 0
@@ -192,7 +194,7 @@ class LineWorker:
                 self._begin(Begun(batch, job, wanted[job.number]))
         return len(jobs)
 
-    async def _hand_back(self, jobs: Sequence[Job]) -> None:
+    async def _hand_back(self, jobs: Sequence[BatchJob]) -> None:
         for job in jobs:
             await self._queue.put_back(job, 0.0, job.deliveries - 1, job.deaths)
 
@@ -215,11 +217,11 @@ class LineWorker:
             if answer is not None:
                 visible = await self._writer.store(answer)
                 self._metrics.lines.add((answer.status if visible else "late",))
-                with suppress(QueueAwayError):
+                with suppress(QueueUnavailableError):
                     await self._queue.done([begun.job])
         except asyncio.CancelledError:
             if asyncio.current_task() in self._begun:
-                with suppress(QueueAwayError):
+                with suppress(QueueUnavailableError):
                     await self._hand_back([begun.job])
             raise
 
@@ -267,8 +269,8 @@ class LineWorker:
         await self._put_back(job, self._knobs().backoff_seconds, job.deliveries, deaths)
         return None
 
-    async def _put_back(self, job: Job, seconds: float, deliveries: int, deaths: int) -> None:
-        with suppress(QueueAwayError):
+    async def _put_back(self, job: BatchJob, seconds: float, deliveries: int, deaths: int) -> None:
+        with suppress(QueueUnavailableError):
             await self._queue.put_back(job, seconds, deliveries, deaths)
         if deaths:
             asyncio.get_running_loop().call_later(seconds, self._look_for_suspects)
@@ -280,7 +282,7 @@ def _process_died(begun: Begun, deaths: int) -> LineAnswer:
     return _answer(job, "failed", error_line(begun.line.custom_id, PROCESS_DIED))
 
 
-def _answer(job: Job, status: str, text: str) -> LineAnswer:
+def _answer(job: BatchJob, status: str, text: str) -> LineAnswer:
     return LineAnswer(
         batch_id=job.batch_id, number=job.number, status="done" if status == "done" else "failed", text=text
     )

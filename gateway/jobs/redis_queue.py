@@ -8,9 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from gateway.jobs.job_queue import Job, JobQueue, QueueAwayError
+from gateway.jobs.job_queue import BatchJob, JobQueue, QueueUnavailableError
 from gateway.jobs.line_book import LineBook
-from gateway.stores.redis_store import RedisAwayError, RedisStore
+from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -121,7 +121,7 @@ class RedisQueue(JobQueue):
         self._keep = store.redis.register_script(_KEEP)
         self._put_back = store.redis.register_script(_PUT_BACK)
 
-    async def take(self, batch_id: str, most: int) -> list[Job]:
+    async def take(self, batch_id: str, most: int) -> list[BatchJob]:
         """See `JobQueue`."""
         taken = await self._run(self._take, batch_id, most)
         if taken is None:
@@ -134,14 +134,14 @@ class RedisQueue(JobQueue):
         """See `JobQueue`."""
         return bool(await self._run(self._has_suspect, batch_id))
 
-    async def take_suspect(self, batch_id: str) -> Job | None:
+    async def take_suspect(self, batch_id: str) -> BatchJob | None:
         """See `JobQueue`."""
         taken = _jobs(batch_id, await self._run(self._take_suspect, batch_id) or [])
         return taken[0] if taken else None
 
-    async def keep(self, jobs: Sequence[Job]) -> list[Job]:
+    async def keep(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
         """See `JobQueue`."""
-        lost: list[Job] = []
+        lost: list[BatchJob] = []
         for stream, mine in _by_stream(jobs).items():
             arguments = [_GROUP, self._worker, *mine]
             gone = await self._ask(
@@ -152,13 +152,13 @@ class RedisQueue(JobQueue):
             lost += [mine[token.decode()] for token in gone]
         return lost
 
-    async def put_back(self, job: Job, seconds: float, deliveries: int, deaths: int) -> None:
+    async def put_back(self, job: BatchJob, seconds: float, deliveries: int, deaths: int) -> None:
         """See `JobQueue`."""
         arguments: list[Any] = [_GROUP, job.token, seconds, f"{job.number}:{deliveries}:{deaths}"]
         names = [_stream_of(job), _names(job.batch_id).later]
         await self._ask(lambda redis: self._put_back(keys=names, args=arguments, client=redis))
 
-    async def done(self, jobs: Sequence[Job]) -> None:
+    async def done(self, jobs: Sequence[BatchJob]) -> None:
         """See `JobQueue`."""
         for stream, mine in _by_stream(jobs).items():
 
@@ -215,8 +215,8 @@ class RedisQueue(JobQueue):
     async def _ask(self, command: "Callable[[Redis], Awaitable[T]]") -> T:
         try:
             return await self._store.ask(command)
-        except RedisAwayError as error:
-            raise QueueAwayError(str(error)) from error
+        except RedisUnavailableError as error:
+            raise QueueUnavailableError(str(error)) from error
 
 
 class _Names(NamedTuple):
@@ -233,22 +233,22 @@ def _names(batch_id: str) -> _Names:
     return _Names(*(f"aio:batch:{{{batch_id}}}:{part}" for part in _Names._fields))
 
 
-def _stream_of(job: Job) -> str:
+def _stream_of(job: BatchJob) -> str:
     names = _names(job.batch_id)
     return names.suspects if job.deaths else names.lines
 
 
-def _by_stream(jobs: Sequence[Job]) -> dict[str, dict[str, Job]]:
+def _by_stream(jobs: Sequence[BatchJob]) -> dict[str, dict[str, BatchJob]]:
     """Jobs by their tokens, by their streams."""
-    found: dict[str, dict[str, Job]] = {}
+    found: dict[str, dict[str, BatchJob]] = {}
     for job in jobs:
         found.setdefault(_stream_of(job), {})[job.token] = job
     return found
 
 
-def _jobs(batch_id: str, taken: Sequence[Any]) -> list[Job]:
+def _jobs(batch_id: str, taken: Sequence[Any]) -> list[BatchJob]:
     return [
-        Job(
+        BatchJob(
             batch_id=batch_id,
             number=int(number),
             deliveries=int(deliveries),

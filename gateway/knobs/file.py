@@ -26,7 +26,7 @@ class KnobFile(Generic[Knobs]):
         self, knobs: type[Knobs], part: str, path: Path | None = None, retired: Collection[str] = frozenset()
     ) -> None:
         self.part, self._retired, self._warned = part, frozenset(retired), False
-        self.in_force = knobs()
+        self.active = knobs()
         self._struct = knobs
         self._file = FollowedFile(path, self._take, f"knobs of {part}")
         self.refresh()
@@ -46,10 +46,10 @@ class KnobFile(Generic[Knobs]):
         be written; then nothing has changed.
         """
         self.refresh()
-        before = self.in_force
+        before = self.active
         after = self._checked(msgspec.structs.asdict(before) | dict(changes))
         self._file.replace(after)
-        self.in_force = after
+        self.active = after
         return before, after
 
     def _take(self, content: bytes) -> None:
@@ -57,7 +57,7 @@ class KnobFile(Generic[Knobs]):
         if (old := self._retired & given.keys()) and not self._warned:
             self._warned = True
             log.warning("knobs of %s that no longer exist are ignored: %s", self.part, ", ".join(sorted(old)))
-        self.in_force = self._checked({name: value for name, value in given.items() if name not in self._retired})
+        self.active = self._checked({name: value for name, value in given.items() if name not in self._retired})
 
     def _checked(self, values: Mapping[str, Any]) -> Knobs:
         defaults = msgspec.structs.asdict(self._struct())

@@ -48,7 +48,7 @@ class ReplicaKnobs:
             log.error("the catalogue's knobs of replicas are in force, since changed ones do not fit: %s", error)
 
     def _set(self, tiers: Iterable[Tier]) -> None:
-        now = (tier.in_force() for tier in tiers)
+        now = (tier.active_tier() for tier in tiers)
         self.sets = {tier.number: tier for tier in now if isinstance(tier, ReplicaSet)}
         self._catalog = {number: tier.balancing for number, tier in self.sets.items()}
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.catalogue_reload import CatalogueReload
+from gateway.composition.catalogue_reload import CatalogueReload
 from tiers.errors import CatalogError
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ ENGINE_FEATURES = (
     ),
     Feature(
         name="speculative decoding",
-        tests=("inference_core/speculation/test_verification.py", "inference_core/engine/test_speculation.py"),
+        tests=("inference_core/speculation/test_rejection_sampling.py", "inference_core/engine/test_speculation.py"),
         others=_of(ENGINES, "yes", "yes", "limited", "yes"),
     ),
     Feature(

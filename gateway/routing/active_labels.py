@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.loaded_version import LoadedVersion
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics_export.metrics import Metrics
 from quality.learning.own_labels import OwnLabels
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class ActiveLabels:
     def __init__(
         self,
         engine: AsyncEngine,
-        classifier: ClassifierInForce,
+        classifier: ActiveClassifier,
         metrics: Metrics,
         tiers: Callable[[], Sequence[str]] = tuple,
     ) -> None:

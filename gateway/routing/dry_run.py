@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.answering.ask import Ask
+from gateway.routing.active_classifier import ActiveClassifier
+from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.class_prior import class_prior
-from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from inference_core.protocol import SamplingParams
@@ -19,12 +19,12 @@ from tiers.tier import ChatMessage
 def dry_routing(settings: Settings) -> RoutingService:
     """Without tiers: nobody is down and nothing is queued, so that the prompt alone decides."""
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(
+    classifier = ActiveClassifier(
         settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
     )
     classifier.load()
     knobs = RoutingKnobFile(settings.routing_knobs_path)
-    ProbesInForce(settings.probes_path, catalog, knobs, classifier.use_lengths).load()
+    ActiveProbes(settings.probes_path, catalog, knobs, classifier.use_lengths).load()
     return RoutingService(catalog, {}, classifier, settings.quality_target, knobs)
 
 

@@ -60,7 +60,7 @@ def rule_of(classifier: Classifier, request_id: str, quality_target: float | Non
     return class_rule(quality_target)
 
 
-class Verdict(NamedTuple):
+class VersionPrediction(NamedTuple):
     """What one version of the classifier, or the heuristic, says. `embedding` as in `Reading`."""
 
     prediction: Prediction

@@ -18,7 +18,7 @@ from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
 from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.model import Classifier, EncodesAhead, Routed, Verdict
+from gateway.routing.model import Classifier, EncodesAhead, Routed, VersionPrediction
 from gateway.routing.rule import class_rule, heuristic_rule
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd, predicted_costs
@@ -60,14 +60,14 @@ class RoutingService:
         return len(self.catalog.tiers)
 
     @property
-    def target_in_force(self) -> float | None:
+    def active_target(self) -> float | None:
         """The quality target of requests that ask for none: the knob's, else the setting's; None is the version's."""
-        wanted = self.knobs.in_force.quality_target
+        wanted = self.knobs.active.quality_target
         return target_of(self.quality_target if wanted is None else wanted)
 
     def tier(self, number: int) -> Tier:
         """The tier of this number, as it is now."""
-        return self.tiers[number].in_force()
+        return self.tiers[number].active_tier()
 
     def spec(self, number: int) -> TierSpec:
         """The catalogue's entry of this tier."""
@@ -170,7 +170,7 @@ class RoutingService:
     def _edge(self, ask: Ask, failed: Exclusion | None) -> EdgePath | None:
         if ask.requested_model != AUTO or failed is not None:
             return None
-        return edge_path(ask, self.tiers, self.knobs.in_force)
+        return edge_path(ask, self.tiers, self.knobs.active)
 
     def _inputs(
         self,
@@ -179,7 +179,7 @@ class RoutingService:
         history: History,
         pinned: int | None,
         barred: list[Exclusion],
-        verdict: Verdict,
+        verdict: VersionPrediction,
         edge: EdgePath | None,
     ) -> PolicyInputs:
         rule = verdict.rule
@@ -221,43 +221,43 @@ class RoutingService:
         barred = barred_tiers(decision.inputs)
         allowed = (k for k in range(number + 1, self.strongest + 1) if k not in barred and self.tiers[k].load().healthy)
         higher = next(allowed, None)
-        return None if higher is None else self.tiers[higher].in_force()
+        return None if higher is None else self.tiers[higher].active_tier()
 
     def _observed_tier(self) -> int | None:
         """Who answers everything while routing is only watched; None while it routes."""
-        knobs = self.knobs.in_force
+        knobs = self.knobs.active
         if knobs.mode == "route":
             return None
         return min(knobs.observe_tier or self.strongest, self.strongest)
 
     def remember(self, ask: Ask, tier: int) -> None:
         """Note that `tier` answered `ask`, or would have, for the conversation's next turn."""
-        if self.knobs.in_force.conversations:
-            self.conversations.seconds = self.knobs.in_force.conversation_seconds
+        if self.knobs.active.conversations:
+            self.conversations.seconds = self.knobs.active.conversation_seconds
             self.conversations.remember(ask, tier)
 
-    def _verdict(self, ask: Ask, given: RoutingInput, *, classified: bool = True) -> Verdict:
+    def _verdict(self, ask: Ask, given: RoutingInput, *, classified: bool = True) -> VersionPrediction:
         """The classifier's word, all of it by one version, or the length heuristic's where it fails (SPEC RT-13).
 
         Unless `classified` it is asked for its rule alone, which says by what target the request was served.
         """
-        target = self.target_in_force if ask.wanted_quality is None else ask.wanted_quality
+        target = self.active_target if ask.wanted_quality is None else ask.wanted_quality
         try:
             model = self.classifier.model_for(ask.request_id)
             if not classified:
-                return Verdict(unclassified(given, self.strongest), class_rule(target))
+                return VersionPrediction(unclassified(given, self.strongest), class_rule(target))
             reading = model.read(given)
-            return Verdict(reading.prediction, class_rule(target), model.on_trial, reading.embedding)
+            return VersionPrediction(reading.prediction, class_rule(target), model.on_trial, reading.embedding)
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)
                 # Our own errors say what is missing; any other may quote the prompt.
                 said = error if isinstance(error, ClassifierError) else type(error).__name__
                 log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
-            return Verdict(heuristic_prediction(given, self.strongest), heuristic_rule(target))
+            return VersionPrediction(heuristic_prediction(given, self.strongest), heuristic_rule(target))
 
     def _history(self, ask: Ask) -> History:
-        return self.conversations.history(ask) if self.knobs.in_force.conversations else History()
+        return self.conversations.history(ask) if self.knobs.active.conversations else History()
 
     def _check_allowed(self, ask: Ask, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""

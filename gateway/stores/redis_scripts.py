@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from gateway.stores.redis_store import RedisAwayError, RedisStore
+from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -40,7 +40,7 @@ class Call(msgspec.Struct, frozen=True):
 class RedisScripts:
     """Runs calls in the order in which they were made, on one connection at a time.
 
-    A script that fails and a Redis that is away both raise `RedisAwayError` for whoever waits.
+    A script that fails and a Redis that is away both raise `RedisUnavailableError` for whoever waits.
     """
 
     def __init__(self, store: RedisStore) -> None:
@@ -49,9 +49,9 @@ class RedisScripts:
         self._sending: asyncio.Task[None] | None = None
 
     async def run(self, call: Call) -> Any:
-        """What the script returns. Raises `RedisAwayError`."""
+        """What the script returns. Raises `RedisUnavailableError`."""
         if self._store.away:
-            raise RedisAwayError("Redis is away")
+            raise RedisUnavailableError("Redis is away")
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
         self._start()
@@ -86,7 +86,7 @@ class RedisScripts:
         calls = [call for call, _ in batch]
         try:
             answers: list[Any] = await self._store.ask(lambda redis: _answers(redis, calls))
-        except RedisAwayError as error:
+        except RedisUnavailableError as error:
             answers = [error] * len(batch)
         except BaseException:
             for _, waiting in batch:
@@ -96,10 +96,10 @@ class RedisScripts:
         for (_, waiting), answer in zip(batch, answers, strict=True):
             if waiting is None or waiting.done():
                 continue
-            if isinstance(answer, RedisAwayError):
+            if isinstance(answer, RedisUnavailableError):
                 waiting.set_exception(answer)
             elif isinstance(answer, Exception):
-                waiting.set_exception(RedisAwayError(f"Redis refused a script: {type(answer).__name__}"))
+                waiting.set_exception(RedisUnavailableError(f"Redis refused a script: {type(answer).__name__}"))
             else:
                 waiting.set_result(answer)
 

@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = 0.5
 REST_SECONDS = 1.0
 
 
-class RedisAwayError(RuntimeError):
+class RedisUnavailableError(RuntimeError):
     """Redis did not answer, or did not a moment ago; the caller goes on without it."""
 
 
@@ -56,18 +56,18 @@ class RedisStore:
         return self._failing and self._clock() < self._rests_until
 
     async def ask(self, command: "Callable[[Redis], Awaitable[T]]") -> T:
-        """What Redis answers to `command`. Raises `RedisAwayError`, at once while it is known to be away."""
+        """What Redis answers to `command`. Raises `RedisUnavailableError`, at once while it is known to be away."""
         from redis.exceptions import RedisError
 
         if self.away:
-            raise RedisAwayError("Redis is away")
+            raise RedisUnavailableError("Redis is away")
         try:
             answer = await command(self.redis)
         except (RedisError, OSError) as error:
             if not self._failing:
                 log.warning("Redis is away (%s); it is tried again every %g s", type(error).__name__, REST_SECONDS)
             self._failing, self._rests_until = True, self._clock() + REST_SECONDS
-            raise RedisAwayError(f"Redis is away: {type(error).__name__}") from error
+            raise RedisUnavailableError(f"Redis is away: {type(error).__name__}") from error
         if self._failing:
             self._failing = False
             log.info("Redis answers again")

@@ -17,7 +17,7 @@ from types import TracebackType
 import msgspec
 
 from gateway import __version__
-from gateway.log_context import LOG_CONTEXT
+from gateway.telemetry.log_context import LOG_CONTEXT
 from gateway.telemetry.logs import FIELDS, REPORT, chain_of
 
 log = logging.getLogger(__name__)

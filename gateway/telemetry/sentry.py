@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.settings import SettingsError
 from gateway.telemetry.error_reports import RELEASE, ErrorReport, Raised, Send
-from gateway.telemetry.told_url import refuse_metadata_behind, told_url
+from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 
 SETTING = "AIO_ERROR_REPORT_DSN"
 # How long the end of a process waits for reports that are under way.
@@ -30,7 +30,7 @@ def sentry_sender(dsn: str) -> Send:
 
     Raises `SettingsError` for what is no DSN, for a cloud's metadata server, and where the library is not installed.
     """
-    refuse_metadata_behind(SETTING, told_url(SETTING, dsn))
+    refuse_metadata_behind(SETTING, telemetry_url(SETTING, dsn))
     try:
         sdk = importlib.import_module("sentry_sdk")
     except ImportError:

@@ -22,7 +22,7 @@ from gateway.answering.answer import Answer
 from gateway.answering.trace_context import TraceContext, new_span_id
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.gen_ai import operation_name
-from gateway.telemetry.told_url import refuse_metadata_behind, told_url
+from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 from quality.records.record import Record
 
 Attributes = dict[str, Any]
@@ -62,7 +62,7 @@ def look_up_collector(settings: Settings) -> None:
 
 
 def _collector(settings: Settings) -> httpx.URL:
-    return told_url("AIO_OTLP_ENDPOINT", settings.otlp_endpoint)
+    return telemetry_url("AIO_OTLP_ENDPOINT", settings.otlp_endpoint)
 
 
 class Traces:

@@ -8,9 +8,9 @@ import msgspec
 from gateway.answering.ask import Ask
 from gateway.answering.caller import Caller
 from gateway.errors import ApiError
-from gateway.stores.redis_store import RedisAwayError
+from gateway.stores.redis_store import RedisUnavailableError
 from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
-from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
+from gateway.tenancy.purse import BudgetExceededError, BudgetsUnavailableError, Hold, Purse
 from gateway.tenancy.windows import Entry, Room, Windows
 from quality.records.record import Record
 
@@ -74,7 +74,7 @@ class Door:
         tokens = 0 if allowance.tokens_per_minute is None else self._tokens(ask)
         try:
             entry = await self._windows.enter(ask.key_id, allowance, tokens, ask.request_id)
-        except RedisAwayError as error:
+        except RedisUnavailableError as error:
             raise ApiError(
                 503, "The limits of this key cannot be checked. Try again later.", code="limits_unavailable"
             ) from error
@@ -96,7 +96,7 @@ class Door:
                 type_="insufficient_quota",
                 headers={"retry-after": str(max(1, math.ceil(left)))} if math.isfinite(left) else {},
             ) from error
-        except BudgetsAwayError as error:
+        except BudgetsUnavailableError as error:
             raise ApiError(503, "The budget cannot be checked. Try again later.", code="budget_unavailable") from error
 
     def leave(self, entry: Entry, tokens: int) -> None:

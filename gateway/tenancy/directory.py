@@ -14,8 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.answering.caller import KEYLESS, Allowance, BudgetRef, Caller
-from gateway.keys import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
 from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.key_secrets import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION, KnownKey, KnownKeys
 from gateway.tenancy.periods import MICRO
 from migrations.tables import api_keys, budgets, tenancy_state
@@ -34,7 +34,7 @@ class UnknownKeyError(Exception):
     """No key that is good for this; the message says what is wrong, to whoever sent it."""
 
 
-class KeysAwayError(Exception):
+class KeysUnavailableError(Exception):
     """The stored keys have not been read yet, and the key is none of the settings."""
 
 
@@ -84,7 +84,7 @@ class Directory:
     def knows(self, authorization: str | None) -> bool:
         """Whether the header has a key that is good now, whatever it is good for."""
         for find in (self.inference_caller, self.admin_caller):
-            with suppress(UnknownKeyError, KeysAwayError):
+            with suppress(UnknownKeyError, KeysUnavailableError):
                 find(authorization)
                 return True
         return False
@@ -94,20 +94,20 @@ class Directory:
         return name in self._keys.names
 
     def inference_caller(self, authorization: str | None) -> Caller:
-        """Who asks for answers. Raises `UnknownKeyError` or `KeysAwayError`."""
+        """Who asks for answers. Raises `UnknownKeyError` or `KeysUnavailableError`."""
         owner = self._keys.owner(authorization) if self._keys else None
         if owner is not None:
             return self._static_caller(owner)
         return self._stored(authorization)
 
     def admin_caller(self, authorization: str | None) -> Caller:
-        """Who administers. Raises `UnknownKeyError` or `KeysAwayError`."""
+        """Who administers. Raises `UnknownKeyError` or `KeysUnavailableError`."""
         owner = self._admin_keys.owner(authorization) if self._admin_keys else None
         return self._stored(authorization) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
 
     def caller_of(self, key_id: str | None) -> Caller:
         """Who asked with this key before, as it may ask now; None is whoever needed no key. Raises `UnknownKeyError` or
-        `KeysAwayError`."""
+        `KeysUnavailableError`."""
         if key_id is None:
             if self.asks_for_keys:
                 raise UnknownKeyError("Keys are asked for by now.")
@@ -115,7 +115,7 @@ class Directory:
         if self.is_static(key_id):
             return self._static_caller(key_id)
         if self._revision is None:
-            raise KeysAwayError
+            raise KeysUnavailableError
         known = self._known.newest(key_id)
         if known is None:
             raise UnknownKeyError("There is no such API key any more.")
@@ -197,7 +197,7 @@ class Directory:
 
     def _known_by(self, prefix: str, digest: bytes) -> Caller:
         if self._revision is None:
-            raise KeysAwayError
+            raise KeysUnavailableError
         found = None
         candidates = self._known.candidates(prefix)
         # One comparison at least, so that a known prefix takes no longer than an unknown one.

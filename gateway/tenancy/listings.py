@@ -1,6 +1,6 @@
 """What can be listed of tenancy, and by what; hashes are not shown."""
 
-from gateway.tenancy.key_orders import UNSHOWN
+from gateway.tenancy.key_commands import UNSHOWN
 from migrations.tables import api_keys, budgets, teams
 from quality.store.pages import Listing
 

@@ -31,7 +31,7 @@ class BudgetExceededError(Exception):
         self.budget = budget
 
 
-class BudgetsAwayError(Exception):
+class BudgetsUnavailableError(Exception):
     """The slice in memory is used up or too old, and the database, which would give another, is away."""
 
 
@@ -110,8 +110,8 @@ class Purse:
         return self._clock.now()
 
     async def hold(self, budgets: Sequence[BudgetRef], amount: int) -> Hold:
-        """Hold `amount` micro-dollars of every budget. Raises `BudgetExceededError` or `BudgetsAwayError`, and then
-        nothing is held."""
+        """Hold `amount` micro-dollars of every budget, or nothing if it raises `BudgetExceededError` or
+        `BudgetsUnavailableError`."""
         hold = Hold([], amount)
         try:
             for budget in budgets:
@@ -182,7 +182,7 @@ class Purse:
                 grant = await self._book.grant(budget.budget_id, part.period_key, amount + part.held, part.spent)
             except (SQLAlchemyError, OSError) as error:
                 if not self._open:
-                    raise BudgetsAwayError from error
+                    raise BudgetsUnavailableError from error
                 part.held += amount
                 return part
             if grant is None:

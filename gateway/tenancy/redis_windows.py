@@ -7,7 +7,7 @@ import asyncio
 
 from gateway.answering.caller import Allowance
 from gateway.stores.redis_scripts import Argument, Call, RedisScripts, script
-from gateway.stores.redis_store import RedisAwayError, RedisStore
+from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 from gateway.tenancy.windows import WINDOW_SECONDS, Entry, LocalWindows, Sums, Windows, judged
 
 # A request of a replica that died counts as in flight for this long.
@@ -76,7 +76,8 @@ return 1
 
 
 class RedisWindows(Windows):
-    """See `Windows`. While Redis is away every process counts by itself; `closed`: it then raises `RedisAwayError`."""
+    """See `Windows`. While Redis is unavailable each process counts alone, or raises `RedisUnavailableError` if
+    `closed`."""
 
     def __init__(self, store: RedisStore, *, closed: bool = False) -> None:
         self._scripts, self._closed = RedisScripts(store), closed
@@ -84,13 +85,13 @@ class RedisWindows(Windows):
         self._in_flight: dict[str, set[str]] = {}
 
     async def enter(self, key_id: str, allowance: Allowance, tokens: int, member: str) -> Entry:
-        """See `Windows`. Raises `RedisAwayError` where that closes the door."""
+        """See `Windows`. Raises `RedisUnavailableError` where that closes the door."""
         bounds = (allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency)
         given: list[int] = [_NO_LIMIT if bound is None else bound for bound in bounds]
         arguments: list[Argument] = [*given, tokens, member, WINDOW_SECONDS, IN_FLIGHT_SECONDS]
         try:
             answer = await self._scripts.run(Call(_ENTER, _names(key_id), arguments))
-        except RedisAwayError:
+        except RedisUnavailableError:
             if self._closed:
                 raise
             return await self._alone.enter(key_id, allowance, tokens, "")

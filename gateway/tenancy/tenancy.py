@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.host_names import is_loopback_host
-from gateway.keys import ApiKeys
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
 from gateway.stores.retries import background, until_it_works
 from gateway.tenancy.admission import Door
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory
-from gateway.tenancy.key_orders import create_first_admin_key
+from gateway.tenancy.host_names import is_loopback_host
+from gateway.tenancy.key_commands import create_first_admin_key
+from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.orders import Order
 from gateway.tenancy.purse import Purse

@@ -5,12 +5,12 @@ import torch
 from inference_core.attention.backend import AttentionBackend, AttentionBatch
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.model_config import ModelConfig
-from inference_core.triton_kernels import ops
-from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels import decoder_ops
+from inference_core.triton_kernels.attention.layer_cache import LayerCache
 
 
 class TritonAttention(AttentionBackend):
-    """Blocks are head-major here (see `triton_kernels.layer_cache`). `qkv` and `out` are float32, float16 or bfloat16.
+    """Head-major blocks (see `triton_kernels.attention.layer_cache`). `qkv` and `out`: float32, float16 or bfloat16.
 
     `kv_scales`: for an FP8 cache one (key, value) scale per layer; None is 1 throughout.
     """
@@ -26,7 +26,9 @@ class TritonAttention(AttentionBackend):
         """Raises MemoryPlanError for a layout that the kernels cannot read."""
         super().__init__(config, layout, arena, cos_sin)
         scales = kv_scales or [(1.0, 1.0)] * layout.num_layers
-        self._layers = [ops.cache_numbers(LayerCache(arena, layout, layer, *pair)) for layer, pair in enumerate(scales)]
+        self._layers = [
+            decoder_ops.cache_numbers(LayerCache(arena, layout, layer, *pair)) for layer, pair in enumerate(scales)
+        ]
 
     def rope_and_write(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.bench.allocation_study import AllocationFigures, CacheDemand, study_allocation
+from inference_core.bench.allocation_study import AllocationResult, CacheDemand, study_allocation
 from inference_core.bench.arm import ArmTask, LoadKind, run_in_process
 from inference_core.bench.measurement import Measurement, Row
 from inference_core.bench.mixed_load import mixed_jobs
@@ -118,7 +118,7 @@ class AblationResults(msgspec.Struct, frozen=True, kw_only=True):
     effects: list[Effect]
     features: list[FeatureEffect]
     computes: list[Variant]
-    allocation: dict[str, AllocationFigures]
+    allocation: dict[str, AllocationResult]
 
 
 RunArm = Callable[[ArmTask], Awaitable[dict[str, Any]]]
@@ -164,7 +164,7 @@ async def ablate(
     return results
 
 
-def allocation_of(options: AblationOptions, layout: KVLayout) -> dict[str, AllocationFigures]:
+def allocation_of(options: AblationOptions, layout: KVLayout) -> dict[str, AllocationResult]:
     """Contiguous and paged allocation of more of the mixed load, words counted as tokens; memory alone limits both."""
     jobs = mixed_jobs(options.seed, _STUDIED)
     demands = [CacheDemand(len(job.prompt.split()), job.output_tokens, job.limit or job.output_tokens) for job in jobs]
@@ -172,7 +172,7 @@ def allocation_of(options: AblationOptions, layout: KVLayout) -> dict[str, Alloc
     return study_allocation(demands, capacity=capacity, block_size=layout.block_size, concurrency=len(jobs))
 
 
-def results_of(rows: Sequence[Row], allocation: dict[str, AllocationFigures]) -> AblationResults:
+def results_of(rows: Sequence[Row], allocation: dict[str, AllocationResult]) -> AblationResults:
     """What the rows of all rounds say."""
     table = _Table(rows)
     rungs = ladder()

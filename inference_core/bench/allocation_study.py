@@ -26,7 +26,7 @@ class CacheDemand:
             raise ValueError(f"{self} must have a prompt and an answer of 1 to `limit` tokens")
 
 
-class AllocationFigures(msgspec.Struct, frozen=True):
+class AllocationResult(msgspec.Struct, frozen=True):
     """Means over the steps in which a request waited to be admitted.
 
     `stored_share`: tokens stored, of all that memory could hold. `unused_share`: reserved, but holding no token.
@@ -114,7 +114,7 @@ class _Paged(_Cache):
 
 def study_allocation(
     demands: Sequence[CacheDemand], *, capacity: int, block_size: int, concurrency: int
-) -> dict[str, AllocationFigures]:
+) -> dict[str, AllocationResult]:
     """Replay `demands`, at most `concurrency` in flight, in memory for `capacity` tokens, "contiguous" and "paged".
 
     Time goes in steps: in each, requests are admitted in their order while there is room, and every admitted one adds a
@@ -143,7 +143,7 @@ class _Replay:
         self._preemptions = 0
         self._samples: list[tuple[int, int, int]] = []
 
-    def run(self) -> AllocationFigures:
+    def run(self) -> AllocationResult:
         steps, most = 0, 0
         while self._waiting or self._stored:
             self._admit()
@@ -183,11 +183,11 @@ class _Replay:
         self._waiting.appendleft(request)
         self._preemptions += 1
 
-    def _figures(self, steps: int, most: int) -> AllocationFigures:
+    def _figures(self, steps: int, most: int) -> AllocationResult:
         stored, reserved, running = (
             sum(sample[column] for sample in self._samples) / max(1, len(self._samples)) for column in range(3)
         )
-        return AllocationFigures(
+        return AllocationResult(
             steps=steps,
             running_mean=running,
             running_most=most,

@@ -31,11 +31,11 @@ from inference_core.bench.workload import Job, Load
 from inference_core.errors import CoreError
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs, ModelStats
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 Batching = Literal["static", "dynamic", "continuous"]
 LoadKind = Literal["mixed", "small", "copy"]

@@ -24,15 +24,15 @@ from inference_core.linear.linear import Linear
 from inference_core.linear.panels import pack
 from inference_core.linear.reference import ReferenceLinear
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loading.load_core import check_kernels, layout_of, load_core, runner_over
 from inference_core.model_spec import CoreSpec, ModelSpec
-from inference_core.models.decoder import Decoder
+from inference_core.models.transformer import Decoder
 from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 
 Hidden = NDArray[np.float32]

@@ -19,8 +19,8 @@ import torch
 from inference_core.bench.device_load import DeviceLoad, run_load
 from inference_core.core import Core
 from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
-from inference_core.device.loading import load_device_core
-from inference_core.device.memory_profile import MemoryProfile, profile_cuda
+from inference_core.device.load_device_core import load_device_core
+from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
 from inference_core.device.random_weights import random_linears
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.kv_cache.layout import KVDtype

@@ -13,14 +13,14 @@ from inference_core.bench.rounds import Spread, spread
 from inference_core.core import Core
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
-from inference_core.transport.remote_prefill import hand_over
+from inference_core.transport.remote_prefill import transfer_prefill
 from inference_core.transport.server import CoreServer
-from inference_core.transport.tcp import TcpCoreClient, TcpDoor
+from inference_core.transport.tcp import TcpCoreClient, TcpListener
 
 Progress = Callable[[str, float], None]
 
 
-class HandoverFigures(msgspec.Struct, frozen=True, kw_only=True):
+class HandoverTimings(msgspec.Struct, frozen=True, kw_only=True):
     """Of prompts of `prompt_tokens`, of which `handed_tokens` were handed over in `num_bytes`: seconds, medians and
     extremes of the rounds.
 
@@ -75,7 +75,7 @@ class _TimedCore:
 
 async def bench_handover(
     make_core: Callable[[], Core], model: str, lengths: Sequence[int], *, rounds: int, progress: Progress
-) -> list[HandoverFigures]:
+) -> list[HandoverTimings]:
     """Two cores of `make_core` behind TCP, idle but for one prompt of random tokens at a time; each length in `rounds`
     rounds after one more."""
     async with contextlib.AsyncExitStack() as stack:
@@ -87,11 +87,11 @@ async def bench_handover(
 
         clients = []
         for _ in range(2):
-            door = TcpDoor("127.0.0.1", secrets.token_bytes(32))
-            server = CoreServer(timed, door)
+            listener = TcpListener("127.0.0.1", secrets.token_bytes(32))
+            server = CoreServer(timed, listener)
             await server.start()
             stack.push_async_callback(server.stop)
-            client = TcpCoreClient(door.address)
+            client = TcpCoreClient(listener.address)
             stack.push_async_callback(client.close)
             await client.start()
             clients.append(client)
@@ -120,7 +120,7 @@ async def _round(cores: list[_TimedCore], clients: list[TcpCoreClient], model: s
     (source_core, target_core), (source, target) = cores, clients
     handed, in_place = (_request(model, length, f"{length}-{number}-{which}") for which in ("handed", "in place"))
     exporting, taking = source_core.exporting, target_core.taking
-    done = await hand_over(handed, source, target)
+    done = await transfer_prefill(handed, source, target)
     return _Round(
         done.tokens,
         done.num_bytes,
@@ -150,13 +150,13 @@ async def _first_token(client: TcpCoreClient, request: AddRequest) -> float:
     return time.perf_counter() - began
 
 
-def _figures(length: int, rounds: list[_Round]) -> HandoverFigures:
+def _figures(length: int, rounds: list[_Round]) -> HandoverTimings:
     def of(name: str) -> Spread:
         found = spread([getattr(one, name) for one in rounds])
         assert found is not None
         return found
 
-    return HandoverFigures(
+    return HandoverTimings(
         prompt_tokens=length,
         handed_tokens=rounds[0].handed_tokens,
         num_bytes=rounds[0].num_bytes,

@@ -11,11 +11,11 @@ from inference_core.engine.live_knobs import start_knobs
 from inference_core.errors import ModelFileError
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import Knobs
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient
 
 

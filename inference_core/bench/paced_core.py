@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from inference_core.errors import HandoverError, InvalidRequestError
+from inference_core.errors import InvalidRequestError, KVTransferError
 from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
@@ -71,7 +71,7 @@ class PacedCore:
         return []
 
     def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
-        raise HandoverError(f"{chain.model} computes nothing that could be handed over", "incompatible")
+        raise KVTransferError(f"{chain.model} computes nothing that could be handed over", "incompatible")
 
     def import_blocks(self, chain: BlockChain, frame: BlockFrame | None) -> int:
         return 0

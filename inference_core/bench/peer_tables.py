@@ -76,7 +76,7 @@ class GoalResult(msgspec.Struct, frozen=True, kw_only=True):
     bound: str | None
 
 
-class SystemFigures(msgspec.Struct, frozen=True, kw_only=True):
+class SystemResult(msgspec.Struct, frozen=True, kw_only=True):
     """One system under one load; `busy_before` is the most that others used of the machine before any round."""
 
     transport: str
@@ -91,7 +91,7 @@ class SystemFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 class PeerResults(msgspec.Struct, frozen=True):
     goals: list[GoalResult]
-    systems: list[SystemFigures]
+    systems: list[SystemResult]
 
 
 def results_of(rows: Sequence[Row]) -> PeerResults:
@@ -128,14 +128,14 @@ def _goal_result(goal: Goal, rows: Sequence[Row]) -> GoalResult | None:
     )
 
 
-def _systems(rows: Sequence[Row]) -> list[SystemFigures]:
+def _systems(rows: Sequence[Row]) -> list[SystemResult]:
     keys = dict.fromkeys((r["transport"], r["load"], r["concurrency"], r["system"]) for r in rows)
     systems = []
     for key in keys:
         own = [r for r in rows if (r["transport"], r["load"], r["concurrency"], r["system"]) == key]
         transport, load, concurrency, system = key
         systems.append(
-            SystemFigures(
+            SystemResult(
                 transport=transport,
                 load=load,
                 concurrency=concurrency,

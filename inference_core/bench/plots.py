@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from inference_core.bench.ablation import AblationResults
 from inference_core.bench.measurement import Measurement
 from inference_core.bench.page import finished
-from inference_core.bench.peer_tables import OURS, STREAM_LOADS, PeerResults, SystemFigures
+from inference_core.bench.peer_tables import OURS, STREAM_LOADS, PeerResults, SystemResult
 from inference_core.bench.peer_tables import results_of as peer_results_of
 from inference_core.bench.rounds import Spread
 from inference_core.bench.sweep import SweepResults
@@ -120,7 +120,7 @@ def plot_peers(results: PeerResults, path: Path) -> None:
     _save(figure, path)
 
 
-def _grouped(axis: Axes, systems: Sequence[SystemFigures]) -> None:
+def _grouped(axis: Axes, systems: Sequence[SystemResult]) -> None:
     """One group of bars per concurrency, one colour per system, ours last."""
     levels = sorted({system.concurrency for system in systems})
     names = sorted({system.system for system in systems}, key=lambda name: (name == OURS, name))

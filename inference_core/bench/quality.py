@@ -13,11 +13,11 @@ from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.kv_cache.arena import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, load_runner, use_threads
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.step_plan import ScheduledSequence
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 Floats = NDArray[np.float64]
 Logits = NDArray[np.float32]

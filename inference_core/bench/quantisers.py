@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from inference_core.quantization.activation_statistics import ActivationStatistics
-from inference_core.quantization.awq import search_scales, search_shrink
-from inference_core.quantization.fp8 import fp8_rows
-from inference_core.quantization.gptq import gptq_codes
-from inference_core.quantization.int4_grid import int4_grid
-from inference_core.quantization.smoothquant import smoothing_scales, w8a8_outputs
+from inference_core.quantization.methods.awq import search_scales, search_shrink
+from inference_core.quantization.methods.fp8 import fp8_rows
+from inference_core.quantization.methods.gptq import gptq_codes
+from inference_core.quantization.methods.int4_grid import int4_grid
+from inference_core.quantization.methods.smoothquant import smoothing_scales, w8a8_outputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ import torch
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.lora.adapter import PROJECTIONS, Adapter, LowRank, Projection, places
+from inference_core.lora.adapter import PROJECTIONS, Adapter, LowRank, Projection, adapter_targets
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
-from inference_core.triton_kernels import low_rank_ops
-from inference_core.triton_kernels.low_rank_slots import LowRankRows, LowRankSlots
+from inference_core.triton_kernels.lora import low_rank_ops
+from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
 
 _MOST_PARTS = 3
 
@@ -102,8 +102,8 @@ class DeviceAdapterBank(AdapterBank):
     def _layer(self, index: int) -> dict[Projection, LowRankSlots]:
         slots: dict[Projection, LowRankSlots] = {}
         for number, projection in enumerate(PROJECTIONS):
-            own = [place for place in places(self._config).values() if place.projection == projection]
-            borders = (*(place.column for place in own), own[-1].column + own[-1].outputs)
+            own = [target for target in adapter_targets(self._config).values() if target.projection == projection]
+            borders = (*(target.column for target in own), own[-1].column + own[-1].outputs)
             sizes = (
                 (self.num_slots, len(own), self.max_rank, own[0].inputs),
                 (self.num_slots, self.max_rank, borders[-1]),
@@ -113,10 +113,10 @@ class DeviceAdapterBank(AdapterBank):
         return slots
 
     def _part(self, layer: int, name: str, low: LowRank) -> _Part:
-        place = places(self._config)[name]
-        names = [n for n, other in places(self._config).items() if other.projection == place.projection]
+        target = adapter_targets(self._config)[name]
+        names = [n for n, other in adapter_targets(self._config).items() if other.projection == target.projection]
         down, up = (torch.tensor(dequantize(tensor)) for tensor in (low.down, low.up))
-        return _Part(layer, place.projection, names.index(name), self._kept(down), self._kept(up.T), low.scale)
+        return _Part(layer, target.projection, names.index(name), self._kept(down), self._kept(up.T), low.scale)
 
     def _kept(self, values: torch.Tensor) -> torch.Tensor:
         pinned = self._device.type == "cuda"

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.step_plan import ScheduledSequence
-from inference_core.triton_kernels.low_rank_tiles import NO_SLOT, tile_rows_for
+from inference_core.triton_kernels.lora.low_rank_tiles import NO_SLOT, tile_rows_for
 
 TILE_NUMBERS = 3
 

@@ -8,14 +8,14 @@ import torch
 from inference_core.device.adapter_rows import TILE_NUMBERS
 from inference_core.device.block_tables import TableUpdate
 from inference_core.device.step_inputs import Capacity, StepShape, fields_of
-from inference_core.triton_kernels.draw_laws import LAW_FIELDS
-from inference_core.triton_kernels.low_rank_slots import LowRankRows
-from inference_core.triton_kernels.low_rank_tiles import tile_rows_for
+from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows
+from inference_core.triton_kernels.lora.low_rank_tiles import tile_rows_for
+from inference_core.triton_kernels.sampling.draw_params import PARAM_FIELDS
 
 _TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "float32": torch.float32, "float64": torch.float64}
 _PER_DRAW = (
     "sample_rows",
-    *(name for name, _ in LAW_FIELDS),
+    *(name for name, _ in PARAM_FIELDS),
     *("edit_rows", "repetition", "presence", "frequency"),
 )
 

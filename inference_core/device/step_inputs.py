@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike, NDArray
 from inference_core.device.adapter_rows import TILE_NUMBERS, adapter_tiles, slots_of_rows
 from inference_core.device.block_tables import BlockTables, TableUpdate
 from inference_core.step_plan import PENDING, ScheduledSequence
-from inference_core.triton_kernels.draw_laws import LAW_FIELDS, law_columns
-from inference_core.triton_kernels.low_rank_tiles import NO_SLOT as NO_ADAPTER
-from inference_core.triton_kernels.low_rank_tiles import most_tiles, most_tiles_up_to
+from inference_core.triton_kernels.lora.low_rank_tiles import NO_SLOT as NO_ADAPTER
+from inference_core.triton_kernels.lora.low_rank_tiles import most_tiles, most_tiles_up_to
+from inference_core.triton_kernels.sampling.draw_params import PARAM_FIELDS, param_columns
 
 NO_ROW = -1  # in `pending`: the token is known
 NO_SLOT = -1  # in `slots`: nothing is written
@@ -192,7 +192,7 @@ class StepInputs:
         ]
         rows = len(drawing)
         a["sample_rows"][:rows] = [row for _, row, _ in drawing]
-        for name, column in law_columns([spec for spec, _, _ in drawing]).items():
+        for name, column in param_columns([spec for spec, _, _ in drawing]).items():
             a[name][:rows] = column
         a["position"][:rows] = [spec.position + accepted for spec, _, accepted in drawing]
 
@@ -242,7 +242,7 @@ _SEQUENCE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
 )
 _DRAW_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
     ("sample_rows", np.int32),
-    *LAW_FIELDS,
+    *PARAM_FIELDS,
     ("edit_rows", np.int32),
     ("repetition", np.float32),
     ("presence", np.float32),

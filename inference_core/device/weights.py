@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference_core.device.decoder import DeviceDecoder
+from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.linear.device import DenseLinear
 from inference_core.linear.device_packing import LAYOUT, DeviceScheme, device_scheme, load_device, pack_device
@@ -19,7 +19,7 @@ from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import EMBEDDING, Projection, fused_bias, load_layers, projections, vector
-from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.attention.layer_cache import LayerCache
 
 Arrays = Mapping[str, NDArray[Any]]
 

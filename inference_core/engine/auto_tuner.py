@@ -1,4 +1,4 @@
-"""Tunes one model's token budget, chunk and seats towards its latency objectives, from measured steps (SPEC BS-10)."""
+"""Tunes one model's token budget, prefill chunk and running sequences to its latency objectives (SPEC BS-10)."""
 
 import math
 from collections import deque
@@ -167,8 +167,8 @@ class AutoTuner:
         wanted, old, depth = self._wanted(target / self.model.tail, sharing, decodes), self._rule, self._depth
         if old is not None:
             most, idle = (max(old.prompt_tokens(d, depth), self.LEAST_ROOM) * self.GROWTH for d in (decodes, 0))
-            seats = min(wanted.max_num_seqs, int(max(old.max_num_seqs, decodes) * self.GROWTH) + 1)
-            wanted = replace(wanted.limited(decodes, depth, most, idle), max_num_seqs=seats)
+            max_seqs = min(wanted.max_num_seqs, int(max(old.max_num_seqs, decodes) * self.GROWTH) + 1)
+            wanted = replace(wanted.limited(decodes, depth, most, idle), max_num_seqs=max_seqs)
             if not self._worth_it(old, wanted, decodes):
                 return
         self._rule = wanted
@@ -187,14 +187,14 @@ class AutoTuner:
         # Nobody waits for a next token: a step may take longer, but who arrives during it waits for its end.
         idle = target if sharing > 1 else max(target, limits.ttft_objective_ms / 1e3 / 4 / self.model.tail)
         mix = self._prompt_tokens / self._answer_tokens if self._answer_tokens else 0.0
-        seats = max(
-            _seats(target - cost.base, cost.per_sequence + cost.per_token * mix),
-            _seats((target - cost.base) * self.LEAST_DECODES, cost.per_sequence),
+        max_seqs = max(
+            _sequences_within(target - cost.base, cost.per_sequence + cost.per_token * mix),
+            _sequences_within((target - cost.base) * self.LEAST_DECODES, cost.per_sequence),
         )
         if cost.predict(decodes + 1, decodes + self.LEAST_ROOM) <= target:
             # Whoever waits may join those who run, whatever the mix of the past was: their answers may be long.
-            seats = max(seats, decodes + 1)
-        return TuningRule(cost, target, idle, int(min(max(seats, 1), limits.max_num_seqs)))
+            max_seqs = max(max_seqs, decodes + 1)
+        return TuningRule(cost, target, idle, int(min(max(max_seqs, 1), limits.max_num_seqs)))
 
     def _room(self, rule: TuningRule, decodes: int) -> float:
         return max(rule.prompt_tokens(decodes, self._depth), self.LEAST_ROOM)
@@ -249,7 +249,7 @@ class AutoTuner:
         return backlog / steps
 
 
-def _seats(seconds: float, each: float) -> float:
+def _sequences_within(seconds: float, each: float) -> float:
     return seconds / each if each > 1e-9 else math.inf
 
 

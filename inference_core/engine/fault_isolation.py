@@ -11,26 +11,26 @@ Part = list[ScheduledSequence]
 
 
 @dataclass(slots=True, frozen=True)
-class Verdict:
+class FailureSplit:
     """Of a part of a step that failed: who fails for good, and the parts to run in its place."""
 
-    guilty: Part
+    failed: Part
     retries: list[Part]
 
 
-def judge(part: Part, error: Exception) -> Verdict:
-    """Halve until the guilty are alone; undrawable rows name themselves, and a lone chunk may fit in two."""
+def bisect_failure(part: Part, error: Exception) -> FailureSplit:
+    """Halve until the failed are alone; undrawable rows name themselves, and a lone chunk may fit in two."""
     if isinstance(error, BadLogitsError) and error.rows:
         sampled = [share for share in part if share.sample is not None]
-        guilty = [sampled[row] for row in error.rows]
-        rest = [share for share in part if not any(share is g for g in guilty)]
-        return Verdict(guilty, [rest] if rest else [])
+        failed = [sampled[row] for row in error.rows]
+        rest = [share for share in part if not any(share is g for g in failed)]
+        return FailureSplit(failed, [rest] if rest else [])
     if len(part) > 1:
         middle = len(part) // 2
-        return Verdict([], [part[:middle], part[middle:]])
+        return FailureSplit([], [part[:middle], part[middle:]])
     if isinstance(error, MemoryError) and len(part[0].token_ids) > 1:
-        return Verdict([], [[half] for half in _halves(part[0])])
-    return Verdict(part, [])
+        return FailureSplit([], [[half] for half in _halves(part[0])])
+    return FailureSplit(part, [])
 
 
 def _halves(share: ScheduledSequence) -> tuple[ScheduledSequence, ScheduledSequence]:

@@ -5,13 +5,13 @@ Whoever was handed a block finds it as any other prefix hit: scheduling and admi
 
 from dataclasses import dataclass
 
-from inference_core.errors import HandoverError
+from inference_core.errors import KVTransferError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.block_io import BlockBytes
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import chain_digests, shareable_blocks
-from inference_core.protocol import HandoverStats
-from inference_core.protocol.kv_blocks import BlockFrame, HandedBlock, KVIdentity, checksum, handed
+from inference_core.protocol import KVTransferStats
+from inference_core.protocol.kv_blocks import BlockFrame, KVIdentity, TransferredBlock, checksum
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class _Totals:
     refused_frames: int = 0
 
 
-class BlockHandover:
+class KVTransfer:
     """Of the blocks of `pool`, whose content `runner` knows. Holds nothing between two calls."""
 
     def __init__(self, pool: BlockPool, runner: ModelRunner) -> None:
@@ -29,10 +29,10 @@ class BlockHandover:
         self._runner = runner
         self._totals = _Totals()
 
-    def stats(self) -> HandoverStats:
+    def stats(self) -> KVTransferStats:
         """Counts since start."""
         totals = self._totals
-        return HandoverStats(
+        return KVTransferStats(
             out_blocks=totals.out_blocks, in_blocks=totals.in_blocks, refused_frames=totals.refused_frames
         )
 
@@ -43,13 +43,13 @@ class BlockHandover:
     def export(self, root: bytes, token_ids: list[int], first: int, most_bytes: int) -> BlockFrame:
         """The cached blocks of a prompt from its block `first` on, as many as `most_bytes` hold, but one at least.
 
-        `root` names the chain's first parent (`prefix_hash`). Raises `HandoverError` where blocks cannot be handed
+        `root` names the chain's first parent (`prefix_hash`). Raises `KVTransferError` where blocks cannot be handed
         over, or there is no such block.
         """
         kv, content = self._require()
         digests = self._digests(root, token_ids)
         if not 0 <= first <= len(digests):
-            raise HandoverError(f"block {first} is asked for; the prompt has {len(digests)} full ones", "refused")
+            raise KVTransferError(f"block {first} is asked for; the prompt has {len(digests)} full ones", "refused")
         most = max(1, most_bytes // self._pool.block_bytes)
         blocks = self._pool.match(digests[: first + most])[first:]
         named = zip(digests[first:], content.read(blocks), strict=False)
@@ -58,34 +58,34 @@ class BlockHandover:
             kv=kv,
             first=first,
             parent=digests[first - 1] if first else root,
-            blocks=[handed(digest, bytes_) for digest, bytes_ in named],
+            blocks=[TransferredBlock.of(digest, bytes_) for digest, bytes_ in named],
         )
 
     def take(self, root: bytes, token_ids: list[int], frame: BlockFrame) -> int:
         """Cache the blocks of `frame`, all or none; how many of the prompt's blocks are cached then.
 
-        Raises `HandoverError` for blocks of another model or layout, of other tokens, tenants or adapters, that are
+        Raises `KVTransferError` for blocks of another model or layout, of other tokens, tenants or adapters, that are
         damaged or follow none that is here, or where there is no room.
         """
         try:
             return self._take(root, self._digests(root, token_ids), frame)
-        except HandoverError:
+        except KVTransferError:
             self._totals.refused_frames += 1
             raise
 
     def _take(self, root: bytes, digests: list[bytes], frame: BlockFrame) -> int:
         kv, content = self._require()
         if (difference := frame.kv.difference(kv)) is not None:
-            raise HandoverError(f"the blocks are not this core's kind: {difference}", "incompatible")
+            raise KVTransferError(f"the blocks are not this core's kind: {difference}", "incompatible")
         first, last = frame.first, frame.first + len(frame.blocks)
         if [frame.parent, *(b.digest for b in frame.blocks)] != [root, *digests][first : last + 1] or first < 0:
-            raise HandoverError("the blocks are not those of the prompt, its tenant and its adapter", "refused")
+            raise KVTransferError("the blocks are not those of the prompt, its tenant and its adapter", "refused")
         for block in frame.blocks:
             self._check(block)
         pool = self._pool
         cached = pool.match(digests[:last])
         if len(cached) < first:
-            raise HandoverError(f"blocks from {first} on, but only {len(cached)} before them are here", "missing")
+            raise KVTransferError(f"blocks from {first} on, but only {len(cached)} before them are here", "missing")
         lacking = frame.blocks[len(cached) - first :]
         if not lacking:
             return len(pool.match(digests))
@@ -96,7 +96,7 @@ class BlockHandover:
         pool.host.lose_offloads()
         try:
             if fresh is None:
-                raise HandoverError(f"{pool.name}: no room for {len(lacking)} blocks beside what runs", "full")
+                raise KVTransferError(f"{pool.name}: no room for {len(lacking)} blocks beside what runs", "full")
             content.write(fresh, [block.content for block in lacking])
             pool.register(fresh, [block.digest for block in lacking])
             self._totals.in_blocks += len(fresh)
@@ -104,9 +104,9 @@ class BlockHandover:
             pool.release(cached + (fresh or []))
         return len(pool.match(digests))
 
-    def _check(self, block: HandedBlock) -> None:
+    def _check(self, block: TransferredBlock) -> None:
         if len(block.content) != self._pool.block_bytes or checksum(block.digest, block.content) != block.checksum:
-            raise HandoverError("a block's content does not match its checksum", "corrupt")
+            raise KVTransferError("a block's content does not match its checksum", "corrupt")
 
     def _digests(self, root: bytes, token_ids: list[int]) -> list[bytes]:
         size = self._pool.block_size
@@ -115,5 +115,5 @@ class BlockHandover:
     def _require(self) -> tuple[KVIdentity, BlockBytes]:
         kv, content = self._runner.info.kv, self._runner.blocks
         if kv is None or content is None:
-            raise HandoverError(f"{self._pool.name} is computed where blocks cannot be handed over", "incompatible")
+            raise KVTransferError(f"{self._pool.name} is computed where blocks cannot be handed over", "incompatible")
         return kv, content

@@ -69,13 +69,13 @@ class LiveKnobs:
         }
         self._file = file
         self._kept = {} if file is None else file.read(self._start)
-        self.in_force = {
+        self.active = {
             model: self._changed(knobs, self._kept.get(model, {}), knobs) for model, knobs in self._start.items()
         }
 
     def of(self, model: str) -> Knobs:
         """The knobs of one model."""
-        return self.in_force[model]
+        return self.active[model]
 
     def change(self, changes: Changes, model: str | None = None, keep: bool = False) -> None:
         """Change the named knobs of `model`, or of all models, at once.
@@ -83,14 +83,14 @@ class LiveKnobs:
         Raises `InvalidRequestError` and changes nothing if a knob is refused or a change that is to be kept cannot be
         written.
         """
-        if model is not None and model not in self.in_force:
-            raise InvalidRequestError(f"model {model!r} is unknown; loaded: {', '.join(self.in_force)}", "model")
+        if model is not None and model not in self.active:
+            raise InvalidRequestError(f"model {model!r} is unknown; loaded: {', '.join(self.active)}", "model")
         _require_common(changes, model)
-        models = list(self.in_force) if model is None else [model]
-        after = {name: self._changed(self.in_force[name], changes, self._start[name]) for name in models}
+        models = list(self.active) if model is None else [model]
+        after = {name: self._changed(self.active[name], changes, self._start[name]) for name in models}
         if keep:
             self._keep(changes, models)
-        self.in_force = self.in_force | after
+        self.active = self.active | after
 
     def _changed(self, knobs: Knobs, changes: Changes, start: Knobs) -> Knobs:
         after = changed_knobs(knobs, changes, start)

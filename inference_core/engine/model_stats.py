@@ -2,7 +2,7 @@
 
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.step_statistics import StepStatistics
-from inference_core.protocol import HandoverStats, Knobs, ModelStats, SpeculationStats, SwapStats
+from inference_core.protocol import Knobs, KVTransferStats, ModelStats, SpeculationStats, SwapStats
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.wait_estimate import StepMeter
 
@@ -16,7 +16,7 @@ def model_stats(
     knobs: Knobs,
     queue_alert: bool,
     speculation: SpeculationStats | None,
-    handover: HandoverStats,
+    handover: KVTransferStats,
     models_sharing: int,
 ) -> ModelStats:
     """`knobs` as they were set; `models_sharing`: models of the core that have work now."""
@@ -26,7 +26,7 @@ def model_stats(
         running=len(scheduler.running),
         waiting=len(scheduler.waiting),
         blocks_in_use=pool.num_referenced,
-        blocks_cached=pool.num_idle,
+        blocks_cached=pool.num_evictable,
         blocks_total=pool.capacity,
         prompt_tokens=totals.prompt_tokens,
         generated_tokens=totals.generated_tokens,
@@ -65,6 +65,6 @@ def _swap_stats(scheduler: Scheduler) -> SwapStats:
         refused_blocks=host.totals.refused_blocks,
         copying_seconds=host.totals.copying_seconds,
         spared_seconds=host.totals.spared_seconds,
-        out_seconds_per_block=host.prices.out.seconds_per_block,
-        back_seconds_per_block=host.prices.back.seconds_per_block,
+        out_seconds_per_block=host.swap_cost.out.seconds_per_block,
+        back_seconds_per_block=host.swap_cost.back.seconds_per_block,
     )

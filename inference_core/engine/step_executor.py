@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from inference_core.engine.fault_isolation import judge
+from inference_core.engine.fault_isolation import bisect_failure
 from inference_core.errors import RankLostError
 from inference_core.execution.runner import ModelRunner, OverlappingRunner
 from inference_core.protocol import SequenceOutput
-from inference_core.scheduling.in_flight import Passenger, seat
+from inference_core.scheduling.in_flight import ScheduledEntry, entries_of
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.step_plan import ScheduledSequence, StepPlan, StepResult
@@ -36,11 +36,11 @@ class Outcome:
 
 
 @dataclass(slots=True, frozen=True)
-class _Flight:
+class _InFlightStep:
     """A launched step; `tokens` and `depth` as of its plan, whose objects are another step's by now."""
 
     model: str
-    passengers: list[Passenger]
+    entries: list[ScheduledEntry]
     land: Callable[[], StepResult]
     launched: float
     tokens: int
@@ -59,15 +59,15 @@ class StepExecutor:
         self._runners = runners
         self._schedulers = schedulers
         self._clock = clock
-        self._flight: _Flight | None = None
+        self._in_flight: _InFlightStep | None = None
         self._landed = 0.0
         # Who was under way when a step failed, and how many tokens each had.
         self._suspects: dict[Sequence, int] = {}
 
     @property
-    def is_under_way(self) -> bool:
+    def has_in_flight_step(self) -> bool:
         """Whether a launched step is to be landed."""
-        return self._flight is not None
+        return self._in_flight is not None
 
     def may_overlap(self, model: str) -> bool:
         """Whether the model's next step may be planned before the last one's tokens are known."""
@@ -96,10 +96,10 @@ class StepExecutor:
             if not part:
                 continue
             attempt = StepPlan(plan.step, plan.model, part, copies, offloads, restores)
-            passengers = seat(attempt, scheduler.running)
+            entries = entries_of(attempt, scheduler.running)
             try:
                 result = runner.run(attempt)
-                _check_result(passengers, result, runner.info.vocab_size, attempt)
+                _check_result(entries, result, runner.info.vocab_size, attempt)
             except RankLostError:
                 raise  # no part of the step can run any more, nor any later step
             except Exception as error:
@@ -118,30 +118,30 @@ class StepExecutor:
                     logger.warning("step %d of %s failed: %r; repeated without drafts", plan.step, plan.model, error)
                     parts.append([share.without_drafts() for share in part])
                     continue
-                verdict = judge(part, error)
-                if len(part) == len(plan.sequences) or verdict.guilty:
+                split = bisect_failure(part, error)
+                if len(part) == len(plan.sequences) or split.failed:
                     logger.exception("step %d of %s failed with %d sequences", plan.step, plan.model, len(part))
-                failed |= {share.sequence_id: str(error) or repr(error) for share in verdict.guilty}
-                parts += reversed(verdict.retries)
+                failed |= {share.sequence_id: str(error) or repr(error) for share in split.failed}
+                parts += reversed(split.retries)
             else:
                 scheduler.end_moves(copies, copied=True)
                 scheduler.pool.host.end(copied=True)
                 swap_seconds += _note_swaps(scheduler, result)
                 copies, offloads, restores = [], [], []
                 now = self._clock()
-                scheduler.assume(passengers, now)
-                outputs += scheduler.settle(passengers, result, now)
+                scheduler.advance(entries, now)
+                outputs += scheduler.commit(entries, result, now)
         scheduler.end_moves(copies, copied=False)
         scheduler.pool.host.end(copied=False)
         seconds, tokens = self._clock() - began, plan.num_tokens - plan.num_drafts
         depth = plan.prompt_depth()
         return Outcome(plan.model, len(plan.sequences), tokens, depth, seconds, outputs, failed, swap_seconds)
 
-    def take_off(self, plan: StepPlan) -> Outcome | None:
+    def launch(self, plan: StepPlan) -> Outcome | None:
         """Launch `plan`, then land the step before it and return what came of that."""
-        scheduler, runner, before = self._schedulers[plan.model], self._runners[plan.model], self._flight
+        scheduler, runner, before = self._schedulers[plan.model], self._runners[plan.model], self._in_flight
         assert isinstance(runner, OverlappingRunner)
-        passengers = seat(plan, scheduler.running)
+        entries = entries_of(plan, scheduler.running)
         tokens, depth, began = plan.num_tokens, plan.prompt_depth(), self._clock()
         try:
             landing = runner.launch(plan)
@@ -149,39 +149,39 @@ class StepExecutor:
             logger.exception("step %d of %s could not be launched", plan.step, plan.model)
             scheduler.end_moves(plan.copies, copied=False)
             scheduler.pool.host.end(copied=False)
-            outcome = self.land()
-            self._recall(scheduler, passengers, moved_blocks=False)
+            outcome = self.collect()
+            self._requeue(scheduler, entries, moved_blocks=False)
             return outcome
         scheduler.end_moves(plan.copies, copied=True)
         scheduler.pool.host.end(copied=True)
-        scheduler.assume(passengers, began)
-        self._flight = _Flight(plan.model, passengers, landing, began, tokens, depth, bool(plan.copies))
-        return None if before is None else self._land(before)
+        scheduler.advance(entries, began)
+        self._in_flight = _InFlightStep(plan.model, entries, landing, began, tokens, depth, bool(plan.copies))
+        return None if before is None else self._collect(before)
 
-    def land(self) -> Outcome | None:
+    def collect(self) -> Outcome | None:
         """Wait for the step under way, if there is one, and take in what it computed."""
-        flight, self._flight = self._flight, None
-        return None if flight is None else self._land(flight)
+        step, self._in_flight = self._in_flight, None
+        return None if step is None else self._collect(step)
 
-    def _land(self, flight: _Flight) -> Outcome | None:
-        scheduler = self._schedulers[flight.model]
+    def _collect(self, step: _InFlightStep) -> Outcome | None:
+        scheduler = self._schedulers[step.model]
         try:
-            result = flight.land()
-            _check_result(flight.passengers, result, self._runners[flight.model].info.vocab_size)
+            result = step.land()
+            _check_result(step.entries, result, self._runners[step.model].info.vocab_size)
         except Exception:
-            logger.exception("a step of %s failed with %d sequences", flight.model, len(flight.passengers))
-            self._recall(scheduler, flight.passengers, flight.moved_blocks)
+            logger.exception("a step of %s failed with %d sequences", step.model, len(step.entries))
+            self._requeue(scheduler, step.entries, step.moved_blocks)
             self._cancel()
             return None
         now = self._clock()
-        outputs = scheduler.settle(flight.passengers, result, now)
-        seconds = now - max(flight.launched, self._landed)
+        outputs = scheduler.commit(step.entries, result, now)
+        seconds = now - max(step.launched, self._landed)
         self._landed = now
         return Outcome(
-            flight.model,
-            len(flight.passengers),
-            flight.tokens,
-            flight.depth,
+            step.model,
+            len(step.entries),
+            step.tokens,
+            step.depth,
             seconds,
             outputs,
             swap_seconds=_note_swaps(scheduler, result),
@@ -189,14 +189,14 @@ class StepExecutor:
 
     def _cancel(self) -> None:
         """What was launched after a step that failed is of no use; wait until the device has done with it."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
+        step, self._in_flight = self._in_flight, None
+        if step is not None:
             with contextlib.suppress(Exception):
-                flight.land()
-            self._recall(self._schedulers[flight.model], flight.passengers, flight.moved_blocks)
+                step.land()
+            self._requeue(self._schedulers[step.model], step.entries, step.moved_blocks)
 
-    def _recall(self, scheduler: Scheduler, passengers: list[Passenger], moved_blocks: bool) -> None:
-        for sequence in scheduler.recall(passengers, self._clock(), moved_blocks=moved_blocks):
+    def _requeue(self, scheduler: Scheduler, entries: list[ScheduledEntry], moved_blocks: bool) -> None:
+        for sequence in scheduler.requeue(entries, self._clock(), moved_blocks=moved_blocks):
             self._suspects[sequence] = len(sequence.output_token_ids)
 
 
@@ -218,13 +218,13 @@ def _grammar_failures(part: list[ScheduledSequence]) -> dict[str, str]:
 
 
 def _check_result(
-    passengers: list[Passenger], result: StepResult, vocab_size: int, plan: StepPlan | None = None
+    entries: list[ScheduledEntry], result: StepResult, vocab_size: int, plan: StepPlan | None = None
 ) -> None:
     """Raises `ValueError` unless there is one token in the vocabulary for each sequence to be sampled, and before it
     none but accepted drafts of `plan`."""
-    if len(result.sampled) != len(passengers):
-        raise ValueError(f"the runner returned {len(result.sampled)} results for {len(passengers)} sequences")
-    for index, ((sequence, _, expected, _), drawn) in enumerate(zip(passengers, result.sampled, strict=True)):
+    if len(result.sampled) != len(entries):
+        raise ValueError(f"the runner returned {len(result.sampled)} results for {len(entries)} sequences")
+    for index, ((sequence, _, expected, _), drawn) in enumerate(zip(entries, result.sampled, strict=True)):
         if bool(drawn) != expected or (drawn and not 0 <= drawn[-1].token_id < vocab_size):
             raise ValueError(f"the runner drew {drawn} for {sequence.id}; {int(expected)} tokens were asked for")
         if len(drawn) > 1:

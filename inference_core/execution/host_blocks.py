@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference_core.triton_kernels.block_swap import swap_blocks
+from inference_core.triton_kernels.attention.block_swap import swap_blocks
 
 _CHUNK_BYTES = 64 * 2**20
 

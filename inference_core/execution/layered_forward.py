@@ -1,4 +1,4 @@
-"""A step that hands out hidden states: its first layers part by part, then, for who goes on, the way to the logits."""
+"""A step that returns hidden states: the first layers range by range, then the rest up to the logits."""
 
 from itertools import accumulate
 from typing import Protocol, TypeVar
@@ -26,48 +26,48 @@ class LayeredModel(Protocol):
         """The layers from `begin` on and the logits of `rows`; see `LogitsRunner.logits`."""
 
 
-class BegunStep:
-    """`states`: of each of the `given` sequences what its `state` asks for, float32 [rows, hidden]; `sequences`: those
-    that go on behind the deepest layer that is asked for."""
+class LayeredForward:
+    """`states`: what the `state` of each of `sequences` asks for, float32 [rows, hidden]. `active`: the sequences that
+    continue after the deepest requested layer."""
 
-    def __init__(self, model: LayeredModel, given: list[ScheduledSequence]) -> None:
-        self.states: list[States] = [np.empty((0, 0), np.float32)] * len(given)
+    def __init__(self, model: LayeredModel, sequences: list[ScheduledSequence]) -> None:
+        self.states: list[States] = [np.empty((0, 0), np.float32)] * len(sequences)
         self._model = model
-        self._going = list(range(len(given)))
-        self._given = given
+        self._active = list(range(len(sequences)))
+        self._sequences = sequences
         self._hidden: torch.Tensor | None = None
         self._layer = 0
-        for layer in sorted({s.state.layer for s in given if s.state is not None}):
+        for layer in sorted({s.state.layer for s in sequences if s.state is not None}):
             self._advance(layer)
 
     @property
-    def sequences(self) -> list[ScheduledSequence]:
-        return [self._given[place] for place in self._going]
+    def active(self) -> list[ScheduledSequence]:
+        return [self._sequences[place] for place in self._active]
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
-        """As `LogitsRunner.logits` of the `sequences` that go on."""
+        """`LogitsRunner.logits` of the `active` sequences."""
         assert self._hidden is not None  # a layer was asked for
         return self._model.head(sequences, self._hidden, self._layer, rows)
 
-    def spread(self, results: list[list[T]]) -> list[list[T]]:
-        """What came of those that go on, in the places of all; nothing came of the others."""
-        spread: list[list[T]] = [[] for _ in self._given]
-        for place, result in zip(self._going, results, strict=True):
-            spread[place] = result
-        return spread
+    def scatter(self, results: list[list[T]]) -> list[list[T]]:
+        """Put the results of the active sequences at the indices of all sequences; the others get an empty list."""
+        scattered: list[list[T]] = [[] for _ in self._sequences]
+        for place, result in zip(self._active, results, strict=True):
+            scattered[place] = result
+        return scattered
 
     def _advance(self, layer: int) -> None:
-        sequences = self.sequences
+        sequences = self.active
         hidden = self._model.layers(sequences, self._hidden, self._layer, layer)
         ends = list(accumulate(len(s.token_ids) for s in sequences))
         staying: list[tuple[int, int, int]] = []
-        for place, sequence, end in zip(self._going, sequences, ends, strict=True):
+        for place, sequence, end in zip(self._active, sequences, ends, strict=True):
             begin, spec = end - len(sequence.token_ids), sequence.state
             if spec is not None and spec.layer == layer:
                 self.states[place] = hidden[begin + spec.first : end - sequence.num_drafts].cpu().numpy().copy()
             if spec is None or spec.layer != layer or not spec.exits:
                 staying.append((place, begin, end))
-        if len(staying) < len(self._going):
+        if len(staying) < len(self._active):
             hidden = torch.cat([hidden[:0], *(hidden[begin:end] for _, begin, end in staying)])
-            self._going = [place for place, _, _ in staying]
+            self._active = [place for place, _, _ in staying]
         self._hidden, self._layer = hidden, layer

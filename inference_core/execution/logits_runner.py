@@ -8,14 +8,15 @@ from collections.abc import Callable
 import torch
 
 from inference_core.errors import InvalidRequestError
-from inference_core.execution.layered_forward import BegunStep
+from inference_core.execution.layered_forward import LayeredForward
 from inference_core.execution.prompt_logprobs import ScoredRows
 from inference_core.execution.runner import DraftingRunner
 from inference_core.execution.token_evidence import StepEvidence
 from inference_core.grammar.masks import TokenMasks, begin_masks
+from inference_core.kv_cache.swap_cost import SwapTimes
 from inference_core.protocol import TokenLogprob
 from inference_core.sampling.rejection_sampling import drafts_from, draw, verification_rows
-from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, StepPlan, StepResult, SwapTimes
+from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, StepPlan, StepResult
 
 LogitsOf = Callable[[list[ScheduledSequence], list[int] | None], torch.Tensor]
 
@@ -54,20 +55,20 @@ class LogitsRunner(DraftingRunner):
         masks = begin_masks([s.sample for s in drawing if s.sample is not None], [s.drafts for s in drawing])
         scored: list[list[TokenLogprob]] = []
         with torch.inference_mode():
-            begun = self.begin(plan.sequences) if any(s.state is not None for s in plan.sequences) else None
-            going, logits_of = (plan.sequences, self.logits) if begun is None else (begun.sequences, begun.logits)
+            layered = self.layered_forward(plan.sequences) if any(s.state is not None for s in plan.sequences) else None
+            going, logits_of = (plan.sequences, self.logits) if layered is None else (layered.active, layered.logits)
             rows = verification_rows(going)
             if any(s.score is not None for s in going):
                 logits, scored = _scored(logits_of, going, rows)
             else:
                 logits = logits_of(going, rows)
             tokens = _drawn(logits, going, masks)
-        if begun is None:
+        if layered is None:
             return StepResult(tokens, time.perf_counter() - began, scored, swapped)
-        tokens, scored = begun.spread(tokens), begun.spread(scored) if scored else scored
-        return StepResult(tokens, time.perf_counter() - began, scored, swapped, begun.states)
+        tokens, scored = layered.scatter(tokens), layered.scatter(scored) if scored else scored
+        return StepResult(tokens, time.perf_counter() - began, scored, swapped, layered.states)
 
-    def begin(self, sequences: list[ScheduledSequence]) -> BegunStep:
+    def layered_forward(self, sequences: list[ScheduledSequence]) -> LayeredForward:
         """The layers of a step up to the deepest whose hidden states are asked for. Raises `InvalidRequestError` where
         the model is not computed layer by layer; its `info` names no layers then."""
         raise InvalidRequestError(f"{self.info.name} tells no hidden states", "evidence")

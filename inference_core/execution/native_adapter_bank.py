@@ -4,7 +4,7 @@ from pathlib import Path
 
 from inference_core.errors import ModelFileError
 from inference_core.execution.native_decoder import NativeDecoder
-from inference_core.lora.adapter import Adapter, places
+from inference_core.lora.adapter import Adapter, adapter_targets
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.bank import AdapterBank
 from inference_core.lora.packing import LANES, PackedAdapter, Storage, packed_bytes
@@ -22,7 +22,7 @@ class NativeAdapterBank(AdapterBank):
         self._packed: dict[int, PackedAdapter] = {}
 
     def read(self, folder: Path) -> Adapter:
-        if any(place.column % LANES for place in places(self._config).values()):
+        if any(target.column % LANES for target in adapter_targets(self._config).values()):
             raise ModelFileError(
                 f"{folder}: the CPU kernels add adapters where intermediate_size is a multiple of {LANES}, "
                 f"not {self._config.intermediate_size}"
@@ -30,7 +30,7 @@ class NativeAdapterBank(AdapterBank):
         return read_adapter(folder, self._config)
 
     def install(self, slot: int, adapter: Adapter) -> None:
-        packed = PackedAdapter(adapter, places(self._config), self._storage)
+        packed = PackedAdapter(adapter, adapter_targets(self._config), self._storage)
         self._decoder.set_adapter(slot, packed)
         self._packed[slot] = packed
 

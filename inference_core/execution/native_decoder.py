@@ -9,7 +9,7 @@ from inference_core.kv_cache.layout import KVLayout
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.lora.packing import PackedAdapter
-from inference_core.models.decoder import Decoder, DecoderLayer
+from inference_core.models.transformer import Decoder, DecoderLayer
 from inference_core.models.weights import ROW_KINDS, PackedEmbedding
 from inference_core.native.cpu import KV_DTYPES, SCHEMES, extension
 from inference_core.step_plan import ScheduledSequence

@@ -4,14 +4,14 @@ import torch
 
 from inference_core.attention.batches import BlockAddresses
 from inference_core.execution.host_blocks import HostBlocks
-from inference_core.execution.layered_forward import BegunStep
+from inference_core.execution.layered_forward import LayeredForward
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_adapter_bank import NativeAdapterBank
 from inference_core.execution.native_decoder import NativeDecoder, StepTimes
 from inference_core.kv_cache.block_io import HostBlockBytes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.packing import Storage
-from inference_core.models.decoder import Decoder
+from inference_core.models.transformer import Decoder
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
 
@@ -49,8 +49,8 @@ class NativeRunner(LogitsRunner):
         logits, self.times = self._decoder.decode(sequences, rows)
         return logits
 
-    def begin(self, sequences: list[ScheduledSequence]) -> BegunStep:
-        return BegunStep(self._decoder, sequences)
+    def layered_forward(self, sequences: list[ScheduledSequence]) -> LayeredForward:
+        return LayeredForward(self._decoder, sequences)
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
         self._decoder.copy_blocks(copies)

@@ -6,12 +6,12 @@ import torch
 from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.batches import BlockAddresses
 from inference_core.execution.host_blocks import HostBlocks
-from inference_core.execution.layered_forward import BegunStep
+from inference_core.execution.layered_forward import LayeredForward
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.kv_cache.block_io import HostBlockBytes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.reference import TorchAdapterBank
-from inference_core.models.decoder import Decoder
+from inference_core.models.transformer import Decoder
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
 
@@ -45,8 +45,8 @@ class DecoderRunner(LogitsRunner):
             adapted = None if self._bank is None else self._bank.rows(sequences)
             return self.decoder.forward(token_ids, self._addresses.batch(sequences), self.attention, wanted, adapted)
 
-    def begin(self, sequences: list[ScheduledSequence]) -> BegunStep:
-        return BegunStep(self, sequences)
+    def layered_forward(self, sequences: list[ScheduledSequence]) -> LayeredForward:
+        return LayeredForward(self, sequences)
 
     def layers(
         self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None, begin: int, end: int

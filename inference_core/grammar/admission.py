@@ -5,11 +5,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import AddRequest, Grammar, ModelInfo
+from inference_core.step_plan import MatcherFactory
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class Compiled:
     """
 
     request: AddRequest
-    matchers: Future[MakeMatcher]
+    matchers: Future[MatcherFactory]
     aborted: list[int] = field(default_factory=list)
 
 
@@ -80,6 +80,6 @@ def vocabulary_of_file(info: ModelInfo) -> Vocabulary:
     """The tokeniser that comes with a model. Raises `ModelFileError`, and `InvalidRequestError` if it has none."""
     if not info.model_path:
         raise InvalidRequestError(f"{info.name} has no tokeniser, so it follows no grammars", "response_format")
-    from inference_core.tokenization.loading import load_tokenizer
+    from inference_core.tokenization.load_tokenizer import load_tokenizer
 
     return load_tokenizer(resolve_model_path(info.model_path))

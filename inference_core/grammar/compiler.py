@@ -9,9 +9,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from inference_core.errors import InvalidRequestError
+from inference_core.grammar.failing_subschema import failing_subschema
 from inference_core.grammar.json_style import JSON_STYLE
 from inference_core.grammar.matcher import GrammarMatcher
-from inference_core.grammar.schema_place import failing_place
 from inference_core.protocol import Grammar
 
 _LONGEST_REASON = 400
@@ -67,7 +67,7 @@ def _refusal(grammar: Grammar, reason: str) -> InvalidRequestError:
 
 
 def _refused_schema(param: str, schema: Any, reason: str) -> InvalidRequestError:
-    path, inner = failing_place(schema, schema_error)
+    path, inner = failing_subschema(schema, schema_error)
     return _refused(param, inner or reason, path)
 
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.grammar.matcher_seam import Matcher
-from inference_core.step_plan import SampleSpec
+from inference_core.step_plan import Matcher, SampleSpec
 
 
 class TokenMask(NamedTuple):

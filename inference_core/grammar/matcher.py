@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from llguidance import LLMatcher, LLTokenizer
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.matcher_seam import left_of
+from inference_core.grammar.wire import remaining_forced
 
 _FINE_ENDS = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
 
@@ -50,7 +50,7 @@ class GrammarMatcher:
 
     def forced_tokens(self) -> list[int]:
         for token_id in self._accepted:
-            left = left_of(self._known_forced(), token_id)
+            left = remaining_forced(self._known_forced(), token_id)
             if not self._state.consume_token(token_id):
                 self._give_up(self._state.get_error() or f"it does not allow token {token_id}")
             self._forced = left
@@ -66,7 +66,7 @@ class GrammarMatcher:
                 break
             self._state.consume_token(token)
             taken += 1
-            left = left_of(forced, token)
+            left = remaining_forced(forced, token)
             forced = self._compute_forced() if left is None else left
             masks.append(self._mask(forced))
         if taken and not self._state.rollback(taken):

@@ -16,7 +16,6 @@ from weakref import ReferenceType, WeakSet, ref
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
 from inference_core.grammar.limits import Limits
-from inference_core.grammar.matcher_seam import left_of
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.grammar.wire import (
     Answer,
@@ -31,6 +30,7 @@ from inference_core.grammar.wire import (
     Question,
     Questions,
     Refused,
+    remaining_forced,
 )
 from inference_core.protocol import Grammar
 
@@ -198,7 +198,7 @@ class RemoteMatcher:
 
     def accept(self, token_id: int) -> None:
         self._accepted.append(token_id)
-        self._forced = None if self._forced is None else left_of(self._forced, token_id)
+        self._forced = None if self._forced is None else remaining_forced(self._forced, token_id)
         self._question = None
 
     def ask_forced(self) -> None:

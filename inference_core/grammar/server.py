@@ -52,10 +52,10 @@ class Server:
                     self._reap()
                 elif file != self._control.fileno():
                     self._end(file)
-                elif not self._obey():
+                elif not self._execute():
                     return
 
-    def _obey(self) -> bool:
+    def _execute(self) -> bool:
         """Do what the control socket asks for; whether it is still open."""
         with suppress(ConnectionError):
             kind, files, _, _ = socket.recv_fds(self._control, 1, 1)

@@ -174,3 +174,8 @@ class Channel:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def remaining_forced(forced: list[int], token_id: int) -> list[int] | None:
+    """Return the forced tokens after `token_id`; None if the grammar has to be asked again."""
+    return forced[1:] if len(forced) > 1 and forced[0] == token_id else None

@@ -22,18 +22,18 @@ from inference_core.grammar.limits import (
     MAX_WORKERS_PER_TENANT,
     Limits,
 )
-from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.grammar.remote import GrammarHandle, GrammarWorker
 from inference_core.grammar.server_process import GrammarServer, KnownTokens, own_server
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.protocol import Grammar, ModelInfo
+from inference_core.step_plan import MatcherFactory
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, Grammar]
 """A model's name, and a grammar."""
 # How often one who waits for a process to become free looks again.
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +43,7 @@ class _Job:
     key: Key
     info: ModelInfo
     tenant: str
-    futures: list[Future[MakeMatcher]] = field(default_factory=list)
+    futures: list[Future[MatcherFactory]] = field(default_factory=list)
     worker: GrammarWorker | None = None
     is_cancelled: bool = False
 
@@ -72,14 +72,14 @@ class GrammarWorkers:
         # With the tenant that had it compiled; the one used longest ago first.
         self._workers: OrderedDict[Key, tuple[str, GrammarWorker]] = OrderedDict()
 
-    def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> Future[MakeMatcher]:
+    def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> Future[MatcherFactory]:
         """What makes matchers, at once if the grammar is known; the future fails as `GrammarWorker.compile` does.
 
         Raises `InvalidRequestError` for a grammar that is too long, `QueueFullError` if the tenant has too many wait,
         `GrammarServerError`.
         """
         key = (info.name, grammar)
-        future: Future[MakeMatcher] = Future()
+        future: Future[MatcherFactory] = Future()
         check_length(grammar)
         with self._changed:
             known = self._find(key)
@@ -93,7 +93,7 @@ class GrammarWorkers:
             job.futures.append(future)
         return future
 
-    def cancel(self, future: Future[MakeMatcher]) -> None:
+    def cancel(self, future: Future[MatcherFactory]) -> None:
         """It is not waited for any more; what is compiled for it alone is given up at once."""
         with self._changed:
             for job in self._jobs():
@@ -136,12 +136,12 @@ class GrammarWorkers:
             try:
                 worker = self._compiled(job)
             except CoreError as error:
-                self._settle(job, error)
+                self._resolve(job, error)
             except BaseException as error:
                 logger.exception("a grammar of kind %s could not be compiled", job.key[1].kind)
-                self._settle(job, CoreError(f"{job.key[1].param} could not be compiled, which is logged: {error!r}"))
+                self._resolve(job, CoreError(f"{job.key[1].param} could not be compiled, which is logged: {error!r}"))
             else:
-                self._settle(job, worker)
+                self._resolve(job, worker)
 
     def _next(self) -> _Job | None:
         with self._changed:
@@ -153,7 +153,7 @@ class GrammarWorkers:
                     if queue:
                         self._waiting[tenant] = queue  # after all others
                     return self._compiling
-                self._changed.wait(_LOOK_SECONDS)
+                self._changed.wait(_POLL_SECONDS)
             self._thread = None
             return None
 
@@ -187,7 +187,7 @@ class GrammarWorkers:
             )
         return KnownTokens(self._vocabulary_of(info), info.vocab_size, ends)
 
-    def _settle(self, job: _Job, result: GrammarWorker | CoreError) -> None:
+    def _resolve(self, job: _Job, result: GrammarWorker | CoreError) -> None:
         with self._changed:
             self._compiling = None
             if isinstance(result, GrammarWorker):
@@ -202,7 +202,7 @@ class GrammarWorkers:
 
     # -- under the lock --------------------------------------------------------------------------
 
-    def _find(self, key: Key) -> MakeMatcher | None:
+    def _find(self, key: Key) -> MatcherFactory | None:
         if key not in self._workers:
             return None
         _, worker = self._workers[key]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from inference_core.errors import IntegrityError, MemoryPlanError
-from inference_core.kv_cache.host_cache import HostTier
+from inference_core.kv_cache.host_cache import HostCache
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.kv_cache.slab_arena import SlabArena, SlabHolder
 
@@ -18,19 +18,19 @@ class _Slab:
     number: int
     free: list[int]
     referenced: int = 0
-    quiet_since: int = 0
+    last_used: int = 0
 
 
 class BlockPool(SlabHolder):
     """Blocks of one model (SPEC KV-01, KV-05). Block `b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`.
 
     A block of a held slab is in exactly one of three states: *free*; *referenced* by one or more block
-    tables; or *idle*: unreferenced, but its content is still cached under a digest. Only full blocks have
+    tables; or *evictable*: unreferenced, but its content is still cached under a digest. Only full blocks have
     digests and full blocks are never written again, so sharing needs no copy.
 
     New blocks come from the fullest slab with room, then from a free slab of the arena; then the
     coldest cache entry gives way, wherever it lies: a neighbour's quiet slab (no block referenced) if
-    it was last used before this pool's own coldest idle block, else that block. A slab returns to the
+    it was last used before this pool's own coldest evictable block, else that block. A slab returns to the
     arena as soon as all its blocks are free.
 
     `host` may keep what this pool's own allocations evict; what neighbours take over is gone, since it is their
@@ -47,13 +47,13 @@ class BlockPool(SlabHolder):
                 f"a block of {name} takes {layout.bytes_per_token} bytes/token x {layout.block_size} tokens = "
                 f"{layout.block_bytes} bytes, more than a slab of {arena.slab_bytes}; enlarge slabs"
             )
-        self.host = HostTier(layout.block_size)
+        self.host = HostCache(layout.block_size)
         self._arena = arena
         self._slabs: dict[int, _Slab] = {}
         self._by_room: list[dict[int, _Slab]] = [{} for _ in range(self.blocks_per_slab + 1)]
-        self._quiet: OrderedDict[int, _Slab] = OrderedDict()
+        self._unreferenced_slabs: OrderedDict[int, _Slab] = OrderedDict()
         self._references: dict[int, int] = {}
-        self._idle: OrderedDict[int, int] = OrderedDict()
+        self._evictable: OrderedDict[int, int] = OrderedDict()
         self._digest_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._moves: dict[int, int] = {}
@@ -72,8 +72,8 @@ class BlockPool(SlabHolder):
         return len(self._references)
 
     @property
-    def num_idle(self) -> int:
-        return len(self._idle)
+    def num_evictable(self) -> int:
+        return len(self._evictable)
 
     @property
     def num_slabs(self) -> int:
@@ -82,14 +82,14 @@ class BlockPool(SlabHolder):
     @property
     def available(self) -> int:
         """How many blocks `allocate` can provide now, at the cost of cached content."""
-        return self._num_free + len(self._idle) + self._arena.obtainable(self) * self.blocks_per_slab
+        return self._num_free + len(self._evictable) + self._arena.obtainable(self) * self.blocks_per_slab
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def count_idle(self, blocks: Iterable[int]) -> int:
+    def count_evictable(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` would leave `available` if they were acquired."""
-        return sum(block in self._idle for block in blocks)
+        return sum(block in self._evictable for block in blocks)
 
     # -- allocation ----------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class BlockPool(SlabHolder):
             del slab.free[-len(taken) :]
             self._refile(slab, room)
             if not slab.referenced:
-                self._quiet.pop(slab.number, None)
+                self._unreferenced_slabs.pop(slab.number, None)
             slab.referenced += len(taken)
             blocks += taken
         self._references.update(dict.fromkeys(blocks, 1))
@@ -122,18 +122,18 @@ class BlockPool(SlabHolder):
             if count is not None:
                 references[block] = count + 1
                 continue
-            del self._idle[block]
+            del self._evictable[block]
             references[block] = 1
             self._enter(self._slabs[block // self.blocks_per_slab])
 
     def release(self, blocks: list[int]) -> None:
-        """One reference less to each of `blocks`: what nobody refers to becomes idle if cached, else free.
+        """One reference less to each of `blocks`: what nobody refers to becomes evictable if cached, else free.
 
         The last block goes first, so that of one chain the tail is evicted before the head: a head
         is of use without its tail, not the other way round.
         """
         now = self._arena.tick()
-        references, idle, cached, slabs = self._references, self._idle, self._digest_of, self._slabs
+        references, evictable, cached, slabs = self._references, self._evictable, self._digest_of, self._slabs
         for block in reversed(blocks):
             count = references[block] - 1
             if count:
@@ -143,10 +143,10 @@ class BlockPool(SlabHolder):
             slab = slabs[block // self.blocks_per_slab]
             slab.referenced -= 1
             if slab.referenced == 0:
-                slab.quiet_since = now
-                self._quiet[slab.number] = slab
+                slab.last_used = now
+                self._unreferenced_slabs[slab.number] = slab
             if block in cached:
-                idle[block] = now
+                evictable[block] = now
             else:
                 self.host.abandon(block)
                 self._free(block)
@@ -183,7 +183,7 @@ class BlockPool(SlabHolder):
     def drop_cache(self) -> None:
         """Forget all cached content, on the host too; referenced blocks stay with their tables."""
         self.host.clear()
-        for block in list(self._idle):
+        for block in list(self._evictable):
             self._evict(block)
         self._digest_of.clear()
         self._block_of.clear()
@@ -191,20 +191,20 @@ class BlockPool(SlabHolder):
     # -- slabs ---------------------------------------------------------------------------------
 
     @property
-    def quiet_slabs(self) -> int:
-        return len(self._quiet)
+    def unreferenced_slabs(self) -> int:
+        return len(self._unreferenced_slabs)
 
     @property
-    def quiet_since(self) -> int | None:
-        return next((slab.quiet_since for slab in self._quiet.values()), None)
+    def last_used(self) -> int | None:
+        return next((slab.last_used for slab in self._unreferenced_slabs.values()), None)
 
-    def yield_slab(self, colder_than: int | None) -> bool:
+    def evict_slab(self, colder_than: int | None) -> bool:
         """Evict the quiet slab with the fewest cached blocks, of equals the coldest, and give it back."""
-        cold = takewhile(lambda s: colder_than is None or s.quiet_since < colder_than, self._quiet.values())
+        cold = takewhile(lambda s: colder_than is None or s.last_used < colder_than, self._unreferenced_slabs.values())
         slab = max(cold, key=lambda s: len(s.free), default=None)
         if slab is None:
             return False
-        self._drop_idle(slab)
+        self._drop_evictable(slab)
         return True
 
     # -- moves ---------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class BlockPool(SlabHolder):
         """Up to `most` moves of referenced blocks, from block to block, that empty slabs into fuller ones.
 
         The slabs with the fewest references are emptied, as many as the others have room for; what is cached there and
-        what is idle where room is needed gives way. References and digests are with the new blocks at once; the
+        what is evictable where room is needed gives way. References and digests are with the new blocks at once; the
         old ones belong to nobody until `finish_moves` frees them, after the content was copied, or `undo_moves`.
         """
         slabs = sorted((s for s in self._slabs.values() if s.referenced), key=lambda s: (s.referenced, -s.number))
@@ -221,7 +221,7 @@ class BlockPool(SlabHolder):
             source = slabs.pop(0)
             if source.referenced > sum(self.blocks_per_slab - s.referenced for s in slabs):
                 break
-            self._drop_idle(source)
+            self._drop_evictable(source)
             for block in [b for b in self._blocks_of(source) if b in self._references][: most - len(self._moves)]:
                 self._move(block, self._room_in(slabs[::-1]))
         return self._moves.copy()
@@ -243,19 +243,21 @@ class BlockPool(SlabHolder):
         first = slab.number * self.blocks_per_slab
         return range(first, first + self.blocks_per_slab)
 
-    def _drop_idle(self, slab: _Slab) -> None:
+    def _drop_evictable(self, slab: _Slab) -> None:
         for block in self._blocks_of(slab):
-            if block in self._idle:
+            if block in self._evictable:
                 self._evict(block)
 
     def _room_in(self, slabs: list[_Slab]) -> _Slab:
-        """The first of `slabs` that is not full of references, with a free block: its coldest idle one makes way.
+        """The first of `slabs` that is not full of references, with a free block: its coldest evictable one makes way.
 
         As no slab is touched before all fuller ones are full, none both receives blocks and is emptied.
         """
         slab = next(s for s in slabs if s.referenced < self.blocks_per_slab)
         if not slab.free:
-            self._evict(min((b for b in self._blocks_of(slab) if b in self._idle), key=self._idle.__getitem__))
+            self._evict(
+                min((b for b in self._blocks_of(slab) if b in self._evictable), key=self._evictable.__getitem__)
+            )
         return slab
 
     def _move(self, block: int, slab: _Slab) -> None:
@@ -279,8 +281,8 @@ class BlockPool(SlabHolder):
         slab = self._slabs[block // self.blocks_per_slab]
         slab.referenced -= 1
         if not slab.referenced:
-            slab.quiet_since = self._arena.tick()
-            self._quiet[slab.number] = slab
+            slab.last_used = self._arena.tick()
+            self._unreferenced_slabs[slab.number] = slab
         self._free(block)
 
     def _fullest_with_room(self) -> _Slab | None:
@@ -293,7 +295,7 @@ class BlockPool(SlabHolder):
 
     def _another_slab(self) -> _Slab | None:
         """A slab from the arena, taken from a neighbour only if it is colder than this pool's own coldest content."""
-        coldest = next(iter(self._idle.values()), None)
+        coldest = next(iter(self._evictable.values()), None)
         number = self._arena.take(self, colder_than=coldest)
         if number is None:
             return None
@@ -305,14 +307,14 @@ class BlockPool(SlabHolder):
         return slab
 
     def _reuse_coldest(self, most: int) -> list[int]:
-        """At least one and up to `most` idle blocks, coldest first, while no neighbour's slab is colder."""
+        """At least one and up to `most` evictable blocks, coldest first, while no neighbour's slab is colder."""
         limit = self._arena.coldest_tick(self)
         blocks: list[int] = []
-        while self._idle and len(blocks) < most:
-            block, tick = self._idle.popitem(last=False)
+        while self._evictable and len(blocks) < most:
+            block, tick = self._evictable.popitem(last=False)
             if blocks and limit is not None and limit < tick:
-                self._idle[block] = tick
-                self._idle.move_to_end(block, last=False)
+                self._evictable[block] = tick
+                self._evictable.move_to_end(block, last=False)
                 break
             digest = self._digest_of.pop(block)
             del self._block_of[digest]
@@ -324,7 +326,7 @@ class BlockPool(SlabHolder):
     def _enter(self, slab: _Slab) -> None:
         """One more block of `slab` is referenced."""
         if not slab.referenced:
-            self._quiet.pop(slab.number, None)
+            self._unreferenced_slabs.pop(slab.number, None)
         slab.referenced += 1
 
     def _refile(self, slab: _Slab, room: int) -> None:
@@ -334,7 +336,7 @@ class BlockPool(SlabHolder):
         self._num_free += len(slab.free) - room
 
     def _evict(self, block: int) -> None:
-        del self._idle[block]
+        del self._evictable[block]
         del self._block_of[self._digest_of.pop(block)]
         self._free(block)
 
@@ -343,7 +345,7 @@ class BlockPool(SlabHolder):
         slab.free.append(block)
         self._refile(slab, len(slab.free) - 1)
         if len(slab.free) == self.blocks_per_slab:
-            del self._slabs[slab.number], self._quiet[slab.number]
+            del self._slabs[slab.number], self._unreferenced_slabs[slab.number]
             del self._by_room[self.blocks_per_slab][slab.number]
             self._num_free -= self.blocks_per_slab
             self._arena.give_back(self, slab.number)
@@ -351,7 +353,7 @@ class BlockPool(SlabHolder):
     # -- integrity -----------------------------------------------------------------------------
 
     def check_integrity(self, tables: Iterable[list[int]]) -> None:
-        """Every block is free, idle or referenced, exactly once, and counts equal `tables`. Raises `IntegrityError`."""
+        """Check that every block is free, evictable or referenced as `tables` say. Raises `IntegrityError`."""
         held = Counter(block for table in tables for block in table)
         if held != self._references:
             wrong = next(b for b in held.keys() | self._references.keys() if held[b] != self._references.get(b, 0))
@@ -369,8 +371,8 @@ class BlockPool(SlabHolder):
             raise IntegrityError(f"{self.name}: counts {self._num_free} free blocks, which its slabs do not hold")
         if {block: digest for digest, block in self._block_of.items()} != self._digest_of:
             raise IntegrityError(f"{self.name}: digests and blocks do not name each other")
-        if stray := self._digest_of.keys() - self._idle.keys() - self._references.keys():
-            raise IntegrityError(f"{self.name}: blocks {sorted(stray)} are cached but neither idle nor referenced")
+        if stray := self._digest_of.keys() - self._evictable.keys() - self._references.keys():
+            raise IntegrityError(f"{self.name}: blocks {sorted(stray)} are cached but neither evictable nor referenced")
 
     def _check_slab(self, slab: _Slab) -> None:
         first = slab.number * self.blocks_per_slab
@@ -378,17 +380,17 @@ class BlockPool(SlabHolder):
         if len(free) != len(slab.free):
             raise IntegrityError(f"{self.name}: slab {slab.number} lists a free block twice: {slab.free}")
         for block in range(first, first + self.blocks_per_slab):
-            states = (block in free, block in self._idle, block in self._references)
+            states = (block in free, block in self._evictable, block in self._references)
             if sum(states) != 1:
-                raise IntegrityError(f"{self.name}: block {block} is (free, idle, referenced) = {states}")
-            if block in self._idle and block not in self._digest_of:
-                raise IntegrityError(f"{self.name}: idle block {block} has no digest")
+                raise IntegrityError(f"{self.name}: block {block} is (free, evictable, referenced) = {states}")
+            if block in self._evictable and block not in self._digest_of:
+                raise IntegrityError(f"{self.name}: evictable block {block} has no digest")
         referenced = sum(b in self._references for b in range(first, first + self.blocks_per_slab))
         if slab.referenced != referenced:
             raise IntegrityError(f"{self.name}: slab {slab.number} counts {slab.referenced} of {referenced} references")
         if len(free) == self.blocks_per_slab:
             raise IntegrityError(f"{self.name}: slab {slab.number} is empty but not given back")
-        if (slab.number in self._quiet) != (referenced == 0):
+        if (slab.number in self._unreferenced_slabs) != (referenced == 0):
             raise IntegrityError(f"{self.name}: slab {slab.number} has {referenced} references but quiet is wrong")
         if slab.number not in self._by_room[len(free)] or sum(slab.number in s for s in self._by_room) != 1:
             raise IntegrityError(f"{self.name}: slab {slab.number} with {len(free)} free blocks is filed wrongly")

@@ -8,8 +8,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from inference_core.errors import IntegrityError
-from inference_core.kv_cache.swap_cost import SwapPrices
-from inference_core.step_plan import SwapTimes
+from inference_core.kv_cache.swap_cost import SwapCost, SwapTimes
 
 
 @dataclass(slots=True)
@@ -24,7 +23,7 @@ class SwapTotals:
     spared_seconds: float = 0.0
 
 
-class HostTier:
+class HostCache:
     """A second tier of the prefix cache (SPEC KV-09, TI-14): full blocks by digest, in `capacity` slots.
 
     A block that is evicted from the device is copied to a slot (*offloaded*) if that is worth it: blocks that a
@@ -42,7 +41,7 @@ class HostTier:
 
     def __init__(self, block_size: int) -> None:
         self.capacity = 0
-        self.prices = SwapPrices(block_size)
+        self.swap_cost = SwapCost(block_size)
         self.totals = SwapTotals()
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # the coldest first
         self._free: list[int] = []  # a heap
@@ -101,7 +100,7 @@ class HostTier:
             self._slot_of.move_to_end(digest)
             return
         waiting, position = self._wanted.get(digest, (0, 0))
-        if not self.prices.worth_offloading(position, 1.0 if waiting else self._reuse):
+        if not self.swap_cost.worth_offloading(position, 1.0 if waiting else self._reuse):
             self.totals.refused_blocks += 1
             return
         slot = self._room()
@@ -117,7 +116,7 @@ class HostTier:
         if not self._slot_of:
             return []
         run = list(takewhile(self._slot_of.__contains__, digests))
-        return run if run and self.prices.worth_restoring(first, len(run)) else []
+        return run if run and self.swap_cost.worth_restoring(first, len(run)) else []
 
     def pin(self, digests: list[bytes]) -> None:
         """These will be restored: nothing may take their slots before `end`."""
@@ -138,7 +137,7 @@ class HostTier:
         if self._restored:
             self._restored.pop(block, None)
         if block in self._arriving:
-            self._lose(block)
+            self._drop_offload(block)
 
     def copies(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Offloads (block, slot) and restores (slot, block) of the step, whose plan is made now: what is evicted from
@@ -150,7 +149,7 @@ class HostTier:
     def lose_offloads(self) -> None:
         """The step has failed, with its offloads done or not: its restores may be repeated, its offloads not."""
         for block in list(self._arriving):
-            self._lose(block)
+            self._drop_offload(block)
 
     def end(self, *, copied: bool) -> None:
         """The runner has made the copies of the step, or it never will."""
@@ -160,7 +159,7 @@ class HostTier:
             self._slot_of.update(self._arriving.values())
             self._arriving.clear()
             for _, position in self._restored.values():
-                self.totals.spared_seconds += self.prices.computing(position, 1) or 0.0
+                self.totals.spared_seconds += self.swap_cost.computing(position, 1) or 0.0
         self.lose_offloads()
         self._restored.clear()
         self._pinned.clear()
@@ -168,10 +167,10 @@ class HostTier:
 
     def measure(self, times: SwapTimes) -> None:
         """What the copies of a step took."""
-        self.prices.measure(times)
+        self.swap_cost.measure(times)
         self.totals.copying_seconds += times.out_seconds + times.back_seconds
 
-    def _lose(self, block: int) -> None:
+    def _drop_offload(self, block: int) -> None:
         digest, slot = self._arriving.pop(block)
         heapq.heappush(self._free, slot)
         self._guesses.discard(digest)

@@ -5,7 +5,7 @@ A slab of `slab_bytes` is cut into `blocks_per_slab` blocks of one model; block 
 after another, each as keys [head_dim / r, block_size, r] (so that the scores of consecutive tokens are one vector),
 then values [block_size / r, head_dim, r], with r numbers to 32 bits. INT8 numbers are stored plus 128 and followed by
 their scales in bfloat16: [block_size] of the keys, then of the values. The CUDA kernels hold a block of the same size
-head by head instead (`triton_kernels.layer_cache`).
+head by head instead (`triton_kernels.attention.layer_cache`).
 """
 
 from typing import Literal

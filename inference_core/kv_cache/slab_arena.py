@@ -13,16 +13,16 @@ class SlabHolder(ABC):
 
     @property
     @abstractmethod
-    def quiet_slabs(self) -> int:
+    def unreferenced_slabs(self) -> int:
         """How many slabs could be given back at once, because they hold cached blocks only."""
 
     @property
     @abstractmethod
-    def quiet_since(self) -> int | None:
+    def last_used(self) -> int | None:
         """Tick at which the slab that has been quiet longest was last used; None without a quiet slab."""
 
     @abstractmethod
-    def yield_slab(self, colder_than: int | None) -> bool:
+    def evict_slab(self, colder_than: int | None) -> bool:
         """Evict one quiet slab last used before tick `colder_than` (None: any) and give it back; False if none is."""
 
 
@@ -60,7 +60,7 @@ class SlabArena:
 
     def obtainable(self, asker: SlabHolder) -> int:
         """How many slabs `asker` could take now: the free ones and what the other holders would yield."""
-        return len(self._free) + sum(h.quiet_slabs for h in self._holders if h is not asker)
+        return len(self._free) + sum(h.unreferenced_slabs for h in self._holders if h is not asker)
 
     def take(self, asker: SlabHolder, colder_than: int | None = None) -> int | None:
         """A slab for `asker`: a free one, else one that another holder yields; None if there is neither.
@@ -97,11 +97,11 @@ class SlabArena:
 
     def coldest_tick(self, asker: SlabHolder) -> int | None:
         """When the slab that has been quiet longest in other hands than `asker`'s was last used; None without any."""
-        ticks = (holder.quiet_since for holder in self._holders if holder is not asker)
+        ticks = (holder.last_used for holder in self._holders if holder is not asker)
         return min((tick for tick in ticks if tick is not None), default=None)
 
     def _reclaim(self, asker: SlabHolder, colder_than: int | None) -> None:
-        others = [(h.quiet_since, i) for i, h in enumerate(self._holders) if h is not asker]
+        others = [(h.last_used, i) for i, h in enumerate(self._holders) if h is not asker]
         coldest = min(((since, i) for since, i in others if since is not None), default=None)
         if coldest is not None:
-            self._holders[coldest[1]].yield_slab(colder_than)
+            self._holders[coldest[1]].evict_slab(colder_than)

@@ -1,9 +1,22 @@
 """What it takes to copy a KV block to host memory and back, as measured, against computing it again, as learned."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from inference_core.engine.step_time_model import StepCost
-from inference_core.step_plan import SwapTimes
+
+@dataclass(slots=True, frozen=True)
+class SwapTimes:
+    """Blocks of a step's `offloads` and `restores`, and the seconds that copying them took."""
+
+    out_blocks: int
+    out_seconds: float
+    back_blocks: int
+    back_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.out_seconds + self.back_seconds
 
 
 class CopySpeed:
@@ -25,17 +38,18 @@ class CopySpeed:
             self._blocks = self._blocks * self._MEMORY + blocks
 
 
-class SwapPrices:
-    """Of one model, whose blocks hold `block_size` tokens. `cost`: what its steps take; None until that is known.
+class SwapCost:
+    """Decides for one model whether to copy a KV block of `block_size` tokens or to compute it again.
 
-    What has not been measured yet is taken as free, and one refusal in `EXPLORE` is overruled, so that a measurement
-    that was bad luck, or that has grown old, does not stand for ever.
+    `seconds_per_token`: the seconds of one more prompt token that attends to so many tokens; None until known.
+    A cost that was not measured yet counts as 0, and one refusal in `EXPLORE` is overruled, so that a wrong or outdated
+    measurement is corrected.
     """
 
     EXPLORE: Final = 64
 
     def __init__(self, block_size: int) -> None:
-        self.cost: StepCost | None = None
+        self.seconds_per_token: Callable[[float], float] | None = None
         self.out, self.back = CopySpeed(), CopySpeed()
         self._block_size = block_size
         self._refusals = 0
@@ -49,8 +63,8 @@ class SwapPrices:
         """Seconds to compute a sequence's `count` blocks from its block `first` on, beside others; None if unknown."""
         tokens = count * self._block_size
         depth = first * self._block_size + (tokens + 1) / 2
-        further = 0.0 if self.cost is None else self.cost.further(depth)
-        return tokens * further if further > 0 else None
+        seconds = 0.0 if self.seconds_per_token is None else self.seconds_per_token(depth)
+        return tokens * seconds if seconds > 0 else None
 
     def worth_offloading(self, position: int, chance: float) -> bool:
         """Whether to copy the block at `position` of its chain out, if it is wanted back with probability `chance`."""

@@ -3,9 +3,9 @@
 import torch
 
 from inference_core.linear.linear import Linear
-from inference_core.triton_kernels.eight_bit import EightBitWeight
-from inference_core.triton_kernels.int4_weight import Int4Weight
-from inference_core.triton_kernels.linear_ops import eight_bit_linear, int4_linear
+from inference_core.triton_kernels.linear.eight_bit import EightBitWeight
+from inference_core.triton_kernels.linear.int4_weight import Int4Weight
+from inference_core.triton_kernels.linear.linear_ops import eight_bit_linear, int4_linear
 
 
 class DenseLinear(Linear):

@@ -12,11 +12,16 @@ from numpy.typing import NDArray
 
 from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
 from inference_core.linear.linear import Linear
-from inference_core.linear.panels import GROUP
+from inference_core.loaders.group_codes import GROUP
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.model_spec import DeviceScheme as DeviceScheme
-from inference_core.triton_kernels.eight_bit import SCALE_BLOCK, EightBitWeight, quantize_blocks, quantize_channels
-from inference_core.triton_kernels.int4_weight import KINDS, Int4Arrays, Int4Weight, pack_int4
+from inference_core.triton_kernels.linear.eight_bit import (
+    SCALE_BLOCK,
+    EightBitWeight,
+    quantize_blocks,
+    quantize_channels,
+)
+from inference_core.triton_kernels.linear.int4_weight import KINDS, Int4Arrays, Int4Weight, pack_int4
 
 LAYOUT = "device-linear-1"
 _STORED = ("S8", "F8")

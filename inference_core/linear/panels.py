@@ -10,20 +10,18 @@ Layouts (`native/kernels_impl.h` reads them), per panel and in order of the inpu
 - bfloat16: pairs of k for each of the 16 columns; float32: one k after another.
 """
 
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders.ggml_blocks import nibbles, q4_k_groups
+from inference_core.loaders.group_codes import GROUP, GroupCodes, group_codes
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute
 
 PanelKind = Literal["int4", "int4-centred", "int8", "bfloat16", "float32"]
 _T = TypeVar("_T", bound=np.generic)
 LANES = 16
-GROUP = 32
 LAYOUT = "cpu-panels-4"
 ALIGNMENT = 64
 # Q8_0 as it is; the rest rounded to 8 bits, whose step is a sixteenth to a third of their own.
@@ -39,15 +37,6 @@ BYTES_PER_WEIGHT: dict[PanelKind, float] = {
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCodes:
-    """w[n, 32 g + i] = scale[n, g] * codes[n, 32 g + i] + minimum[n, g]; codes uint8 [N, K], 0..15."""
-
-    codes: Bytes
-    scale: Floats
-    minimum: Floats
 
 
 def panel_kind(tensor: PackedTensor, compute: Compute) -> PanelKind:
@@ -80,24 +69,6 @@ def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
         return np.ascontiguousarray(panels).view(np.uint8).reshape(len(panels), -1)
     pairs = float32_to_bfloat16(panels).reshape(len(panels), -1, 2, LANES).transpose(0, 1, 3, 2)
     return np.ascontiguousarray(pairs).view(np.uint8).reshape(len(panels), -1)
-
-
-def group_codes(tensor: PackedTensor) -> GroupCodes:
-    """The 4-bit codes of a Q4_0, Q4_1, Q4_K or Q4_Z tensor with their scales and minima per group of 32."""
-    rows, columns = tensor.shape
-    blocks = tensor.blocks.reshape(-1)
-    if tensor.kind == "Q4_K":
-        codes, scale, minimum = q4_k_groups(blocks)
-    else:
-        codes = nibbles(blocks["codes"])
-        scale = blocks["d"].astype(np.float32)
-        if tensor.kind == "Q4_1":
-            minimum = blocks["m"].astype(np.float32)
-        else:
-            zero = blocks["zero"].astype(np.float32) if tensor.kind == "Q4_Z" else np.float32(8)
-            minimum = -scale * zero
-    groups = columns // GROUP
-    return GroupCodes(codes.reshape(rows, columns), scale.reshape(rows, groups), minimum.reshape(rows, groups))
 
 
 def _pad_rows(matrix: NDArray[_T]) -> NDArray[_T]:

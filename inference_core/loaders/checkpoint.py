@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from inference_core.io.span import Span
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loaders.tensor_cut import column_unit, cut
@@ -32,7 +31,7 @@ class Checkpoint(ABC):
     @abstractmethod
     def tensors(self) -> Mapping[str, PackedTensor]: ...
 
-    def cut(self, name: str, rows: Span, columns: Span | None = None) -> PackedTensor:
+    def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
         """Those rows and columns of a tensor (None: all columns), reading no others (SPEC PX-05).
 
         Borders between columns lie at multiples of `column_unit`, those between rows of `row_unit`.

@@ -13,7 +13,7 @@ _CHUNK = 1 << 20
 _FOLDER_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
 
 
-class _Remembered(msgspec.Struct, frozen=True):
+class _CachedDigest(msgspec.Struct, frozen=True):
     """What a file looked like from outside when its content was hashed."""
 
     size: int
@@ -49,21 +49,21 @@ def _file_digest(file: Path, cache_dir: Path | None) -> str:
     name = hashlib.blake2b(str(file.resolve()).encode(), digest_size=16).hexdigest()
     memo = cache_dir / "fingerprints" / f"{name}.json"
     before = file.stat()
-    remembered = _recall(memo)
+    remembered = _cached_digest(memo)
     if remembered is not None and (remembered.size, remembered.mtime_ns, remembered.inode) == (
         before.st_size, before.st_mtime_ns, before.st_ino,
     ):  # fmt: skip
         return remembered.digest
     digest = _read_digest(file)
-    looks = _Remembered(before.st_size, before.st_mtime_ns, before.st_ino, digest)
+    looks = _CachedDigest(before.st_size, before.st_mtime_ns, before.st_ino, digest)
     with contextlib.suppress(OSError), atomic_file(memo) as stream:  # A read-only cache only costs time later.
         stream.write(msgspec.json.encode(looks))
     return digest
 
 
-def _recall(memo: Path) -> _Remembered | None:
+def _cached_digest(memo: Path) -> _CachedDigest | None:
     try:
-        return msgspec.json.decode(memo.read_bytes(), type=_Remembered)
+        return msgspec.json.decode(memo.read_bytes(), type=_CachedDigest)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from inference_core.errors import ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.packed_tensor import BLOCK_ELEMENTS, PackedTensor, row_bytes
 
 
@@ -14,22 +13,22 @@ def column_unit(tensor: PackedTensor) -> int:
     return BLOCK_ELEMENTS.get(tensor.kind, 1)
 
 
-def cut(tensor: PackedTensor, rows: Span, columns: Span | None = None) -> PackedTensor:
+def cut(tensor: PackedTensor, rows: range, columns: range | None = None) -> PackedTensor:
     """The part [rows, columns] of a matrix, or [rows] of a vector; a view wherever the tensor is one.
 
     Raises ModelFileError if the part lies outside, or if a column border falls inside a quantised block.
     """
-    whole = Span(0, tensor.shape[-1])
-    taken = columns or whole
-    if not 0 <= rows.begin <= rows.end <= tensor.shape[0] or not 0 <= taken.begin <= taken.end <= whole.end:
+    whole = range(tensor.shape[-1])
+    taken = whole if columns is None else columns
+    if not 0 <= rows.start <= rows.stop <= tensor.shape[0] or not 0 <= taken.start <= taken.stop <= whole.stop:
         raise ModelFileError(f"rows {rows} and columns {taken} lie outside of a tensor of shape {tensor.shape}")
     if columns is None or len(tensor.shape) == 1:
-        return PackedTensor(tensor.kind, (rows.size, *tensor.shape[1:]), lambda: tensor.data[rows.slice])
+        return PackedTensor(tensor.kind, (len(rows), *tensor.shape[1:]), lambda: tensor.data[rows.start : rows.stop])
     unit = column_unit(tensor)
-    if taken.begin % unit or taken.end % unit:
+    if taken.start % unit or taken.stop % unit:
         raise ModelFileError(f"columns {taken} cut blocks of {unit} weights that share a scale ({tensor.kind})")
-    begin, end = (_data_columns(tensor, border) for border in taken)
-    return PackedTensor(tensor.kind, (rows.size, taken.size), lambda: tensor.data[rows.slice, begin:end])
+    begin, end = (_data_columns(tensor, border) for border in (taken.start, taken.stop))
+    return PackedTensor(tensor.kind, (len(rows), len(taken)), lambda: tensor.data[rows.start : rows.stop, begin:end])
 
 
 def stack(tensors: Sequence[PackedTensor]) -> PackedTensor:

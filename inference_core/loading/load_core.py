@@ -23,14 +23,14 @@ from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.lora.packing import Storage
 from inference_core.lora.reference import TorchAdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
-from inference_core.models.decoder import Decoder
 from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import Decoder
 from inference_core.models.weights import Projection, load_decoder, projections
 from inference_core.native import cpu
 from inference_core.protocol import Knobs, ModelInfo
@@ -58,7 +58,7 @@ def load_core(
     if knobs is not None:
         start = dict.fromkeys(start, replace(knobs, threads=knobs.threads or spec.threads or 0))
     live = LiveKnobs(start, None if knobs_file is None else KnobsFile(knobs_file))
-    use_threads(max((k.threads for k in live.in_force.values()), default=0))
+    use_threads(max((k.threads for k in live.active.values()), default=0))
     opened = {m.name: (m, open_checkpoint(resolve_model_path(m.path), cache_dir)) for m in spec.models}
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
     arena = allocate_arena(spec.arena_bytes)

@@ -12,7 +12,7 @@ PROJECTIONS: tuple[Projection, ...] = ("qkv", "output", "gate_up", "down")
 
 
 @dataclass(slots=True, frozen=True)
-class Place:
+class AdapterTarget:
     """A linear layer of every block: outputs `column` to `column + outputs` of a fused projection."""
 
     parent: str
@@ -22,18 +22,18 @@ class Place:
     outputs: int
 
 
-def places(config: ModelConfig) -> dict[str, Place]:
+def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
     """The layers that an adapter may change, by transformers' names."""
     hidden, wide = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     return {
-        "q_proj": Place("self_attn", "qkv", 0, hidden, queries),
-        "k_proj": Place("self_attn", "qkv", queries, hidden, keys),
-        "v_proj": Place("self_attn", "qkv", queries + keys, hidden, keys),
-        "o_proj": Place("self_attn", "output", 0, queries, hidden),
-        "gate_proj": Place("mlp", "gate_up", 0, hidden, wide),
-        "up_proj": Place("mlp", "gate_up", wide, hidden, wide),
-        "down_proj": Place("mlp", "down", 0, wide, hidden),
+        "q_proj": AdapterTarget("self_attn", "qkv", 0, hidden, queries),
+        "k_proj": AdapterTarget("self_attn", "qkv", queries, hidden, keys),
+        "v_proj": AdapterTarget("self_attn", "qkv", queries + keys, hidden, keys),
+        "o_proj": AdapterTarget("self_attn", "output", 0, queries, hidden),
+        "gate_proj": AdapterTarget("mlp", "gate_up", 0, hidden, wide),
+        "up_proj": AdapterTarget("mlp", "gate_up", wide, hidden, wide),
+        "down_proj": AdapterTarget("mlp", "down", 0, wide, hidden),
     }
 
 
@@ -56,7 +56,7 @@ class LowRank:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Adapter:
-    """A checked adapter, its tensors mapped from the file. `layers`: per block, by module name (`places`).
+    """A checked adapter, its tensors mapped from the file. `layers`: per block, by module name (`adapter_targets`).
 
     `digest`: 16 bytes over the content, so that what was computed with other weights is never taken for this one's.
     """

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor, dequantize
-from inference_core.loaders.safetensors_file import SafetensorsFile
-from inference_core.lora.adapter import Adapter, LowRank, Place, places
+from inference_core.lora.adapter import Adapter, AdapterTarget, LowRank, adapter_targets
 from inference_core.lora.adapter_config import CONFIG_FILE, AdapterConfig, read_adapter_config
 from inference_core.model_config import ModelConfig
 
@@ -35,14 +35,14 @@ def read_adapter(folder: Path, config: ModelConfig) -> Adapter:
     pairs = _pairs(file, config)
     layers: list[dict[str, LowRank]] = [{} for _ in range(config.num_layers)]
     for (layer, name), (module, halves) in pairs.items():
-        layers[layer][name] = _low_rank(file, module, halves, places(config)[name], settings)
+        layers[layer][name] = _low_rank(file, module, halves, adapter_targets(config)[name], settings)
     _check_complete(folder, settings, layers)
     return Adapter(folder, _digest(folder), layers)
 
 
 def _pairs(file: SafetensorsFile, config: ModelConfig) -> dict[tuple[int, str], tuple[str, dict[str, str]]]:
     """By (block, module name) the module's path, and its tensors' names by "A" and "B"."""
-    allowed = places(config)
+    allowed = adapter_targets(config)
     pairs: dict[tuple[int, str], tuple[str, dict[str, str]]] = {}
     for tensor in file:
         found = _NAME.fullmatch(tensor)
@@ -63,7 +63,7 @@ def _pairs(file: SafetensorsFile, config: ModelConfig) -> dict[tuple[int, str], 
 
 
 def _low_rank(
-    file: SafetensorsFile, module: str, halves: dict[str, str], place: Place, settings: AdapterConfig
+    file: SafetensorsFile, module: str, halves: dict[str, str], target: AdapterTarget, settings: AdapterConfig
 ) -> LowRank:
     if len(halves) < 2:
         raise ModelFileError(f"{file.path}: {module} has lora_{next(iter(halves))} alone; both A and B are needed")
@@ -72,8 +72,8 @@ def _low_rank(
         raise ModelFileError(f"{file.path}: {module} has rank {rank}; served are ranks up to {MAX_RANK}")
     if not np.isfinite(scale):
         raise ModelFileError(f"{file.path}: {module} is scaled by {scale}; lora_alpha must be a number")
-    down = _tensor(file, halves["A"], (rank, place.inputs))
-    return LowRank(down, _tensor(file, halves["B"], (place.outputs, rank)), scale)
+    down = _tensor(file, halves["A"], (rank, target.inputs))
+    return LowRank(down, _tensor(file, halves["B"], (target.outputs, rank)), scale)
 
 
 def _tensor(file: SafetensorsFile, name: str, shape: tuple[int, int]) -> PackedTensor:

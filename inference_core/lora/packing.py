@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from inference_core.io.huge_pages import prefer_huge_pages
 from inference_core.loaders.packed_tensor import dequantize, float32_to_bfloat16
-from inference_core.lora.adapter import PROJECTIONS, Adapter, LowRank, Place
+from inference_core.lora.adapter import PROJECTIONS, Adapter, AdapterTarget, LowRank
 
 Storage = Literal["float32", "bfloat16"]
 LANES = 16
@@ -34,7 +34,7 @@ class PackedAdapter:
     the layers of it that the adapter changes.
     """
 
-    def __init__(self, adapter: Adapter, places: dict[str, Place], storage: Storage) -> None:
+    def __init__(self, adapter: Adapter, targets: dict[str, AdapterTarget], storage: Storage) -> None:
         self.storage = storage
         self._dtype = _DTYPES[storage]
         self._memory = mmap.mmap(-1, max(packed_bytes(adapter, storage), 1))
@@ -43,24 +43,28 @@ class PackedAdapter:
         self._used = 0
         self.layers: list[tuple[list[PackedLayer], ...]] = [
             tuple(
-                [self._layer(low, places[name]) for name, low in layer.items() if places[name].projection == projection]
+                [
+                    self._layer(low, targets[name])
+                    for name, low in layer.items()
+                    if targets[name].projection == projection
+                ]
                 for projection in PROJECTIONS
             )
             for layer in adapter.layers
         ]
 
-    def _layer(self, low: LowRank, place: Place) -> PackedLayer:
+    def _layer(self, low: LowRank, target: AdapterTarget) -> PackedLayer:
         down = self._keep(np.concatenate([*_tiles(dequantize(low.down))]))
         up = self._keep(_panels(dequantize(low.up)))
-        return (down, up, place.inputs, place.outputs, low.rank, place.column, low.scale)
+        return (down, up, target.inputs, target.outputs, low.rank, target.column, low.scale)
 
     def _keep(self, values: NDArray[np.float32]) -> int:
         """The address of a copy of `values`."""
         data = (values if self.storage == "float32" else float32_to_bfloat16(values)).ravel().view(np.uint8)
-        place = self._bytes[self._used : self._used + data.size]
-        place[:] = data
+        target = self._bytes[self._used : self._used + data.size]
+        target[:] = data
         self._used += _aligned(data.size)
-        return int(place.ctypes.data)
+        return int(target.ctypes.data)
 
 
 def _sizes(low: LowRank, storage: Storage) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
-from inference_core.lora.adapter import Adapter, Projection, places
+from inference_core.lora.adapter import Adapter, Projection, adapter_targets
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.bank import AdapterBank
 from inference_core.lora.packing import Storage, packed_bytes
@@ -57,9 +57,9 @@ class TorchAdapterBank(AdapterBank):
         for layer in adapter.layers:
             parts: dict[Projection, list[_Factors]] = {}
             for name, low in layer.items():
-                place = places(self._config)[name]
-                factors = _Factors(self._values(low.down), self._values(low.up), low.scale, place.column)
-                parts.setdefault(place.projection, []).append(factors)
+                target = adapter_targets(self._config)[name]
+                factors = _Factors(self._values(low.down), self._values(low.up), low.scale, target.column)
+                parts.setdefault(target.projection, []).append(factors)
             layers.append(parts)
         self._installed[slot] = layers
 

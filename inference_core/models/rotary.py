@@ -2,7 +2,7 @@
 
 import torch
 
-from inference_core.loaders.rope_factors import llama3_factors
+from inference_core.loaders.gguf_format.rope_factors import llama3_factors
 from inference_core.model_config import ModelConfig
 
 

@@ -23,7 +23,7 @@ from inference_core.loaders.packed_tensor import (
 )
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.model_spec import Compute
-from inference_core.models.decoder import Decoder, DecoderLayer
+from inference_core.models.transformer import Decoder, DecoderLayer
 from inference_core.native import cpu
 from inference_core.native.cpu import Scheme
 

@@ -6,15 +6,11 @@ the work to torch). Results do not depend on how many rows are computed at once.
 """
 
 import os
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Literal, get_args
 
 import numpy as np
 import torch
-
-from inference_core.protocol import TokenLogprob
-from inference_core.step_plan import SampledToken, SampleSpec
 
 _cpu: ModuleType | None
 try:
@@ -118,30 +114,3 @@ def silu_quantize(gate_up: torch.Tensor) -> torch.Tensor:
 
 def _groups(rows: int, columns: int) -> torch.Tensor:
     return torch.empty(rows, columns // 32, QUANTIZED_GROUP.itemsize, dtype=torch.uint8)
-
-
-def sample_rows(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[SampledToken | None]:
-    """One token per row of logits [R, V], as `reference_sampler.sample_row` draws it; None where none can be drawn.
-
-    Raises `InvalidRequestError` for a biased, stop or earlier token id outside the vocabulary.
-    """
-    rows = _dense_rows(logits)
-    drawn = extension().sample_rows(rows.data_ptr(), rows.stride(0), rows.shape[1], list(specs))
-    return [
-        SampledToken(token)
-        if isinstance(token, int)
-        else token and SampledToken(token[0], TokenLogprob(token[0], token[1], token[2]))
-        for token in drawn
-    ]
-
-
-def best_of_rows(logits: torch.Tensor) -> list[int]:
-    """The first greatest token id per row of logits [R, V]; -1 where it is not finite."""
-    rows = _dense_rows(logits)
-    best: list[int] = extension().best_of_rows(rows.data_ptr(), rows.stride(0), rows.shape[1], rows.shape[0])
-    return best
-
-
-def _dense_rows(logits: torch.Tensor) -> torch.Tensor:
-    rows = logits.detach().to("cpu", torch.float32)
-    return rows if rows.stride(1) == 1 else rows.contiguous()

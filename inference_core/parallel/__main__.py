@@ -20,9 +20,9 @@ from pathlib import Path
 import msgspec
 
 from inference_core.errors import CoreError, MeshError
-from inference_core.parallel.connections import open_store
-from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.mesh_spec import AnyMeshSpec, MeshSpec, decode_mesh_spec
+from inference_core.parallel.communication.connections import open_store
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh_spec import AnyMeshSpec, MeshSpec, decode_mesh_spec
 
 DEFAULT_CACHE = Path("~/.cache/aio")
 _STORE_SECONDS = 300.0
@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_rank(options: argparse.Namespace) -> int:
     """Be the rank that the environment says."""
-    from inference_core.parallel.following import follow, read_spec
-    from inference_core.parallel.leading import publish
+    from inference_core.parallel.leader.leader import publish
+    from inference_core.parallel.ranks.follower import follow, read_spec
 
     environment = RankEnvironment.read()
     store = open_store(environment, _STORE_SECONDS)
@@ -66,16 +66,16 @@ def run_rank(options: argparse.Namespace) -> int:
 
 def _lead(environment: RankEnvironment, store: object, spec: AnyMeshSpec, cache_dir: Path, socket: str | None) -> None:
     from inference_core.core import Core
-    from inference_core.parallel.leading import LedMesh
+    from inference_core.parallel.leader.leader import MeshLeader
     from inference_core.transport.server import serve_core
 
     replica = spec.mesh.position(environment.rank).replica
     if socket is None:
         raise MeshError("a leader serves a core: say where with --socket PATH")
-    led: list[LedMesh] = []
+    led: list[MeshLeader] = []
 
     def core() -> Core:
-        led.append(LedMesh(environment, store, spec, cache_dir))
+        led.append(MeshLeader(environment, store, spec, cache_dir))
         return led[0].core
 
     path = socket if replica == 0 else f"{socket}.{replica}"
@@ -92,7 +92,7 @@ def _watchdog_seconds(spec: AnyMeshSpec) -> float:
 
 def launch(options: argparse.Namespace, arguments: list[str]) -> int:
     """Start this machine's ranks, and end with them."""
-    from inference_core.parallel.local_ranks import LocalRanks
+    from inference_core.parallel.ranks.local_ranks import LocalRanks
 
     spec = _spec(options.spec)
     per_node, rest = divmod(spec.mesh.size, options.nodes)

@@ -45,7 +45,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """`batch` sequences of `length` tokens at the same time are to fit; `usable_share` of a device is planned with.
 
     `max_watts` bounds a device's power, as at the edge. `host_bytes` of memory may take weights that do not fit.
-    `uneven_splits` as for `parallel.splits.divide`.
+    `uneven_splits` as for `parallel.topology.splits.divide`.
     """
 
     length: Count = 8192

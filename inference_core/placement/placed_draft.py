@@ -4,8 +4,8 @@ import msgspec
 
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.splits import RankShare, divide
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.splits import RankShare, divide
 from inference_core.placement.weight_formats import WeightFormat, split_units_of
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from inference_core.errors import MemoryPlanError
-from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.topology.mesh import Mesh
 from inference_core.placement.rank_memory import RankMemory
 
 Rule = Literal[

@@ -1,14 +1,14 @@
 """Places a model on devices: tensor parallel within a machine, stages across machines, replicas on what is left.
 
 Every choice is a rule that states its reason (SPEC TI-09, PX-04, PX-06); memory is counted per rank from the very
-shares that ranks load (`parallel.splits`), so that what fits here is divided in the same way there.
+shares that ranks load (`parallel.topology.splits`), so that what fits here is divided in the same way there.
 """
 
 from inference_core.errors import MeshError
 from inference_core.kv_cache.memory_plan import GB, format_bytes
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.splits import RankShare, divide
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.splits import RankShare, divide
 from inference_core.placement.machines import Machines, Workload
 from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.placement import Decision, Placement, PlacementError, Rule

@@ -7,7 +7,7 @@ import msgspec
 from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.splits import RankShare
+from inference_core.parallel.topology.splits import RankShare
 from inference_core.placement.hardware import Device
 from inference_core.placement.machines import Workload
 from inference_core.placement.placed_draft import PlacedDraft
@@ -101,9 +101,9 @@ def rank_memory(
     item, scale = KV_ITEMSIZE[workload.kv_dtype], KV_SCALE_BYTES[workload.kv_dtype]
     numbers = f"({local.head_dim} x {item} + {scale})" if scale else f"{local.head_dim} x {item}"
     parts = (
-        f"layers {share.layers.begin} to {share.layers.end - 1}, "
-        f"{share.heads.query.size} of {config.num_heads} query heads, "
-        f"{len(share.heads.kv_heads)} of {config.num_kv_heads} KV heads, {share.inner.size:,} inner columns"
+        f"layers {share.layers.start} to {share.layers.stop - 1}, "
+        f"{len(share.heads.query)} of {config.num_heads} query heads, "
+        f"{len(share.heads.kv_heads)} of {config.num_kv_heads} KV heads, {len(share.inner):,} inner columns"
     )
     lines = (
         f"  weights: {weights.linear:,} x {form.bits:g} bits + {weights.vocabulary:,} of embedding and head x "

@@ -8,7 +8,7 @@ import msgspec
 from inference_core.errors import MeshError
 from inference_core.loaders.decoder_tensors import decoder_tensors
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.splits import RankShare, SplitUnits
+from inference_core.parallel.topology.splits import RankShare, SplitUnits
 from inference_core.placement.hardware import Device
 
 WeightFormatName = Literal["float32", "bfloat16", "fp8", "int8", "awq-int4", "gptq-int4", "q4_0", "q4_1", "q4_k"]

@@ -40,12 +40,17 @@ class BlockChain(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""
 
 
-class HandedBlock(msgspec.Struct, frozen=True, array_like=True):
-    """The content of one block, whose name is `digest`."""
+class TransferredBlock(msgspec.Struct, frozen=True, array_like=True):
+    """The content of one block, which `digest` names."""
 
     digest: bytes
     checksum: bytes
     content: bytes
+
+    @classmethod
+    def of(cls, digest: bytes, content: bytes) -> Self:
+        """The block with the checksum of its content."""
+        return cls(digest, checksum(digest, content), content)
 
 
 class BlockFrame(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +59,7 @@ class BlockFrame(msgspec.Struct, frozen=True, kw_only=True):
     kv: KVIdentity
     first: int
     parent: bytes
-    blocks: list[HandedBlock]
-
-
-def handed(digest: bytes, content: bytes) -> HandedBlock:
-    """With its checksum."""
-    return HandedBlock(digest, checksum(digest, content), content)
+    blocks: list[TransferredBlock]
 
 
 def checksum(digest: bytes, content: bytes) -> bytes:

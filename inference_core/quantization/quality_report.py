@@ -6,16 +6,15 @@ strictest, and without a score of final answers nothing is said for it (SPEC QZ-
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.atomic_file import atomic_file
+from inference_core.model_spec import QualityLimits
 
 Use = Literal["chat", "extraction", "reasoning"]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +26,7 @@ class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str
 
 
-class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
+class TextMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Over all positions of a text that both models read.
 
     `perplexity_rise` is the candidate's perplexity over the reference's, less one. `mean_kl`: divergence of its
@@ -48,7 +47,7 @@ class TextFigures(msgspec.Struct, frozen=True, kw_only=True):
     lowest_hidden_cosine: float
 
 
-class FirstTokenFigures(msgspec.Struct, frozen=True, kw_only=True):
+class FirstTokenMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The most likely first token of an answer to short everyday questions, asked as chats.
 
     Both models find the same one for `same_first_token` of `short_questions`. Over a text most positions are easy; here
@@ -59,7 +58,7 @@ class FirstTokenFigures(msgspec.Struct, frozen=True, kw_only=True):
     same_first_token: int
 
 
-class GenerationFigures(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Greedy continuations of the same prompts, the candidate's against the reference's.
 
     `rouge_l` is the mean F-measure, `bleu` of the whole corpus, both 0 to 1. `same` is the share that agrees in every
@@ -74,7 +73,7 @@ class GenerationFigures(msgspec.Struct, frozen=True, kw_only=True):
     first_difference: float
 
 
-class QuestionFigures(msgspec.Struct, frozen=True, kw_only=True):
+class QuestionMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Greedy answers to questions with one right number.
 
     `loss` is the fall of the share of right answers. `p_value`: how likely so many answers are lost by chance, if the
@@ -91,23 +90,6 @@ class QuestionFigures(msgspec.Struct, frozen=True, kw_only=True):
     p_value: float
 
 
-class QualityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds that a report must keep; None asks nothing.
-
-    `max_exact_match_loss` is in shares of all questions and asks for at least `min_reference_right` right answers of
-    the reference: who knows none of them can lose none.
-    """
-
-    max_perplexity_rise: NonNegative | None = 0.01
-    min_hidden_cosine: Share | None = 0.99
-    max_mean_kl: NonNegative | None = None
-    min_top1: Share | None = None
-    min_rouge_l: Share | None = None
-    min_bleu: Share | None = None
-    max_exact_match_loss: Share | None = None
-    min_reference_right: Annotated[int, msgspec.Meta(ge=0)] = 20
-
-
 # Seed 002: FP8 costs 0.8 to 1.4 points of reasoning where chats lose nothing that a user notices.
 DEFAULT_LIMITS: Mapping[Use, QualityLimits] = {
     "chat": QualityLimits(max_perplexity_rise=0.03, max_mean_kl=0.05),
@@ -118,7 +100,7 @@ DEFAULT_LIMITS: Mapping[Use, QualityLimits] = {
 }  # fmt: skip
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the candidate may stand in for the reference in one use; `reasons` say what speaks against it."""
 
     use: Use
@@ -131,12 +113,12 @@ class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
 
     reference: MeasuredModel
     candidate: MeasuredModel
-    text: TextFigures
-    first_tokens: FirstTokenFigures | None = None
-    generations: GenerationFigures | None = None
-    questions: QuestionFigures | None = None
+    text: TextMetrics
+    first_tokens: FirstTokenMetrics | None = None
+    generations: GenerationMetrics | None = None
+    questions: QuestionMetrics | None = None
     limits: dict[Use, QualityLimits] = {}
-    verdicts: list[Verdict] = []
+    verdicts: list[GateResult] = []
 
 
 def shortfalls(report: QualityReport, limits: QualityLimits) -> list[str]:
@@ -164,7 +146,7 @@ def shortfalls(report: QualityReport, limits: QualityLimits) -> list[str]:
     return found + _lost_answers(report.questions, limits)
 
 
-def _lost_answers(questions: QuestionFigures | None, limits: QualityLimits) -> list[str]:
+def _lost_answers(questions: QuestionMetrics | None, limits: QualityLimits) -> list[str]:
     bound = limits.max_exact_match_loss
     if bound is None:
         return []
@@ -186,7 +168,7 @@ def _lost_answers(questions: QuestionFigures | None, limits: QualityLimits) -> l
 def judged(report: QualityReport, limits: Mapping[Use, QualityLimits]) -> QualityReport:
     """The report with a verdict for every use of `limits`."""
     found = {use: shortfalls(report, bounds) for use, bounds in limits.items()}
-    verdicts = [Verdict(use=use, passes=not reasons, reasons=reasons) for use, reasons in found.items()]
+    verdicts = [GateResult(use=use, passes=not reasons, reasons=reasons) for use, reasons in found.items()]
     return msgspec.structs.replace(report, limits=dict(limits), verdicts=verdicts)
 
 

@@ -11,18 +11,18 @@ import torch
 
 from inference_core.errors import QuantizationError
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import EMBEDDING, load_embedding
 from inference_core.quantization.activation_statistics import ActivationStatistics
 from inference_core.quantization.calibration import CalibrationText
-from inference_core.quantization.hf_folder import write_json, write_settings
+from inference_core.quantization.files.hf_folder import write_json, write_settings
+from inference_core.quantization.files.record import RECORD, CalibrationRecord, QuantizationRecord
+from inference_core.quantization.files.shards import ShardWriter
 from inference_core.quantization.layer import SITES, LayerTensors, Site, layer_forward
-from inference_core.quantization.method import Needs, QuantizationMethod
-from inference_core.quantization.record import RECORD, CalibrationRecord, QuantizationRecord
-from inference_core.quantization.shards import ShardWriter
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.quantization.methods.method import Needs, QuantizationMethod
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 Progress = Callable[[str, float], None]
 

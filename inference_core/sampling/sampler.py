@@ -13,6 +13,7 @@ import torch
 from inference_core.errors import BadLogitsError
 from inference_core.grammar.masks import TokenMasks
 from inference_core.native import cpu
+from inference_core.sampling import native_sampler
 from inference_core.sampling.reference_sampler import Logits, distribution, sample_row, token_logprob, uniform
 from inference_core.step_plan import SampledToken, SampleSpec
 
@@ -69,7 +70,7 @@ def _without_logprobs(spec: SampleSpec) -> SampleSpec:
 
 def _drawn(logits: torch.Tensor, specs: Sequence[SampleSpec], native: bool | None) -> list[SampledToken]:
     if native if native is not None else (cpu.AVAILABLE and logits.device.type == "cpu"):
-        tokens = cpu.sample_rows(logits, specs)
+        tokens = native_sampler.sample_rows(logits, specs)
     else:
         tokens = _sample_rows(logits, specs)
     if None in tokens:

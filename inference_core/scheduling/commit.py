@@ -5,55 +5,55 @@ from collections.abc import Callable
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import FinishReason, SequenceOutput
 from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.in_flight import Passenger
+from inference_core.scheduling.in_flight import ScheduledEntry
 from inference_core.scheduling.occupancy_stats import JoinStatistics
-from inference_core.scheduling.running_set import Seats
+from inference_core.scheduling.running_set import RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals
 from inference_core.step_plan import SampledToken, StepResult
 
 
-class Settlement:
+class StepCommit:
     """What a scheduler does with the results of its steps. `remove` takes a sequence that has ended off its seat."""
 
     def __init__(
         self,
         pool: BlockPool,
-        seats: Seats,
+        running_set: RunningSet,
         totals: SchedulerTotals,
         joins: JoinStatistics,
         deadlines: Deadlines,
         remove: Callable[[Sequence, float], None],
     ) -> None:
         self._pool = pool
-        self._seats = seats
+        self._running_set = running_set
         self._totals = totals
         self._joins = joins
         self._deadlines = deadlines
         self._remove = remove
 
-    def assume(self, passengers: list[Passenger], now: float) -> None:
+    def advance(self, entries: list[ScheduledEntry], now: float) -> None:
         """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
-        for sequence, computed, sampled, _ in passengers:
+        for sequence, computed, sampled, _ in entries:
             sequence.num_computed_tokens = computed
-            if sampled and sequence.lagging_since is not None:
-                self._catch_up(sequence, now)
-        self._seats.expect(sequence for sequence, _, sampled, _ in passengers if sampled)
+            if sampled and sequence.waiting_since is not None:
+                self._start_decoding(sequence, now)
+        self._running_set.append_pending(sequence for sequence, _, sampled, _ in entries if sampled)
 
-    def settle(
-        self, passengers: list[Passenger], result: StepResult, now: float, *, prefix_caching: bool
+    def commit(
+        self, entries: list[ScheduledEntry], result: StepResult, now: float, *, prefix_caching: bool
     ) -> list[SequenceOutput]:
         """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over.
 
         A finished sequence frees its blocks here, in its last step (SPEC KV-01).
         """
-        silent = self._settle_scores(passengers, result) if result.scored else []
+        silent = self._commit_scores(entries, result) if result.scored else []
         if result.states:
-            silent += self._settle_states(passengers, result, now)
+            silent += self._commit_states(entries, result, now)
         outputs = []
         size = self._pool.block_size
         running, finished = Status.RUNNING, Status.FINISHED
-        for (sequence, computed, sampled, admissions), drawn in zip(passengers, result.sampled, strict=True):
+        for (sequence, computed, sampled, admissions), drawn in zip(entries, result.sampled, strict=True):
             status = sequence.status
             if status is finished:
                 continue
@@ -68,7 +68,7 @@ class Settlement:
             if not sampled:
                 continue
             if sequence.share.num_drafts:
-                outputs.append(self._settle_verified(sequence, computed, drawn, now, prefix_caching))
+                outputs.append(self._commit_verified(sequence, computed, drawn, now, prefix_caching))
                 continue
             token = drawn[0]
             reason = sequence.receive(token.token_id)
@@ -90,7 +90,7 @@ class Settlement:
         self._totals.generated_tokens += len(outputs)
         return silent + outputs if silent else outputs
 
-    def _settle_verified(
+    def _commit_verified(
         self, sequence: Sequence, computed: int, drawn: list[SampledToken], now: float, prefix_caching: bool
     ) -> SequenceOutput:
         """Take in the drafts that were accepted and the token after them; a stop within them ends it (SPEC SD-09)."""
@@ -100,7 +100,7 @@ class Settlement:
             if kept:
                 # The token before was drafted, so it is computed already.
                 sequence.num_computed_tokens += 1
-                self._seats.expect((sequence,))
+                self._running_set.append_pending((sequence,))
             reason = sequence.receive(token.token_id)
             if reason != "stop":
                 kept.append(token)
@@ -125,14 +125,14 @@ class Settlement:
         needed = self._pool.blocks_for(sequence.num_computed_tokens)
         if len(table) > needed:
             self._pool.release(table[needed:])
-            self._seats.promised_blocks += len(table) - needed
+            self._running_set.reserved_blocks += len(table) - needed
             # Runners that keep tables know a list by its identity, and that it only grows.
             sequence.block_table = sequence.share.block_table = table[:needed]
 
-    def _settle_scores(self, passengers: list[Passenger], result: StepResult) -> list[SequenceOutput]:
+    def _commit_scores(self, entries: list[ScheduledEntry], result: StepResult) -> list[SequenceOutput]:
         """What a step says of the prompts that are to be scored."""
         outputs = []
-        for (sequence, computed, *_), scored in zip(passengers, result.scored, strict=True):
+        for (sequence, computed, *_), scored in zip(entries, result.scored, strict=True):
             if not scored or sequence.status is Status.FINISHED:
                 continue
             output = sequence.output([])
@@ -141,10 +141,10 @@ class Settlement:
                 outputs.append(output)
         return outputs
 
-    def _settle_states(self, passengers: list[Passenger], result: StepResult, now: float) -> list[SequenceOutput]:
+    def _commit_states(self, entries: list[ScheduledEntry], result: StepResult, now: float) -> list[SequenceOutput]:
         """Take in hidden states; those who were computed for nothing else are finished with the last of theirs."""
         outputs = []
-        for (sequence, computed, *_), states in zip(passengers, result.states, strict=True):
+        for (sequence, computed, *_), states in zip(entries, result.states, strict=True):
             pool = sequence.states
             if pool is None or sequence.status is Status.FINISHED:
                 continue
@@ -154,13 +154,13 @@ class Settlement:
                 outputs.append(_told(sequence, sequence.output([], finish_reason="stop"), []))
         return outputs
 
-    def _catch_up(self, sequence: Sequence, now: float) -> None:
+    def _start_decoding(self, sequence: Sequence, now: float) -> None:
         """A sequence that lagged has its first token in sight, or is where it was before it was preempted."""
-        assert sequence.lagging_since is not None
-        sequence.lagged_seconds += now - sequence.lagging_since
-        sequence.lagging_since = None
+        assert sequence.waiting_since is not None
+        sequence.waited_seconds += now - sequence.waiting_since
+        sequence.waiting_since = None
         sequence.share.score = sequence.share.state = None
-        self._seats.catch_up(sequence)
+        self._running_set.start_decoding(sequence)
         if not sequence.output_token_ids:
             self._deadlines.remove(sequence)
             if sequence.admissions == 1:

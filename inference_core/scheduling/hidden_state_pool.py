@@ -64,7 +64,7 @@ class StatePool:
         self._sum = np.add.reduce(np.concatenate([before, rows]), axis=0)
         self.num_taken += len(rows)
 
-    def hand_over(self) -> bytes:
+    def pop(self) -> bytes:
         """The state, float32 little-endian [hidden], the first time that it is whole; nothing before and after."""
         if self._sum is None or not self.is_full:
             return b""

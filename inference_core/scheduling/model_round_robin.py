@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 
-class ModelTurns:
+class ModelRoundRobin:
     """Shares a core's time between models with work (Shreedhar and Varghese, "Efficient fair queueing using deficit
     round robin", 1995, with the cost known only afterwards).
 

@@ -17,21 +17,21 @@ ServiceOrder = tuple[int, float, float, int]
 Rank = tuple[int, int, int]
 
 
-def lagged_seconds(sequence: Sequence, now: float) -> float:
+def waited_seconds(sequence: Sequence, now: float) -> float:
     """Seconds spent waiting or catching up so far."""
-    if sequence.lagging_since is None:
-        return sequence.lagged_seconds
-    return sequence.lagged_seconds + now - sequence.lagging_since
+    if sequence.waiting_since is None:
+        return sequence.waited_seconds
+    return sequence.waited_seconds + now - sequence.waiting_since
 
 
 def aged_class(sequence: Sequence, now: float, ageing_seconds: float) -> int:
     """The priority class lifted by one for every `ageing_seconds` spent waiting or catching up."""
-    return sequence.priority - int(lagged_seconds(sequence, now) / ageing_seconds)
+    return sequence.priority - int(waited_seconds(sequence, now) / ageing_seconds)
 
 
 def seconds_to_next_lift(sequence: Sequence, now: float, ageing_seconds: float) -> float:
-    """How long a lagging sequence keeps its present `aged_class`."""
-    lagged = lagged_seconds(sequence, now)
+    """How long a prefilling sequence keeps its present `aged_class`."""
+    lagged = waited_seconds(sequence, now)
     return (int(lagged / ageing_seconds) + 1) * ageing_seconds - lagged
 
 

@@ -9,20 +9,20 @@ from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.step_plan import PENDING
 
 
-class Seats:
-    """The running sequences (`running`, by id) are `decodes`, which lack one token; `lagging`, which lack more; or
+class RunningSet:
+    """The running sequences (`running`, by id) are `decodes`, which lack one token; `prefilling`, which lack more; or
     `ending`, whose last token is under way.
 
-    `promised_blocks`: what they will still take for their known tokens, and a block each to go on with. A step in which
+    `reserved_blocks`: what they will still take for their known tokens, and a block each to go on with. A step in which
     nobody comes or goes costs a fixed few operations per sequence, because nothing here is counted anew.
     """
 
     def __init__(self, pool: BlockPool) -> None:
         self.running: dict[str, Sequence] = {}
         self.decodes: dict[str, Sequence] = {}
-        self.lagging: dict[str, Sequence] = {}
+        self.prefilling: dict[str, Sequence] = {}
         self.ending: dict[str, Sequence] = {}
-        self.promised_blocks = 0
+        self.reserved_blocks = 0
         self._pool = pool
         self._classes: Counter[int] = Counter()
 
@@ -34,34 +34,34 @@ class Seats:
         """The largest number of a priority class that holds a seat; somebody does."""
         return max(self._classes)
 
-    def take(self, sequence: Sequence) -> None:
+    def add(self, sequence: Sequence) -> None:
         """A sequence that lags has been admitted, with its class and its first blocks."""
-        self.running[sequence.id] = self.lagging[sequence.id] = sequence
+        self.running[sequence.id] = self.prefilling[sequence.id] = sequence
         self._classes[sequence.held_class] += 1
-        self.promised_blocks += self._promised_to(sequence)
+        self.reserved_blocks += self._reserved_for(sequence)
 
-    def leave(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence) -> None:
         """A running sequence gives its seat back, and then its blocks."""
         del self.running[sequence.id]
-        if sequence.lagging_since is not None:
-            del self.lagging[sequence.id]
+        if sequence.waiting_since is not None:
+            del self.prefilling[sequence.id]
         elif self.decodes.pop(sequence.id, None) is None:
             del self.ending[sequence.id]
         self._classes[sequence.held_class] -= 1
         if not self._classes[sequence.held_class]:
             del self._classes[sequence.held_class]
-        self.promised_blocks -= self._promised_to(sequence)
+        self.reserved_blocks -= self._reserved_for(sequence)
 
-    def catch_up(self, sequence: Sequence) -> None:
+    def start_decoding(self, sequence: Sequence) -> None:
         """From now on one token a step is all that `sequence` needs."""
-        self.decodes[sequence.id] = self.lagging.pop(sequence.id)
+        self.decodes[sequence.id] = self.prefilling.pop(sequence.id)
 
-    def expect(self, sequences: Iterable[Sequence]) -> None:
+    def append_pending(self, sequences: Iterable[Sequence]) -> None:
         """A step under way draws a token of each of these, which decode: room is made for it."""
         size = self._pool.block_size
         for sequence in sequences:
             if sequence.num_computed_tokens % size == 0:
-                self.promised_blocks += 1
+                self.reserved_blocks += 1
             outputs = sequence.output_token_ids
             outputs.append(PENDING)
             sequence.token_ids.append(PENDING)
@@ -72,15 +72,15 @@ class Seats:
     def check_integrity(self) -> None:
         """What is kept by differences equals what it stands for; tables cover computed tokens with less than a block to
         spare. Raises `IntegrityError`."""
-        lagging = {i: s for i, s in self.running.items() if s.lagging_since is not None}
-        decodes = {i: s for i, s in self.running.items() if s.lagging_since is None}
+        prefilling = {i: s for i, s in self.running.items() if s.waiting_since is not None}
+        decodes = {i: s for i, s in self.running.items() if s.waiting_since is None}
         ending = {i: s for i, s in decodes.items() if len(s.output_token_ids) >= s.max_output_tokens}
-        if self.lagging != lagging or self.ending != ending or self.decodes | ending != decodes:
-            raise IntegrityError(f"{list(decodes)} decode and {list(lagging)} catch up, not as noted")
+        if self.prefilling != prefilling or self.ending != ending or self.decodes | ending != decodes:
+            raise IntegrityError(f"{list(decodes)} decode and {list(prefilling)} catch up, not as noted")
         if Counter(s.held_class for s in self.running.values()) != self._classes:
             raise IntegrityError(f"{self._classes} are not the classes that hold seats")
-        if self.promised_blocks != sum(map(self._promised_to, self.running.values())):
-            raise IntegrityError(f"{self.promised_blocks} blocks are not what is promised")
+        if self.reserved_blocks != sum(map(self._reserved_for, self.running.values())):
+            raise IntegrityError(f"{self.reserved_blocks} blocks are not what is promised")
         for sequence in self.running.values():
             needed = self._pool.blocks_for(sequence.num_computed_tokens)
             if sequence.status is not Status.RUNNING or len(sequence.block_table) != needed:
@@ -92,5 +92,5 @@ class Seats:
             if not least <= sequence.num_uncomputed_tokens <= len(sequence.token_ids):
                 raise IntegrityError(f"{sequence.id} runs with {sequence.num_uncomputed_tokens} tokens to compute")
 
-    def _promised_to(self, sequence: Sequence) -> int:
+    def _reserved_for(self, sequence: Sequence) -> int:
         return self._pool.blocks_for(len(sequence.token_ids)) + 1 - len(sequence.block_table)

@@ -9,14 +9,14 @@ from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.lora.slots import NO_SLOT, AdapterSlots
 from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.scheduling.batch_forming import Batch, joins_now
-from inference_core.scheduling.commit import Settlement
+from inference_core.scheduling.commit import StepCommit
 from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.in_flight import Passenger
+from inference_core.scheduling.in_flight import ScheduledEntry
 from inference_core.scheduling.occupancy_stats import JoinStatistics
 from inference_core.scheduling.priority import Rank, aged_class, holding_rank, newcomer_claim, service_order
-from inference_core.scheduling.running_set import Seats
+from inference_core.scheduling.running_set import RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
-from inference_core.scheduling.step_budget import SchedulerTotals, StepDraft
+from inference_core.scheduling.step_budget import SchedulerTotals, StepBudget
 from inference_core.scheduling.waiting_queue import QueueEntry, WaitingQueue
 from inference_core.step_plan import DraftLaw, StepPlan, StepResult
 
@@ -43,7 +43,7 @@ class Scheduler:
         self.adapters = adapters or AdapterSlots(None)
         self.peers: list[Scheduler] = [self]
         self.waiting = WaitingQueue(knobs.ageing_seconds)
-        self._seats = Seats(pool)
+        self._running_set = RunningSet(pool)
         self.blocked: Sequence | None = None
         self.totals = SchedulerTotals()
         self.joins = JoinStatistics()
@@ -52,23 +52,23 @@ class Scheduler:
         self.reclaim: Callable[[], bool] = lambda: False
         # Told of every sequence that gives up its seat, before its blocks are free.
         self.on_leave: Callable[[Sequence], None] = lambda sequence: None
-        self._settlement = Settlement(pool, self._seats, self.totals, self.joins, self.deadlines, self.remove)
+        self._commit = StepCommit(pool, self._running_set, self.totals, self.joins, self.deadlines, self.remove)
         self._batch = Batch()
-        self._draft = StepDraft(0, 0)
+        self._budget = StepBudget(0)
 
     @property
     def running(self) -> dict[str, Sequence]:
         """The sequences that hold a seat, by id."""
-        return self._seats.running
+        return self._running_set.running
 
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
     @property
-    def catching_up_tokens(self) -> int:
+    def prefilling_tokens(self) -> int:
         """Tokens that running sequences lack before they decode."""
-        return sum(sequence.num_uncomputed_tokens for sequence in self._seats.lagging.values())
+        return sum(sequence.num_uncomputed_tokens for sequence in self._running_set.prefilling.values())
 
     def seconds_held(self, now: float) -> float:
         """How long this model, with nobody running, holds those back who wait, for others to join their batch."""
@@ -95,8 +95,8 @@ class Scheduler:
             if self.blocked is sequence:
                 self.blocked = None
         else:
-            self._unseat(sequence)
-        if sequence.lagging_since is not None and not sequence.output_token_ids:
+            self._stop_running(sequence)
+        if sequence.waiting_since is not None and not sequence.output_token_ids:
             self.deadlines.remove(sequence)
         self._batch.discard(sequence.id)
         sequence.forget_pending()
@@ -112,38 +112,37 @@ class Scheduler:
 
     def schedule(self, step: int, now: float) -> StepPlan | None:
         """The next step's plan; None if no sequence can advance before another model's do."""
-        budget = self.knobs.max_num_batched_tokens
-        self._draft = draft = StepDraft(budget, budget)
+        self._budget = budget = StepBudget(self.knobs.max_num_batched_tokens)
         self.blocked = None
         self.pool.host.resize(self.knobs.host_cache_blocks if self.knobs.prefix_caching else 0)
         self.waiting.lift(now, self.knobs.ageing_seconds)
         self._batch.form(self.knobs, self.running, self.waiting, now)
-        left_over = self._share_among_decodes(list(self._seats.decodes.values()), self._most_decodes(), now)
-        self._share_among_lagging(now)
-        if draft.left:
-            self._share_among_decodes(left_over, draft.left, now)
-        for sequence in draft.shares:
+        left_over = self._share_among_decodes(list(self._running_set.decodes.values()), self._most_decodes(), now)
+        self._share_among_prefilling(now)
+        if budget.left:
+            self._share_among_decodes(left_over, budget.left, now)
+        for sequence in budget.shares:
             sequence.last_step = step
-        if not draft.shares:
+        if not budget.shares:
             self.pool.host.end(copied=False)
             return None
         moves = self._moves()
-        return StepPlan(step, self.name, list(draft.shares.values()), moves, *self.pool.host.copies())
+        return StepPlan(step, self.name, list(budget.shares.values()), moves, *self.pool.host.copies())
 
     def _share_among_decodes(self, decodes: list[Sequence], most: int, now: float) -> list[Sequence]:
         """A token each to up to `most` of them, those first that have waited longest for one; the others."""
-        draft = self._draft
-        if draft.preempted:
+        budget = self._budget
+        if budget.preempted:
             decodes = [s for s in decodes if s.status is Status.RUNNING]
         if len(decodes) > most:
             decodes.sort(key=_turn)
         while decodes and most > 0:
             chosen, decodes = decodes[:most], decodes[most:]
             self._grow_decodes(chosen, now)
-            if draft.preempted:
+            if budget.preempted:
                 chosen = [s for s in chosen if s.status is Status.RUNNING]
                 decodes = [s for s in decodes if s.status is Status.RUNNING]
-            draft.hand_out_decodes(chosen)
+            budget.hand_out_decodes(chosen)
             most -= len(chosen)
         return decodes
 
@@ -152,32 +151,32 @@ class Scheduler:
 
         A prompt alone has the whole budget of each step, beside D decodes the budget less D.
         """
-        budget = self._draft.budget
-        if not self._seats.lagging and not (self.waiting and self._has_seat_for_someone()):
+        budget = self._budget.total
+        if not self._running_set.prefilling and not (self.waiting and self._could_admit_one()):
             return budget
         return max(1, int(budget - budget / self.knobs.max_join_penalty))
 
-    def _share_among_lagging(self, now: float) -> None:
-        draft = self._draft
-        for sequence in self._lagging_in_service_order(now) if draft.left else ():
-            if not draft.left:
+    def _share_among_prefilling(self, now: float) -> None:
+        budget = self._budget
+        for sequence in self._prefilling_in_service_order(now) if budget.left else ():
+            if not budget.left:
                 break
-            room = draft.room_for(sequence)
+            room = budget.room_for(sequence)
             # One that only prefills lacks nothing once its last step is under way.
-            if sequence in draft.preempted or not room or not sequence.num_uncomputed_tokens:
+            if sequence in budget.preempted or not room or not sequence.num_uncomputed_tokens:
                 continue
-            if sequence.status is Status.WAITING and (draft.short or not self._admit(sequence, now)):
+            if sequence.status is Status.WAITING and (budget.memory_short or not self._admit(sequence, now)):
                 # Nobody overtakes the head of the queue: small requests would keep a large one out for ever.
-                draft.queue_stands = True
+                budget.queue_blocked = True
                 continue
             tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, room)
             if self._grow(sequence, tokens, now):
-                draft.hand_out(sequence, tokens)
+                budget.hand_out(sequence, tokens)
 
-    def _lagging_in_service_order(self, now: float) -> Iterator[Sequence]:
+    def _prefilling_in_service_order(self, now: float) -> Iterator[Sequence]:
         """Those that catch up and, until the queue stands, those that wait."""
-        draft, ageing = self._draft, self.knobs.ageing_seconds
-        running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._seats.lagging.values()]
+        budget, ageing = self._budget, self.knobs.ageing_seconds
+        running: list[QueueEntry] = [(*service_order(s, now, ageing), s) for s in self._running_set.prefilling.values()]
         running.sort(reverse=True)
         if self._queue_is_open(now):
             for entry in self.waiting.entries():
@@ -185,7 +184,7 @@ class Scheduler:
                     continue
                 while running and running[-1] < entry:
                     yield running.pop()[-1]
-                if draft.queue_stands:
+                if budget.queue_blocked:
                     break
                 yield entry[-1]
         while running:
@@ -193,11 +192,11 @@ class Scheduler:
 
     def _queue_is_open(self, now: float) -> bool:
         """Whether anybody at all may be admitted in this step."""
-        if self._draft.short or not self.waiting or not self._has_seat_for_someone():
+        if self._budget.memory_short or not self.waiting or not self._could_admit_one():
             return False
         return not self._batch.is_open or joins_now(
             self.knobs,
-            decoding=len(self._seats.decodes),
+            decoding=len(self._running_set.decodes),
             waiting=len(self.waiting),
             oldest_wait=self.waiting.oldest_wait(now),
         )
@@ -209,12 +208,12 @@ class Scheduler:
 
     # -- admission and memory ------------------------------------------------------------------
 
-    def _has_seat_for_someone(self) -> bool:
+    def _could_admit_one(self) -> bool:
         """Whether a waiting sequence could be seated, on a free seat or by pushing someone out."""
-        if len(self._seats) < self.knobs.max_num_seqs:
+        if len(self._running_set) < self.knobs.max_num_seqs:
             return True
         best = self.waiting.best_priority
-        return best is not None and best < self._seats.lowest_class
+        return best is not None and best < self._running_set.lowest_class
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Start `sequence` if a seat and its blocks can be had, pushing out strictly lower classes if need be."""
@@ -224,7 +223,7 @@ class Scheduler:
         hits = self.pool.match(digests)
         kept = self.pool.host.match(islice(digests, len(hits), None), len(hits))
         while True:
-            if len(self._seats) >= self.knobs.max_num_seqs:
+            if len(self._running_set) >= self.knobs.max_num_seqs:
                 victim = self._victim(newcomer_claim(sequence), [self])
             elif not self._fits(sequence, hits):
                 if self.reclaim():
@@ -254,13 +253,13 @@ class Scheduler:
         sequence.block_table = sequence.share.block_table = hits + self.pool.restore(kept, len(hits))
         sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
         sequence.share.adapter = self.adapters.pin(sequence.adapter)
-        self._seats.take(sequence)
+        self._running_set.add(sequence)
         sequence.admissions += 1
         if sequence.admissions == 1:
             self._count_first_admission(sequence, now)
 
     def _count_first_admission(self, sequence: Sequence, now: float) -> None:
-        sequence.joined_at, sequence.joined_beside = now, len(self._seats.decodes)
+        sequence.joined_at, sequence.joined_beside = now, len(self._running_set.decodes)
         sequence.cached_tokens = sequence.num_computed_tokens
         if self.knobs.prefix_caching:
             self.totals.prefix_query_tokens += len(sequence.prompt_token_ids)
@@ -278,9 +277,9 @@ class Scheduler:
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
         """Whether all known tokens of `sequence` fit beside what running sequences are promised (SPEC KV-10)."""
         pool = self.pool
-        needed = pool.blocks_for(len(sequence.token_ids)) - len(hits) + pool.count_idle(hits)
-        promised = sum(peer.promised_bytes() for peer in self.peers)
-        return (pool.available - needed) * pool.block_bytes >= promised
+        needed = pool.blocks_for(len(sequence.token_ids)) - len(hits) + pool.count_evictable(hits)
+        reserved = sum(peer.reserved_bytes() for peer in self.peers)
+        return (pool.available - needed) * pool.block_bytes >= reserved
 
     def _moves(self) -> list[tuple[int, int]]:
         """Blocks to copy first in this step, so that slabs come free for a model whose queue waits for memory.
@@ -308,9 +307,9 @@ class Scheduler:
             table = sequence.block_table
             table[:] = [moves.get(block, block) for block in table]
 
-    def promised_bytes(self) -> int:
+    def reserved_bytes(self) -> int:
         """What running sequences will still take for their known tokens, and a block each to go on with."""
-        return self.pool.block_bytes * self._seats.promised_blocks
+        return self.pool.block_bytes * self._running_set.reserved_blocks
 
     def _grow_decodes(self, sequences: list[Sequence], now: float) -> None:
         """Another block for those whose last one is full, all at once if there are enough."""
@@ -324,7 +323,7 @@ class Scheduler:
                 if sequence.status is Status.RUNNING:
                     self._grow(sequence, 1, now)
             return
-        self._seats.promised_blocks -= len(blocks)
+        self._running_set.reserved_blocks -= len(blocks)
         for sequence, block in zip(growing, blocks, strict=True):
             sequence.block_table.append(block)
 
@@ -336,14 +335,14 @@ class Scheduler:
         while (blocks := self.pool.allocate(lacking)) is None:
             if self.reclaim():
                 continue
-            self._draft.short = True
+            self._budget.memory_short = True
             victim = self._victim(holding_rank(sequence), self.peers)
             if victim is None:
                 self._preempt(sequence, now)
                 return False
             victim[0]._preempt(victim[1], now)
         sequence.block_table += blocks
-        self._seats.promised_blocks -= lacking
+        self._running_set.reserved_blocks -= lacking
         return True
 
     def _victim(self, claim: Rank, schedulers: "list[Scheduler]") -> "tuple[Scheduler, Sequence] | None":
@@ -357,20 +356,20 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, now: float) -> None:
         """Send a running sequence back to the queue, to be recomputed; its full blocks may stay cached, or be kept."""
         self.pool.host.expect(sequence.id, sequence.digests[: sequence.num_computed_tokens // self.pool.block_size])
-        self._unseat(sequence)
+        self._stop_running(sequence)
         sequence.status = Status.WAITING
         sequence.queued_since = now
-        if sequence.lagging_since is None:
-            sequence.lagging_since = now
+        if sequence.waiting_since is None:
+            sequence.waiting_since = now
         self.waiting.push(sequence, now)
         sequence.preemptions += 1
         self.totals.preemptions += 1
-        self._draft.take_back(sequence)
+        self._budget.take_back(sequence)
 
-    def _unseat(self, sequence: Sequence) -> None:
+    def _stop_running(self, sequence: Sequence) -> None:
         """A running sequence gives back its seat and its blocks."""
         self.on_leave(sequence)
-        self._seats.leave(sequence)
+        self._running_set.remove(sequence)
         self.pool.release(sequence.block_table)
         self.adapters.unpin(sequence.adapter)
         sequence.share.adapter = NO_SLOT
@@ -383,7 +382,7 @@ class Scheduler:
     @property
     def draft_room(self) -> int:
         """How many drafted tokens the step that was just planned has room for (SPEC SD-10)."""
-        return self._draft.left
+        return self._budget.left
 
     def add_drafts(self, sequence: Sequence, token_ids: list[int], laws: list[DraftLaw] | None) -> None:
         """Have the step that was just planned, in which `sequence` decodes, verify these tokens, at most `draft_room`.
@@ -398,31 +397,31 @@ class Scheduler:
                 token_ids = token_ids[: len(table) * size - share.start - 1]
             else:
                 table += blocks
-                self._seats.promised_blocks -= lacking
+                self._running_set.reserved_blocks -= lacking
         share.token_ids = share.token_ids + token_ids
         share.num_drafts, share.draft_laws, sequence.num_accepted = len(token_ids), laws, 0
-        self._draft.left -= len(token_ids)
+        self._budget.left -= len(token_ids)
 
     # -- results -------------------------------------------------------------------------------
 
-    def assume(self, passengers: list[Passenger], now: float) -> None:
+    def advance(self, entries: list[ScheduledEntry], now: float) -> None:
         """A step is under way: go on as if it were done, with the tokens that it draws still pending."""
-        self._settlement.assume(passengers, now)
+        self._commit.advance(entries, now)
 
-    def settle(self, passengers: list[Passenger], result: StepResult, now: float) -> list[SequenceOutput]:
+    def commit(self, entries: list[ScheduledEntry], result: StepResult, now: float) -> list[SequenceOutput]:
         """Take in what an assumed step computed, in the order of steps. Those who have left since are passed over."""
-        return self._settlement.settle(passengers, result, now, prefix_caching=self.knobs.prefix_caching)
+        return self._commit.commit(entries, result, now, prefix_caching=self.knobs.prefix_caching)
 
-    def recall(self, passengers: list[Passenger], now: float, *, moved_blocks: bool) -> list[Sequence]:
+    def requeue(self, entries: list[ScheduledEntry], now: float, *, moved_blocks: bool) -> list[Sequence]:
         """A step that was planned has failed, or was never begun: who was to be in it waits again, to be recomputed.
 
         `moved_blocks`: it was to copy blocks first, so that nothing that is stored can be trusted.
         """
-        recalled = [sequence for sequence, *_ in passengers if sequence.status is not Status.FINISHED]
+        requeued = [sequence for sequence, *_ in entries if sequence.status is not Status.FINISHED]
         if moved_blocks:
-            recalled = list({s.id: s for s in [*recalled, *self.running.values()]}.values())
+            requeued = list({s.id: s for s in [*requeued, *self.running.values()]}.values())
         self.pool.host.clear()
-        for sequence in recalled:
+        for sequence in requeued:
             if sequence.status is Status.RUNNING:
                 self._preempt(sequence, now)
             if sequence.num_pending:
@@ -431,16 +430,16 @@ class Scheduler:
                     self.deadlines.add(sequence)
         if moved_blocks:
             self.pool.drop_cache()
-        return recalled
+        return requeued
 
     # -- integrity -----------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
         """Between steps: the budget was kept, and seats, queue, deadlines and blocks are as they should be."""
-        draft = self._draft
-        if sum(len(s.token_ids) for s in draft.shares.values()) + draft.left != draft.budget or draft.left < 0:
-            raise IntegrityError(f"{self.name}: {draft.shares} does not keep a budget of {draft.budget} tokens")
-        self._seats.check_integrity()
+        budget = self._budget
+        if sum(len(s.token_ids) for s in budget.shares.values()) + budget.left != budget.total or budget.left < 0:
+            raise IntegrityError(f"{self.name}: {budget.shares} does not keep a budget of {budget.total} tokens")
+        self._running_set.check_integrity()
         for sequence in self.waiting.values():
             if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
                 raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")

@@ -38,7 +38,7 @@ class Sequence:
     first choice of the same request, whose prompt blocks the others wait to share.
 
     `held_class` is the priority class, after ageing, that the sequence had when it was last admitted. A
-    sequence *lags* while it waits or catches up; lagging ages it, decoding does not. `share` is its part of the step
+    sequence *lags* while it waits or catches up; prefilling ages it, decoding does not. `share` is its part of the step
     that it was last scheduled in; `share.block_table` is `block_table`. `num_scored`: tokens of the prompt, after its
     first, whose log-probabilities are known, if they were asked for. `num_accepted` of its drafts in
     that step were right. `states`: what becomes of the prompt's hidden state, if it is asked for of this choice.
@@ -62,7 +62,7 @@ class Sequence:
     root: bytes
     token_ids: list[int]
     queued_since: float
-    lagging_since: float | None
+    waiting_since: float | None
     share: ScheduledSequence
     sample_spec: SampleSpec
     adapter: str = ""
@@ -80,7 +80,7 @@ class Sequence:
     preemptions: int = 0
     admissions: int = 0
     queue_seconds: float = 0.0
-    lagged_seconds: float = 0.0
+    waited_seconds: float = 0.0
     joined_at: float = 0.0
     joined_beside: int = 0
     num_scored: int = 0
@@ -134,7 +134,7 @@ class Sequence:
             root=root_digest(request.salt, adapter_digest),
             token_ids=request.prompt_token_ids.copy(),
             queued_since=now,
-            lagging_since=now,
+            waiting_since=now,
             share=ScheduledSequence(sequence_id, [], 0, table, None),
             sample_spec=SampleSpec(
                 sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=tells_tokens
@@ -219,7 +219,7 @@ class Sequence:
 
     def evidence_of(self, drawn: list[SampledToken]) -> Evidence | None:
         """What is to be told with these tokens, if anything; the hidden state comes with the first."""
-        state = b"" if self.states is None else self.states.hand_over()
+        state = b"" if self.states is None else self.states.pop()
         tokens = [token.evidence for token in drawn if token.evidence is not None]
         return Evidence(state, tokens) if state or tokens else None
 

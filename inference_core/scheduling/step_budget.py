@@ -27,21 +27,24 @@ class SchedulerTotals:
 
 
 @dataclass(slots=True)
-class StepDraft:
-    """A step being put together: `left` of `budget` tokens are still to hand out.
+class StepBudget:
+    """The token budget of the step being planned: `left` of `total` tokens are not assigned yet.
 
-    `short` is set once a running sequence had to give way for memory: then nobody is admitted in this step.
-    `queue_stands` is set once the head of the queue could not be admitted: nobody overtakes it.
-    `scores_left`: how many rows of prompts may still be scored.
+    `memory_short`: a running sequence was preempted for memory, so no sequence is admitted in this step.
+    `queue_blocked`: the head of the queue could not be admitted, so none behind it is (no overtaking).
+    `scores_left`: prompt rows that may still be scored in this step.
     """
 
-    budget: int
-    left: int
+    total: int
+    left: int = field(init=False)
     shares: dict[Sequence, ScheduledSequence] = field(default_factory=dict)
     preempted: set[Sequence] = field(default_factory=set)
-    short: bool = False
-    queue_stands: bool = False
+    memory_short: bool = False
+    queue_blocked: bool = False
     scores_left: int = MAX_SCORED_ROWS
+
+    def __post_init__(self) -> None:
+        self.left = self.total
 
     def room_for(self, sequence: Sequence) -> int:
         """The most tokens that `sequence` may compute in this step."""

@@ -30,11 +30,11 @@ class StepMeter:
         use. Of `models_sharing` models with work each gets an equal share of time.
         """
         knobs, running = scheduler.knobs, scheduler.running.values()
-        lagging = [s.num_uncomputed_tokens for s in running if s.num_uncomputed_tokens > 1]
-        backlog = sum(lagging) + sum(s.num_uncomputed_tokens for s in scheduler.waiting.values())
-        decodes = len(running) - len(lagging)
+        prefilling = [s.num_uncomputed_tokens for s in running if s.num_uncomputed_tokens > 1]
+        backlog = sum(prefilling) + sum(s.num_uncomputed_tokens for s in scheduler.waiting.values())
+        decodes = len(running) - len(prefilling)
         prompt_steps = backlog / max(1, knobs.max_num_batched_tokens - decodes)
-        steps = max(prompt_steps, self._seat_steps(scheduler))
+        steps = max(prompt_steps, self._admission_steps(scheduler))
         return steps * self.step_seconds * max(1, models_sharing)
 
     def predicted_first_token(self, scheduler: Scheduler, prompt_tokens: int, models_sharing: int) -> float:
@@ -44,12 +44,12 @@ class StepMeter:
         prompt_seconds = -(-prompt_tokens // chunk) * self.step_seconds * max(1, models_sharing)
         return self.predicted_wait(scheduler, models_sharing) + prompt_seconds
 
-    def _seat_steps(self, scheduler: Scheduler) -> float:
+    def _admission_steps(self, scheduler: Scheduler) -> float:
         """Steps until everybody in the queue and the newcomer have had a seat."""
         free = 0 if scheduler.blocked else scheduler.knobs.max_num_seqs - len(scheduler.running)
-        seats_needed = len(scheduler.waiting) + 1 - free
-        if seats_needed <= 0 or not scheduler.running:
+        places_needed = len(scheduler.waiting) + 1 - free
+        if places_needed <= 0 or not scheduler.running:
             return 0.0
         left = sorted(s.max_output_tokens - len(s.output_token_ids) for s in scheduler.running.values())
-        rounds, rest = divmod(seats_needed - 1, len(left))
+        rounds, rest = divmod(places_needed - 1, len(left))
         return (left[rest] + rounds * sum(left) / len(left)) * self._length_ratio

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 
 class Paired(Protocol):

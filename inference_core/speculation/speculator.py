@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from inference_core.grammar.matcher_seam import Matcher, ask_forced
 from inference_core.protocol import Knobs, SpeculationStats
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence
@@ -16,7 +15,7 @@ from inference_core.speculation.acceptance import Acceptance
 from inference_core.speculation.draft_lengths import Candidate, draft_lengths
 from inference_core.speculation.drafter import Drafter, Reach
 from inference_core.speculation.step_costs import StepCosts
-from inference_core.step_plan import DraftLaw, ScheduledSequence, StepPlan
+from inference_core.step_plan import DraftLaw, Matcher, ScheduledSequence, StepPlan, ask_forced
 
 
 class _Wanted(NamedTuple):
@@ -79,7 +78,7 @@ class Speculator:
         # By the class of the proposal (`Drafter.promise`): of all, and of each sequence.
         self._overall: dict[int, Acceptance] = {}
         self._of_sequence: dict[Sequence, dict[int, Acceptance]] = {}
-        self._in_force: str = "off"
+        self._active_drafter: str = "off"
         self._until_plain = self.PLAIN_EVERY
         self._idle_steps = 0
         self._rests_until = -math.inf
@@ -98,7 +97,7 @@ class Speculator:
     def draft(self, plan: StepPlan) -> None:
         """Add drafts to the step that was just planned."""
         knobs, name = self._scheduler.knobs, self._scheduler.knobs.speculation
-        if name != self._in_force:
+        if name != self._active_drafter:
             self._switch_to(name)
         drafter = self._drafters.get(name)
         bound = [s for s in plan.sequences if s.sample is not None and s.sample.matcher is not None]
@@ -131,7 +130,7 @@ class Speculator:
         still = (sequence.sample_spec.matcher for sequence in self._bound)
         ask_forced(matcher for matcher in still if matcher is not None)
         self._bound = []
-        if self._in_force not in self._drafters:
+        if self._active_drafter not in self._drafters:
             return
         done, verify_seconds = self._round, seconds - self._round.draft_seconds
         verified = [*(s for s, _ in done.drafted), *done.forced]
@@ -273,7 +272,7 @@ class Speculator:
                     drafter.forget(sequence)
         self._of_sequence.clear()
         self._overall.clear()
-        self._in_force = name
+        self._active_drafter = name
 
     def _count(self, accepted: int, drafted: int) -> None:
         stats = self._stats

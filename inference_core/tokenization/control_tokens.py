@@ -66,7 +66,7 @@ class ControlTokens:
                 start = start + _WINDOW if match is None else match.start()
 
 
-class Disguise:
+class TextMask:
     """Hides control tokens inside text from outside while a chat template arranges it.
 
     Wherever a control token starts in such text (or may start, since the text ends inside one), its first character is
@@ -89,17 +89,17 @@ class Disguise:
         except StopIteration:
             raise InvalidRequestError("the messages use up all private-use characters", "messages") from None
 
-    def put_on(self, value: Any) -> Any:
+    def apply(self, value: Any) -> Any:
         """`value` (JSON-like) with every string in it disguised; keys of mappings too."""
         if isinstance(value, str):
             return self._disguised(value)
         if isinstance(value, Mapping):
-            return {self.put_on(key): self.put_on(item) for key, item in value.items()}
+            return {self.apply(key): self.apply(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.put_on(item) for item in value]
+            return [self.apply(item) for item in value]
         return value
 
-    def take_off(self, text: str) -> str:
+    def remove(self, text: str) -> str:
         for first, mask in self._masks.items():
             text = text.replace(mask, first)
         return text

@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_header import GGUFHeader, StringArray
-from inference_core.loaders.gguf_vocabulary import TokenType, end_of_generation_ids, token_types
+from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, StringArray
+from inference_core.loaders.gguf_format.gguf_vocabulary import TokenType, end_of_generation_ids, token_types
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer, decoders
 
-from inference_core.loaders.gguf_header import GGUFHeader, StringArray
+from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, StringArray
 from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary
 from inference_core.tokenization.token_bytes import SPM_SPACE, byte_level_token
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.loaders.hf_config import end_token_ids
+from inference_core.loaders.huggingface.hf_config import end_token_ids
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible

@@ -9,7 +9,7 @@ import tokenizers
 
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.chat_template import ChatTemplate
-from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, Disguise
+from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
 from inference_core.tokenization.token_bound import TokenBound
 
 # Text of more characters takes milliseconds, in which others shall run: in one call for a batch the library releases
@@ -112,13 +112,11 @@ class Tokenizer:
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> list[Piece]:
         """The rendered chat as `encode_chat` reads it, not yet encoded."""
-        disguise = Disguise(self._controls.texts, [messages, extra])
+        disguise = TextMask(self._controls.texts, [messages, extra])
         rendered = self._template.render(
-            disguise.put_on(messages), add_generation_prompt=add_generation_prompt, extra=disguise.put_on(extra)
+            disguise.apply(messages), add_generation_prompt=add_generation_prompt, extra=disguise.apply(extra)
         )
-        return [
-            piece if isinstance(piece, int) else disguise.take_off(piece) for piece in self._controls.split(rendered)
-        ]
+        return [piece if isinstance(piece, int) else disguise.remove(piece) for piece in self._controls.split(rendered)]
 
     def least_tokens(self, pieces: Iterable[Piece]) -> int:
         """No more than `pieces` have tokens, by their bytes alone; some milliseconds per MiB."""

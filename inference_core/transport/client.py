@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.errors import CoreGoneError, HandoverError
+from inference_core.errors import CoreGoneError, KVTransferError
 from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
@@ -127,13 +127,13 @@ class CoreClient(ABC):
         raise CoreGoneError(f"{request.model}: the core ended without the prompt's blocks")
 
     async def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
-        """Cached blocks of the chain, see `ExportBlocks`. Raises `HandoverError` and `CoreGoneError`."""
-        raise HandoverError("blocks cannot be had through this client", "incompatible")
+        """Cached blocks of the chain, see `ExportBlocks`. Raises `KVTransferError` and `CoreGoneError`."""
+        raise KVTransferError("blocks cannot be had through this client", "incompatible")
 
     async def import_blocks(self, chain: BlockChain, frame: BlockFrame | None = None) -> int:
         """Cache blocks, see `ImportBlocks`; how many of the chain's blocks are cached then, from its first one on.
-        Raises `HandoverError`, and nothing is cached, and `CoreGoneError`."""
-        raise HandoverError("blocks cannot be taken through this client", "incompatible")
+        Raises `KVTransferError`, and nothing is cached, and `CoreGoneError`."""
+        raise KVTransferError("blocks cannot be taken through this client", "incompatible")
 
     @abstractmethod
     def unread(self, request_id: str) -> list[SequenceOutput]:

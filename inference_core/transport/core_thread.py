@@ -14,9 +14,9 @@ from inference_core.errors import (
     CoreError,
     CoreGoneError,
     DevicesMissingError,
-    HandoverError,
     IntegrityError,
     InvalidRequestError,
+    KVTransferError,
     MemoryPlanError,
     MeshError,
     ModelFileError,
@@ -256,7 +256,7 @@ def _adapters_set(core: SteppingCore, command: LoadAdapter | UnloadAdapter) -> A
 def _blocks_exported(core: SteppingCore, command: ExportBlocks) -> BlocksExported:
     try:
         frame = core.export_blocks(command.chain, command.first, command.most_bytes)
-    except HandoverError as error:
+    except KVTransferError as error:
         return BlocksExported(query_id=command.query_id, error=str(error), reason=error.reason)
     return BlocksExported(query_id=command.query_id, frame=frame)
 
@@ -264,7 +264,7 @@ def _blocks_exported(core: SteppingCore, command: ExportBlocks) -> BlocksExporte
 def _blocks_imported(core: SteppingCore, command: ImportBlocks) -> BlocksImported:
     try:
         held = core.import_blocks(command.chain, command.frame)
-    except HandoverError as error:
+    except KVTransferError as error:
         return BlocksImported(query_id=command.query_id, error=str(error), reason=error.reason)
     return BlocksImported(query_id=command.query_id, held=held)
 
@@ -294,7 +294,7 @@ class ThreadCoreClient(EventClient):
         def gone(cause: BaseException | None) -> None:
             reason = f"{self._title} stopped" if cause is None else why_dead(cause, self._title)
             with contextlib.suppress(RuntimeError):  # the event loop was closed first: nobody is left to tell
-                loop.call_soon_threadsafe(partial(self._lose, reason, cause, died=cause is not None))
+                loop.call_soon_threadsafe(partial(self._on_disconnect, reason, cause, died=cause is not None))
 
         self._core_loop = CoreLoop(self._core_factory, deliver, gone, self._watchdog_seconds, self._title)
         self._core_loop.start()

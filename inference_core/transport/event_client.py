@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import msgspec
 
-from inference_core.errors import CoreGoneError, CoreLostError, HandoverError, InvalidRequestError
+from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, KVTransferError
 from inference_core.protocol import (
     AbortRequest,
     AdapterInfo,
@@ -44,7 +44,7 @@ class EventClient(CoreClient):
     """A `CoreClient` over any channel that carries `Command`s one way and lists of `Event`s the other.
 
     A transport implements `_connect`, `_disconnect` and `_send`, calls `_receive` with the events of a step and
-    `_lose` once when the channel is gone. All of it happens on the event loop that awaited `start`.
+    `_on_disconnect` once when the channel is gone. All of it happens on the event loop that awaited `start`.
     On the channel a request carries its own id and a serial number, so an id may be used again at once after
     an early close: outputs still under way for the closed request find nobody.
     """
@@ -55,9 +55,9 @@ class EventClient(CoreClient):
         self._wire_ids: dict[str, str] = {}
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._models: dict[str, ModelInfo] = {}
-        self._hello: asyncio.Future[None] | None = None
+        self._connected: asyncio.Future[None] | None = None
         self._starting = asyncio.Lock()
-        self._gone: str | None = "the core client was not started"
+        self._closed_reason: str | None = "the core client was not started"
         self._cause: BaseException | None = None
         self._died = False
         self._stuck: str | None = None
@@ -76,32 +76,32 @@ class EventClient(CoreClient):
 
     async def start(self) -> None:
         async with self._starting:
-            if self._gone is None:
+            if self._closed_reason is None:
                 return
             await self._disconnect()  # nothing of a dead channel may be heard on the next one
-            self._gone, self._cause, self._stuck = None, None, None
+            self._closed_reason, self._cause, self._stuck = None, None, None
             self._died = False
-            self._hello = asyncio.get_running_loop().create_future()
+            self._connected = asyncio.get_running_loop().create_future()
             try:
                 await self._connect()
-                await self._hello
+                await self._connected
             except BaseException:
-                self._lose("the core client did not start")
+                self._on_disconnect("the core client did not start")
                 await self._disconnect()
                 raise
 
     async def close(self) -> None:
-        if self._gone is None:
+        if self._closed_reason is None:
             for wire_id in self._streams:
                 self._send(AbortRequest(wire_id))
-        self._lose("the core client is closed")
+        self._on_disconnect("the core client is closed")
         await self._disconnect()
 
     @property
     def gone(self) -> str | None:
-        if self._gone is None and (self._hello is None or not self._hello.done()):
+        if self._closed_reason is None and (self._connected is None or not self._connected.done()):
             return "the core has not answered yet"
-        return self._gone
+        return self._closed_reason
 
     @property
     def stuck(self) -> str | None:
@@ -127,7 +127,7 @@ class EventClient(CoreClient):
             while unfinished:
                 output = await mailbox.get()
                 if output is None:
-                    raise self._gone_error(CoreLostError if self._died else CoreGoneError)
+                    raise self._closed_error(CoreLostError if self._died else CoreGoneError)
                 output.request_id = request.request_id
                 unfinished -= output.finish_reason is not None
                 if output.finish_reason == "error":
@@ -136,7 +136,7 @@ class EventClient(CoreClient):
                     del self._streams[wire_id]
                 yield output
         finally:
-            if self._streams.pop(wire_id, None) is not None and self._gone is None:
+            if self._streams.pop(wire_id, None) is not None and self._closed_reason is None:
                 self._send(AbortRequest(wire_id))
             if self._wire_ids.get(request.request_id) == wire_id:
                 del self._wire_ids[request.request_id]
@@ -147,7 +147,7 @@ class EventClient(CoreClient):
 
     def abort_choice(self, request_id: str, index: int) -> None:
         wire_id = self._wire_ids.get(request_id)
-        if wire_id is not None and wire_id in self._streams and self._gone is None:
+        if wire_id is not None and wire_id in self._streams and self._closed_reason is None:
             self._send(AbortRequest(wire_id, index))
 
     async def stats(self) -> CoreStats:
@@ -174,14 +174,14 @@ class EventClient(CoreClient):
         answer = await self._ask(ExportBlocks(self._query_id(), chain, first, most_bytes))
         assert isinstance(answer, BlocksExported)
         if answer.frame is None:
-            raise HandoverError(answer.error or "no blocks were told", answer.reason)
+            raise KVTransferError(answer.error or "no blocks were told", answer.reason)
         return answer.frame
 
     async def import_blocks(self, chain: BlockChain, frame: BlockFrame | None = None) -> int:
         answer = await self._ask(ImportBlocks(self._query_id(), chain, frame))
         assert isinstance(answer, BlocksImported)
         if answer.error is not None:
-            raise HandoverError(answer.error, answer.reason)
+            raise KVTransferError(answer.error, answer.reason)
         return answer.held
 
     def _query_id(self) -> str:
@@ -205,37 +205,37 @@ class EventClient(CoreClient):
                     mailbox.put(event)
             elif isinstance(event, Hello):
                 self._models = {model.name: model for model in event.models}
-                if self._hello is not None and not self._hello.done():
-                    self._hello.set_result(None)
+                if self._connected is not None and not self._connected.done():
+                    self._connected.set_result(None)
             elif isinstance(event, Goodbye):
-                self._lose(event.reason, died=event.died)
+                self._on_disconnect(event.reason, died=event.died)
             elif isinstance(event, CoreHealth):
                 self._stuck = event.stuck
             elif (answer := self._answers.get(event.query_id)) and not answer.done():
                 answer.set_result(event)
 
-    def _lose(self, reason: str, cause: BaseException | None = None, *, died: bool = False) -> None:
+    def _on_disconnect(self, reason: str, cause: BaseException | None = None, *, died: bool = False) -> None:
         """The channel is gone for `reason`: everyone who waits learns of it. Only the first call counts.
 
         `died`: nothing told the core to end.
         """
-        if self._gone is not None:
+        if self._closed_reason is not None:
             return
-        self._gone, self._cause, self._died = reason, cause, died
+        self._closed_reason, self._cause, self._died = reason, cause, died
         for mailbox in self._streams.values():
             mailbox.put(None)
-        for answer in [*self._answers.values(), self._hello]:
+        for answer in [*self._answers.values(), self._connected]:
             if answer is not None and not answer.done():
-                answer.set_exception(self._gone_error())
+                answer.set_exception(self._closed_error())
                 answer.exception()  # whoever asked may have left; that is no reason to warn
 
     def require_core(self) -> None:
         """Raises `CoreGoneError` if the core is not there."""
-        if self._gone is not None:
-            raise self._gone_error()
+        if self._closed_reason is not None:
+            raise self._closed_error()
 
-    def _gone_error(self, kind: type[CoreGoneError] = CoreGoneError) -> CoreGoneError:
-        error = kind(self._gone)
+    def _closed_error(self, kind: type[CoreGoneError] = CoreGoneError) -> CoreGoneError:
+        error = kind(self._closed_reason)
         error.__cause__ = self._cause
         return error
 

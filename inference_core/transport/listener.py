@@ -15,7 +15,7 @@ from inference_core.protocol import AbortRequest, AddRequest
 Protocols = Callable[[], asyncio.Protocol]
 
 
-class Door(ABC):
+class Listener(ABC):
     """`bind`, then `open` it to connections, `close` it once no more are wanted; its text says where it is."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Door(ABC):
             self._forget()
 
 
-class UnixDoor(Door):
+class UnixListener(Listener):
     """A socket at `path`, readable by its owner alone.
 
     What a dead server left behind is removed; a living server's socket and other files are not touched.
@@ -61,12 +61,12 @@ class UnixDoor(Door):
         return self.path
 
     def bind(self) -> None:
-        """See `Door.bind`."""
+        """See `Listener.bind`."""
         self._bound = _bound_socket(self.path)
         self._inode = os.stat(self.path).st_ino
 
     async def open(self, connection: Protocols) -> None:
-        """See `Door.open`."""
+        """See `Listener.open`."""
         assert self._bound is not None
         self._listener = await asyncio.get_running_loop().create_unix_server(connection, sock=self._bound)
 

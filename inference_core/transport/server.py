@@ -16,7 +16,7 @@ from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealt
 from inference_core.protocol.error_outputs import refusal
 from inference_core.transport.core_thread import THE_CORE, WATCHDOG_SECONDS, CoreFactory, CoreLoop, why_dead
 from inference_core.transport.framing import MAX_FRAME_BYTES
-from inference_core.transport.listener import Door, UnixDoor
+from inference_core.transport.listener import Listener, UnixListener
 from inference_core.transport.server_connection import CoreConnection
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def serve_core(
     `grace_seconds` and is aborted after it. Raises `CoreGoneError` if the core dies or does not load, and
     `CoreError` if the socket cannot be had.
     """
-    server = CoreServer(core_factory, UnixDoor(socket_path), watchdog_seconds=watchdog_seconds, title=title)
+    server = CoreServer(core_factory, UnixListener(socket_path), watchdog_seconds=watchdog_seconds, title=title)
     asyncio.run(_serve_until_signal(server, grace_seconds))
 
 
@@ -65,7 +65,7 @@ class CoreServer:
     def __init__(
         self,
         core_factory: CoreFactory,
-        door: Door,
+        listener: Listener,
         *,
         max_unread_bytes: int = 8 << 20,
         max_frame_bytes: int = MAX_FRAME_BYTES,
@@ -73,7 +73,7 @@ class CoreServer:
         title: str = THE_CORE,
     ) -> None:
         self._title = title
-        self._door = door
+        self._listener = listener
         self._max_unread_bytes = max_unread_bytes
         self._max_frame_bytes = max_frame_bytes
         self._core_factory = core_factory
@@ -88,7 +88,7 @@ class CoreServer:
     async def start(self) -> None:
         """Listen at once and load the core meanwhile; clients get their `Hello` when it is there."""
         loop = asyncio.get_running_loop()
-        self._door.bind()
+        self._listener.bind()
         self._gone: asyncio.Future[BaseException | None] = loop.create_future()
         self._core_loop = CoreLoop(
             self._core_factory,
@@ -98,10 +98,10 @@ class CoreServer:
             self._title,
         )
         self._core_loop.start()
-        await self._door.open(self._connection)
+        await self._listener.open(self._connection)
         if self._gone.done():
-            self._door.close()
-        log.info("%s listens at %s", self._title, self._door)
+            self._listener.close()
+        log.info("%s listens at %s", self._title, self._listener)
 
     async def wait_gone(self) -> None:
         """Return when the core's thread has ended."""
@@ -113,7 +113,7 @@ class CoreServer:
         Raises `CoreGoneError` if the core had died.
         """
         self._draining = True
-        self._door.close()
+        self._listener.close()
         if self._is_busy() and not self._gone.done():
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
@@ -156,7 +156,7 @@ class CoreServer:
             connection.send([refusal(command.request_id, QueueFullError("the core is shutting down; ask another"))])
         elif isinstance(command, AddRequest | AbortRequest):
             wire_id = f"{connection.number}/{command.request_id}"
-            command = msgspec.structs.replace(self._door.received(command), request_id=wire_id)
+            command = msgspec.structs.replace(self._listener.received(command), request_id=wire_id)
             self._core_loop.submit(command)
         else:
             wire_id = f"{connection.number}/{command.query_id}"
@@ -186,7 +186,7 @@ class CoreServer:
         self._note_idle()
 
     def _note_core_gone(self, cause: BaseException | None) -> None:
-        self._door.close()
+        self._listener.close()
         if cause is not None:
             for connection in list(self._connections.values()):
                 connection.end(why_dead(cause, self._title), died=True)

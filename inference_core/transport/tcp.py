@@ -1,4 +1,4 @@
-"""A core that other machines reach: its address, the door that listens there, and the client that connects to it."""
+"""A core that other machines reach: its address, its listener, and the client that connects to it."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from inference_core.protocol import AbortRequest, AddRequest, Command
 from inference_core.transport.framing import MAX_FRAME_BYTES
 from inference_core.transport.heartbeat import SILENT_SECONDS, Heartbeat
 from inference_core.transport.hmac_handshake import SECONDS, ClientHandshake, ServerHandshake
-from inference_core.transport.listener import Door, Protocols
+from inference_core.transport.listener import Listener, Protocols
 from inference_core.transport.unix_socket import StreamCoreClient
 
 
@@ -29,7 +29,7 @@ class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"CoreAddress({self})"  # in no log the secret
 
 
-class TcpDoor(Door):
+class TcpListener(Listener):
     """Listens on `host`; port 0 takes a free one, which `address` then tells. Only who knows `secret` comes in.
 
     A client that is silent for `silent_seconds` is gone, and its requests with it; clients have to wait as long.
@@ -50,7 +50,7 @@ class TcpDoor(Door):
         return self._address
 
     def bind(self) -> None:
-        """See `Door.bind`."""
+        """See `Listener.bind`."""
         family = socket.AF_INET6 if ":" in self._address.host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -63,7 +63,7 @@ class TcpDoor(Door):
         self._address = msgspec.structs.replace(self._address, port=bound.getsockname()[1])
 
     async def open(self, connection: Protocols) -> None:
-        """See `Door.open`."""
+        """See `Listener.open`."""
         assert self._bound is not None
         loop, secret = asyncio.get_running_loop(), self._address.secret
         self._listener = await loop.create_server(

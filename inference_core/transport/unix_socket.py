@@ -33,7 +33,7 @@ class StreamCoreClient(EventClient):
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def lost(reason: str, cause: Exception | None) -> None:
-            self._lose(reason, cause, died=True)
+            self._on_disconnect(reason, cause, died=True)
             if not closed.done():
                 closed.set_result(None)
 

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.triton_kernels import ops
-from inference_core.triton_kernels.layer_cache import LayerCache
-from inference_core.triton_kernels.low_rank_ops import add_low_rank
-from inference_core.triton_kernels.low_rank_slots import LowRankRows, LowRankSlots
-from inference_core.triton_kernels.low_rank_tiles import tile_rows_for
+from inference_core.triton_kernels import decoder_ops
+from inference_core.triton_kernels.attention.layer_cache import LayerCache
+from inference_core.triton_kernels.lora.low_rank_ops import add_low_rank
+from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
+from inference_core.triton_kernels.lora.low_rank_tiles import tile_rows_for
 
 _BLOCK = 16
 _REPEATS = 20  # launches of one measurement; the fastest of three measurements counts
@@ -94,7 +94,7 @@ class _Load:
 
     def attend(self) -> None:
         torch.ops.aio.paged_attention(
-            self.out, self.qkv, self.cache.arena, *self.tables, self.queries, 0, *ops.cache_numbers(self.cache)
+            self.out, self.qkv, self.cache.arena, *self.tables, self.queries, 0, *decoder_ops.cache_numbers(self.cache)
         )
 
 
@@ -152,7 +152,7 @@ def _row_launches(shape: Shape, rows: int, device: torch.device) -> Iterator[tup
     yield "SwiGLU", lambda: aio.swiglu(activated, gate_up), 3 * 2 * rows * shape.intermediate
     load = _Load(shape, rows, 1, _BLOCK, "bfloat16", device)
     angles = torch.zeros(_BLOCK, shape.head_dim, device=device)
-    cache = ops.cache_numbers(load.cache)
+    cache = decoder_ops.cache_numbers(load.cache)
     yield (
         "RoPE and write",
         lambda: aio.rope_and_write(

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inference_core.triton_kernels.attention_tiles import padded
+from inference_core.triton_kernels.attention.attention_tiles import padded
 
 
 @triton.jit

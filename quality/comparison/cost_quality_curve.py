@@ -1,4 +1,4 @@
-"""The cost-quality curve of a version on full-ladder probes: of this catalogue's own tiers, over the thresholds."""
+"""The cost-quality curve of a classifier version over decision thresholds, measured on full-ladder probes."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.policy.utility import cheapest_reaching, reference_prices
 from migrations.tables import training_rows
-from quality.comparison.paired_probes import p_ok_of, probes_since
+from quality.comparison.paired_outcomes import ladder_outcomes_since, p_ok_of
 
 NEWEST = 1000
 THRESHOLDS = tuple(np.linspace(0.0, 1.0, 41).round(3).tolist())
@@ -18,33 +18,33 @@ THRESHOLDS = tuple(np.linspace(0.0, 1.0, 41).round(3).tolist())
 Float = npt.NDArray[np.floating]
 
 
-class ProbePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the cheapest tier whose P(good enough) reaches `threshold` answers: the share of answers no worse than the
-    strongest tier's, and the cost relative to it at reference prices."""
+class CostQualityPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One threshold: route each prompt to the cheapest tier whose P(good enough) reaches `threshold`. `no_worse` is the
+    share of answers no worse than the strongest tier's, `cost_share` the cost relative to that tier at reference
+    prices."""
 
     threshold: float
     no_worse: float
     cost_share: float
 
 
-class ProbeCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the newest `probes`; no points of none."""
+class CostQualityCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """The curve on the newest `probes`; `points` is empty without probes."""
 
     probes: int
-    points: list[ProbePoint]
+    points: list[CostQualityPoint]
 
 
-class ProbeCurves:
-    """The curve of the version asked for, which is drawn again only after another probe was stored."""
+class CostQualityCurves:
+    """Computes the curve of a version and caches it until another probe is stored."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._drawn_of: tuple[str, tuple[int, ...], int | None] | None = None
-        self._curve = ProbeCurve(probes=0, points=[])
+        self._curve = CostQualityCurve(probes=0, points=[])
 
-    async def of(self, version: str, table: Float) -> ProbeCurve:
-        """What `version`, which knows `table` [4, tiers - 1] of the tiers, would have chosen for the newest probes, and
-        what that would have come to."""
+    async def of(self, version: str, table: Float) -> CostQualityCurve:
+        """Return the curve of `version`, whose table by class is `table` [4, tiers - 1], on the newest probes."""
         newest = (
             select(training_rows.c.training_row_id)
             .where(training_rows.c.source == "probe")
@@ -58,22 +58,22 @@ class ProbeCurves:
         return self._curve
 
 
-async def _curve_of(engine: AsyncEngine, table: Float) -> ProbeCurve:
+async def _curve_of(engine: AsyncEngine, table: Float) -> CostQualityCurve:
     tiers = table.shape[1] + 1
-    probes = await probes_since(engine, 0.0, tiers, newest=NEWEST)
+    probes = await ladder_outcomes_since(engine, 0.0, tiers, newest=NEWEST)
     if not len(probes.no_worse):
-        return ProbeCurve(probes=0, points=[])
+        return CostQualityCurve(probes=0, points=[])
     p_ok = p_ok_of(table, probes)
     points = await asyncio.to_thread(_drawn, p_ok, probes.no_worse, reference_prices(tiers))
-    return ProbeCurve(probes=len(p_ok), points=points)
+    return CostQualityCurve(probes=len(p_ok), points=points)
 
 
-def _drawn(p_ok: Float, no_worse: Float, prices: Float) -> list[ProbePoint]:
+def _drawn(p_ok: Float, no_worse: Float, prices: Float) -> list[CostQualityPoint]:
     each, points = np.arange(len(p_ok)), []
     for threshold in THRESHOLDS:
         chosen = cheapest_reaching(p_ok, threshold)
         points.append(
-            ProbePoint(
+            CostQualityPoint(
                 threshold=threshold,
                 no_worse=round(float(no_worse[each, chosen].mean()), 6),
                 cost_share=round(float((prices[chosen] / prices[-1]).mean()), 6),

@@ -1,4 +1,4 @@
-"""Answers as they were served, of two arms of the traffic: how many were worse, and the evidence that one is worse."""
+"""Compare two arms of the traffic on the answers they served: the share of worse answers and the evidence of harm."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables import requests, routing_decisions, verifications
 from quality.statistics import betting
 
-# An answer counts for as many as it was drawn from; one drawn more rarely than this counts as if drawn like this.
+# Answers are weighted by their inverse sampling probability, which is clipped from below at this value.
 RAREST = 0.01
 DRAWN = ("sample", "downgrade", "probe")
 
 
 class ServedAnswer(msgspec.Struct, frozen=True):
-    """A verified answer as its user got it. `weight` in (0, 1] is inverse to the probability of having been drawn."""
+    """A verified answer as its user received it. `weight` in (0, 1] is the clipped inverse sampling probability."""
 
     arm: str
     worse: bool
@@ -25,15 +25,14 @@ class ServedAnswer(msgspec.Struct, frozen=True):
 
 
 class ArmAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """`worse`: the share of an arm's answers that were worse than the strongest tier's, weighted; None of none."""
+    """`worse`: the weighted share of an arm's answers that were worse than the strongest tier's; None without any."""
 
     answers: int = 0
     worse: float | None = None
 
 
 class LiveComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`harm`: anytime-valid evidence that the share of worse answers of `new` is above that of `old` by more than a
-    margin."""
+    """`harm`: anytime-valid evidence that the share of worse answers of `new` exceeds that of `old` by a margin."""
 
     new: ArmAnswers = ArmAnswers()
     old: ArmAnswers = ArmAnswers()
@@ -43,10 +42,10 @@ class LiveComparison(msgspec.Struct, frozen=True, kw_only=True):
 async def served_answers(
     engine: AsyncEngine, since: float, tiers: int, arm: ColumnElement[str], among: Sequence[ColumnElement[bool]]
 ) -> list[ServedAnswer]:
-    """Verified answers of requests decided after `since` (epoch seconds), in the order of their verdicts.
+    """Return verified answers of requests decided after `since` (epoch seconds), in the order of their verdicts.
 
-    `arm`: the column of `routing_decisions` that names a request's arm; `among`: which decisions count. What the caller
-    pinned to a tier does not, nor what was answered while routing was only watched: no arm decided it. An answer of the
+    `arm`: the column of `routing_decisions` that names a request's arm; `among`: which decisions count. Requests pinned
+    to a tier by the caller are left out, and so are requests in observe mode: no arm decided them. An answer of the
     strongest of `tiers` is never worse than itself.
     """
     query = (
@@ -85,10 +84,10 @@ async def served_answers(
 
 
 def compare(answers: Iterable[ServedAnswer], new: str, *, margin: float) -> LiveComparison:
-    """The arm `new` against all others.
+    """Compare one arm, `new`, with all others.
 
-    Answers are put against each other in blocks: each ends when both arms have one at least. With equal shares of
-    worse answers a block's difference is 0 on average, whatever the sizes of the arms.
+    Answers are compared in blocks; a block ends when both arms have at least one answer. With equal shares of worse
+    answers the expected difference of a block is 0, whatever the sizes of the arms.
     """
     differences: list[float] = []
     block: dict[bool, list[float]] = {True: [], False: []}

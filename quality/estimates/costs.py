@@ -1,6 +1,6 @@
-"""What was spent in a stretch of time: by tier, by key, by day, and against the strongest tier (RT-08 to RT-10, OB-13).
+"""Costs of a period: by tier, by key, by day, and relative to the strongest tier (RT-08 to RT-10, OB-13).
 
-Requests are billed in whole micro-dollars, and summed as integers: every way of cutting the sums gives the same total.
+Requests are billed in whole micro-dollars and summed as integers, so every breakdown has the same total.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ _DAY = 86_400
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """`baseline_usd`: what the strongest tier alone would have cost, and embeddings as much as they did. Sums in US
-    dollars, exact to the micro-dollar; `saving` is a share of the baseline. None of nothing."""
+    """Sums in US dollars, exact to the micro-dollar. `baseline_usd`: what the strongest tier alone would have cost,
+    plus the actual cost of embeddings. `saving` is a share of the baseline; None where the baseline is 0."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -36,13 +36,13 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saving(self) -> float | None:
-        """Share of the baseline that was not spent."""
+        """Return the share of the baseline that was saved."""
         return 1 - self.cost_usd / self.baseline_usd if self.baseline_usd else None
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """`spent` by one tier (that answered; its requests' failed attempts elsewhere included), by embeddings, a key or a
-    UTC day; `share` of the requests."""
+    """What one tier, embeddings, a key or a UTC day spent. A tier's part has the requests that it answered, with their
+    failed attempts on other tiers. `share`: of the requests."""
 
     name: str | None
     spent: Spent
@@ -52,7 +52,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WouldBe(msgspec.Struct, frozen=True, kw_only=True):
-    """What observed routing would have given to a tier, priced for the answers as they were."""
+    """The requests that observed routing would have sent to a tier, priced by the answers that were served."""
 
     tier: int
     requests: int
@@ -61,11 +61,11 @@ class WouldBe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Of requests that arrived from `since` to before `until` (epoch seconds).
+    """Costs of requests that arrived from `since` to before `until` (epoch seconds).
 
-    `by_key`: the dearest keys; `other_keys` are all others together. `by_tag` and `other_tags`: the same of the values
-    of one tag of the requests' `metadata`, if one was asked for. `verification_usd`: what checking answers has
-    cost, and `saving_with_checks` what is left of the saving then. `would_be`: of requests while routing was observed.
+    `by_key`: the keys with the highest cost; `other_keys` sums the rest. `by_tag` and `other_tags`: the same for the
+    values of one tag of the requests' `metadata`, if one was asked for. `verification_usd`: the cost of verifying
+    answers; `saving_with_checks`: the saving after that cost. `would_be`: requests while routing was only observed.
     """
 
     since: float
@@ -91,8 +91,8 @@ async def cost_report(
     tag: str | None = None,
     shown: int = SHOWN,
 ) -> CostReport:
-    """Sums over the requests of a stretch. `price`: US dollars of a usage on a tier; `shown`: most keys, most values of
-    `tag`."""
+    """Sum the costs of a period. `price` gives the US dollars of a usage on a tier; `shown` limits the number of keys
+    and of values of `tag`."""
     within = (requests.c.created_at >= since, requests.c.created_at < until)
     async with engine.connect() as connection:
         cells = await _grouped(connection, [requests.c.tier, _day(connection)], within)
@@ -130,10 +130,10 @@ async def cost_report(
 async def _grouped(
     connection: AsyncConnection, by: list[ColumnElement[Any]], within: tuple[Any, ...], limit: int | None = None
 ) -> list[tuple[tuple[Any, ...], Spent]]:
-    """(Group, what it spent), the dearest first."""
+    """Return (group, cost) pairs, the highest cost first."""
     used = requests.c
     figures = [used.prompt_tokens, used.completion_tokens, used.cost_usd, used.baseline_cost_usd]
-    # Each group expression once: PostgreSQL takes two with parameters for different ones.
+    # Build each group expression once: PostgreSQL treats two equal expressions with parameters as different.
     rows = select(*(one.label(f"group_{i}") for i, one in enumerate(by)), *figures).where(*within).subquery()
     groups = [rows.c[f"group_{i}"] for i in range(len(by))]
     cost = _micro(rows.c.cost_usd)

@@ -1,4 +1,4 @@
-"""A sample of the routing decisions of a stretch of time, through the index: its cost does not grow with traffic."""
+"""A sample of the routing decisions of a period, read through the index so that its cost does not grow with traffic."""
 
 from itertools import groupby
 from operator import attrgetter
@@ -15,17 +15,17 @@ SLOTS, PER_SLOT = 48, 25
 
 
 class SampledDecision(NamedTuple):
-    """What one decision was made from; it stands for `weight` requests."""
+    """The inputs of one decision; it stands for `weight` requests."""
 
     inputs: PolicyInputs
     weight: float
 
 
 async def sample_decisions(engine: AsyncEngine, since: float, until: float) -> list[SampledDecision]:
-    """Decisions from `since` to `until` (epoch seconds, exclusive), oldest first.
+    """Return decisions from `since` to `until` (epoch seconds, exclusive), oldest first.
 
-    Of each of `SLOTS` equal parts of the time the first `PER_SLOT` are taken. Where there are no more, that is all of
-    them; where there are, each stands for as many as came in the part at the pace of those.
+    The period is divided into `SLOTS` equal parts, and the first `PER_SLOT` decisions of each are read. A part with
+    more decisions is extrapolated from the rate of those read.
     """
     length = (until - since) / SLOTS
     bounds = {f"bound_{slot}": since + slot * length for slot in range(SLOTS)} | {f"bound_{SLOTS}": until}
@@ -52,14 +52,14 @@ def _first_of(slot: int) -> Select[Any]:
     return select(first.subquery())
 
 
-# One statement: so many, one after the other, wait longer for each other than for the database.
+# One statement, because round trips would dominate the time of many.
 _SAMPLE = union_all(*(_first_of(slot) for slot in range(SLOTS)))
 _by_time = attrgetter("created_at")
 _read_inputs = msgspec.json.Decoder(PolicyInputs).decode
 
 
 def _inputs(stored: str) -> PolicyInputs | None:
-    """None for what another version of this program has written and this one cannot read."""
+    """Decode the inputs; None where another version of this program wrote them and they cannot be read."""
     try:
         return _read_inputs(stored)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""How good the answers of each tier are to each kind of prompt: shares of all traffic, from a sample of it."""
+"""Answer quality by tier and by kind of prompt: shares of all traffic, estimated from the verified sample."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +14,8 @@ from quality.estimates.upgrade_rate import Share, newest_verifications, sampled_
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """Which prompts: of a complexity class, or of an application, which is a key (None: requests without one) with a
-    system prompt (`app`, its hash; "" without one). All prompts where it is neither."""
+    """A set of prompts: those of a complexity class, or those of an application, which is a key (None: requests without
+    a key) with a system prompt (`app`, its hash; "" without one). Without either it is all prompts."""
 
     by: Literal["all", "class", "application"] = "all"
     complexity: Complexity | None = None
@@ -42,8 +42,7 @@ class KindShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """Verdicts put together: how many, and the sums of their weights, of the squares of these, and of the weights of
-    those no worse."""
+    """Sums over verdicts: their number, their weights, the squared weights, and the weights of the answers no worse."""
 
     answers: int = 0
     weight: float = 0.0
@@ -59,12 +58,12 @@ class Tally(msgspec.Struct, frozen=True):
         )
 
     def scaled(self, factor: float) -> "Tally":
-        """Of the same verdicts with so many times their weights."""
+        """Return this tally with all weights multiplied by a factor."""
         return Tally(self.answers, self.weight * factor, self.squares * factor**2, self.good * factor)
 
     @property
     def scale(self) -> float:
-        """What makes the weights sum to the number of answers that they are worth (Kish 1965)."""
+        """The factor that makes the weights sum to the effective sample size (Kish 1965)."""
         return self.weight / self.squares if self.squares else 1.0
 
 
@@ -83,13 +82,16 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overall(self) -> KindShare | None:
-        """Of everything; None of nothing."""
+        """The share over everything; None without verdicts."""
         return next((one for one in self.by_kind if one.tier is None and one.kind == ALL), None)
 
 
 async def acceptance(engine: AsyncEngine) -> Acceptance:
-    """Of answers drawn at random: what another tier would have said, and what users say of their own accord, is not of
-    the same population. Put together by the database; row by row it would take several times as long."""
+    """Compute the shares from randomly drawn answers only.
+
+    Outcomes of tiers that did not serve, and voluntary user feedback, are another population and are left out. The
+    database does the sums, which is several times faster than reading rows.
+    """
     tiers: Counter[int] = Counter()
     good: Counter[int] = Counter()
     purposes: defaultdict[bool, defaultdict[_Cell, Tally]] = defaultdict(lambda: defaultdict(Tally))
@@ -107,7 +109,7 @@ async def acceptance(engine: AsyncEngine) -> Acceptance:
 
 
 def _by_kind(purposes: Iterable[Mapping[_Cell, Tally]]) -> list[KindShare]:
-    """Of probes and of other samples, each weighted as `sampling_weights` says."""
+    """Combine probes and other samples as `sampling_weights` says."""
     found: defaultdict[tuple[int | None, Kind], Tally] = defaultdict(Tally)
     for tallies in purposes:
         scale = sum(tallies.values(), Tally()).scale
@@ -123,7 +125,7 @@ def _by_kind(purposes: Iterable[Mapping[_Cell, Tally]]) -> list[KindShare]:
 
 
 def kind_share(verdicts: Tally, tier: int | None, kind: Kind = ALL) -> KindShare:
-    """The share of these verdicts that are no worse, each counted with its weight."""
+    """Return the weighted share of these verdicts that are no worse."""
     if verdicts.weight == 0.0:
         return KindShare(tier=tier, kind=kind, answers=0, value=None, low=0.0, high=1.0)
     value = min(verdicts.good / verdicts.weight, 1.0)
@@ -139,15 +141,15 @@ def kind_share(verdicts: Tally, tier: int | None, kind: Kind = ALL) -> KindShare
 
 
 def effective_interval(value: float, size: float) -> Share:
-    """Wilson's interval of a weighted share with an effective sample of `size` answers, rounded down."""
-    # Sums of weights are not exact: eight equal ones are worth eight answers, not 7.999.
+    """Return Wilson's interval of a weighted share with an effective sample of `size` answers, rounded down."""
+    # Sums of weights are not exact: eight equal weights are eight answers, not 7.999.
     whole = max(int(size + 1e-6), 1)
     return wilson_interval(round(value * whole), whole)
 
 
 def sampling_weights(probabilities: Sequence[float], reasons: Sequence[str]) -> list[float]:
-    """Of answers that were drawn: inverse probabilities, probes and other samples each scaled to the number of answers
-    that they are worth, because either alone stands for all of the traffic."""
+    """Return inverse probability weights of drawn answers. Probes and other samples are each scaled to their effective
+    sample size, because either alone stands for all traffic."""
     inverse = [1.0 / p for p in probabilities]
     scale = {}
     for probe in (True, False):
@@ -157,8 +159,7 @@ def sampling_weights(probabilities: Sequence[float], reasons: Sequence[str]) -> 
 
 
 def _sums() -> Select[Any]:
-    """By tier, class, whether there is a row of the prompt, its key, its application, and whether it was a probe: how
-    many were no worse, and what a `Tally` has."""
+    """Sum verdicts by tier, class, whether the prompt has a row, key, application and whether it was a probe."""
     newest = newest_verifications()
     encoded = and_(
         training_rows.c.request_id == newest.c.request_id,

@@ -1,4 +1,4 @@
-"""Do predictions come true? Verified answers by what was predicted of them when they were routed."""
+"""Reliability of predictions: verified outcomes by the probability that was predicted at routing."""
 
 import msgspec
 from sqlalchemy import select
@@ -12,8 +12,8 @@ BINS = 10
 
 
 class ReliabilityBin(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of `tier` of which P(no worse) was predicted to lie in one tenth of [0, 1]: `predicted` on average, and
-    the share of them that was no worse, with its 95% interval."""
+    """Answers of `tier` whose predicted P(no worse) lies in one tenth of [0, 1]: the mean `predicted`, and the share
+    that was no worse with its 95% interval."""
 
     tier: int
     predicted: float
@@ -21,7 +21,7 @@ class ReliabilityBin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def reliability(engine: AsyncEngine, tiers: int) -> list[ReliabilityBin]:
-    """By tier below the strongest of `tiers` and by prediction, of the newest verdicts on answers as served."""
+    """Return the bins by tier below the strongest of `tiers`, from the newest verdicts on served answers."""
     newest = newest_verifications()
     query = (
         select(newest.c.tier, newest.c.label, routing_decisions.c.p_ok)

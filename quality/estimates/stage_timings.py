@@ -1,4 +1,4 @@
-"""How long the stages of an answer took, from the timings that the ledger keeps of every request (SPEC GW-02)."""
+"""Stage latencies of answers, from the timings that the ledger stores of every request (SPEC GW-02)."""
 
 import msgspec
 import numpy as np
@@ -13,8 +13,8 @@ NEWEST = 10_000
 class AnswerTimings(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds: medians over `answers`, and the 95th percentile from arrival to the last byte.
 
-    `token_ms`: per billed token after the first; where several answers are sampled at once all of them are billed.
-    `stream_ms`: outside the tier, routing apart.
+    `token_ms`: per billed token after the first; with several samples at once all of them are billed. `stream_ms`: time
+    outside the tier, without routing.
     """
 
     answers: int
@@ -29,8 +29,8 @@ class AnswerTimings(msgspec.Struct, frozen=True, kw_only=True):
 async def answer_timings(
     engine: AsyncEngine, since: float, until: float, tier: int | None = None
 ) -> AnswerTimings | None:
-    """Of the newest `NEWEST` answers of a stretch (epoch seconds) that `tier`, or any, made for their own request and
-    that have more than one token; None if there are none."""
+    """Return the timings of the newest `NEWEST` answers of a period (epoch seconds) by `tier`, or by any tier; None
+    without such answers. Only answers made for their own request, with more than one token, count."""
     used = requests.c
     query = (
         select(

@@ -1,4 +1,5 @@
-"""What the newest requests were, which tiers answered them, what that cost and how good it should be; in words too."""
+"""A summary of the newest requests: what was asked, which tiers answered, the cost and the expected quality; also as
+text."""
 
 import asyncio
 import math
@@ -13,19 +14,19 @@ from classifier.complexity.classes import Complexity, likeliest
 from migrations.tables import requests, routing_decisions, training_rows
 from quality.estimates.kinds import KindShare
 
-# The newest requests that are looked at, so that the cost of a look does not grow with the traffic.
+# The most requests that are read, so that the cost does not grow with the traffic.
 NEWEST = 1000
-# Beyond it the number of labels says no more.
+# Labels are counted up to this number.
 MOST_COUNTED = 10_000
 _TWO_SIDED = 1.96
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An answered request that routing had a choice for. US dollars.
+    """An answered request that was routed among several tiers. US dollars.
 
-    `tier` answered it; while routing is only watched (`watched`), it is the tier that routing would have taken, and
-    `paid_usd` and `strongest_usd` are predicted. `complexity`: the most likely class, if there is one. `p_ok`: P(the
-    tier's answer is as good as the strongest's). `labels`: how many labels that rests on. `costs`: predicted, by tier.
+    `tier` answered it; in observe mode (`watched`) it is the tier that routing would have taken, and `paid_usd` and
+    `strongest_usd` are predicted. `complexity`: the most likely class, if there is one. `p_ok`: P(the tier's answer is
+    as good as the strongest's). `labels`: the number of labels behind `p_ok`. `costs`: predicted, by tier.
     """
 
     key_id: str | None
@@ -40,8 +41,8 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of one complexity class: how many, their share of all that have a class, and how many each tier
-    answered."""
+    """Requests of one complexity class: their number, their share of all requests with a class, and the number that
+    each tier answered."""
 
     name: str
     requests: int
@@ -50,12 +51,12 @@ class ClassTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest `requests` together; US dollars.
+    """Statistics of the newest `requests`; US dollars.
 
-    `tiers[k-1]`: how many tier k answered. `strongest_usd`: what the strongest tier alone would have cost; `saving`:
-    the share of it that was not paid, with its 95% interval. `p_ok`: mean P(as good as the strongest's answer); it
-    rests on labels for `with_labels` of the requests, and on what AIO ships with for the others. `watched`: routing
-    did not decide; figures are what it would have done, by predicted costs.
+    `tiers[k-1]`: requests answered by tier k. `strongest_usd`: what the strongest tier alone would have cost; `saving`:
+    the share of it that was saved, with its 95% interval. `p_ok`: mean P(as good as the strongest's answer). For
+    `with_labels` of the requests it rests on labels, for the others on what AIO ships with. `watched`: observe mode;
+    the numbers are what routing would have done, by predicted costs.
     """
 
     requests: int
@@ -72,8 +73,11 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def newest_requests(engine: AsyncEngine, since: float = 0.0, newest: int = NEWEST) -> list[RoutedRequest]:
-    """At most `newest` of them, created at `since` (epoch seconds) or later, the newest first. Requests that name their
-    tier are left out, and so are those of a ladder with another number of tiers than the newest one's."""
+    """Return at most `newest` requests created at `since` (epoch seconds) or later, the newest first.
+
+    Requests that name their tier are left out, and so are those of a ladder with another number of tiers than the
+    newest request's.
+    """
     decided = routing_decisions.c
     query = (
         select(
@@ -95,16 +99,16 @@ async def newest_requests(engine: AsyncEngine, since: float = 0.0, newest: int =
 
 
 async def stored_labels(engine: AsyncEngine) -> int:
-    """How many prompts have labels, counted up to `MOST_COUNTED`."""
+    """Count the prompts with labels, up to `MOST_COUNTED`."""
     some = select(training_rows.c.training_row_id).limit(MOST_COUNTED).subquery()
     async with engine.connect() as connection:
         return await connection.scalar(select(func.count()).select_from(some)) or 0
 
 
 def traffic(routed: Sequence[RoutedRequest]) -> Traffic:
-    """Of requests of one ladder."""
+    """Summarise requests of one ladder."""
     tiers = len(routed[0].costs) if routed else 0
-    # Only where routing decides there is something paid; what it would have done is shown where it decides nothing.
+    # Costs were paid only where routing decided; in observe mode show what it would have done.
     decided = [one for one in routed if not one.watched]
     counted = decided or list(routed)
     paid = np.array([one.paid_usd for one in counted], np.float64)
@@ -130,7 +134,7 @@ def traffic(routed: Sequence[RoutedRequest]) -> Traffic:
 
 
 def in_words(seen: Traffic) -> list[str]:
-    """Sentences: which tiers answered and what that cost, what was asked, and how good the answers should be."""
+    """Return sentences on which tiers answered, the cost, what was asked, and the expected quality."""
     if not seen.requests:
         return []
     most = max(range(len(seen.tiers)), key=lambda k: seen.tiers[k])
@@ -153,8 +157,8 @@ def in_words(seen: Traffic) -> list[str]:
 
 
 def expected_in_words(seen: Traffic, labels: int, verified: KindShare | None = None) -> str:
-    """Sentences on the quality to expect, and what it rests on. `labels`: how many prompts have labels; `verified`:
-    the share of all answers that were as good as the strongest tier's, by a verified sample of them."""
+    """Return sentences on the expected quality and its basis. `labels`: the number of prompts with labels; `verified`:
+    the share of all answers that were as good as the strongest tier's, by a verified sample."""
     strongest = len(seen.tiers)
     if seen.p_ok is None:
         return ""
@@ -178,7 +182,7 @@ def expected_in_words(seen: Traffic, labels: int, verified: KindShare | None = N
 
 
 def dollars(value: float) -> str:
-    """US dollars in cents, small amounts to two digits."""
+    """Format US dollars with cents, small amounts with two digits."""
     if value == 0 or abs(value) >= 1:
         return f"${value:,.2f}"
     return f"${value:.{1 - math.floor(math.log10(abs(value)))}f}"
@@ -205,7 +209,7 @@ def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
         try:
             inputs = _inputs(str(stored))
         except msgspec.ValidationError:
-            # What another release wrote and this one cannot read.
+            # Another release wrote it, and this one cannot read it.
             continue
         tier = msgspec.convert(answered if would_be is None else would_be, int)
         tiers = len(found[0].costs) if found else len(inputs.costs)
@@ -240,7 +244,8 @@ def _by_tier(routed: Sequence[RoutedRequest], tiers: int) -> list[int]:
 
 
 def _saving(paid: np.ndarray, strongest: np.ndarray) -> tuple[float | None, float | None, float | None]:
-    """One less the ratio of two sums, with the interval of a ratio estimate (Cochran, Sampling Techniques, 6.4)."""
+    """Return 1 minus the ratio of two sums, with the interval of a ratio estimate (Cochran, Sampling Techniques
+    6.4)."""
     if not len(paid) or strongest.sum() <= 0:
         return None, None, None
     ratio = float(paid.sum() / strongest.sum())
@@ -252,7 +257,7 @@ def _saving(paid: np.ndarray, strongest: np.ndarray) -> tuple[float | None, floa
 
 
 def _less(saving: float, low: float | None, high: float | None) -> str:
-    """ "79% less [75%, 83%]", or how much more."""
+    """Format a saving as "79% less [75%, 83%]", or as an increase."""
     word = "less"
     if saving < 0:
         saving, low, high = -saving, None if high is None else -high, None if low is None else -low

@@ -1,4 +1,4 @@
-"""What the verified sample says about each tier, with intervals: shares no worse, and how many need an upgrade."""
+"""The verified sample by tier, with intervals: shares no worse, and the upgrade rate."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -9,12 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, verifications
 
-# The newest verifications count; older ones say little about today, and would make queries slow.
+# Only the newest verifications are read: older ones say little about today and would make queries slow.
 NEWEST = 4_000
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` of `total` with the 95% Wilson interval [`low`, `high`]; the whole of [0, 1] while there is no data."""
+    """`count` of `total` with the 95% Wilson interval [`low`, `high`], which is [0, 1] without data."""
 
     count: int
     total: int
@@ -23,12 +23,12 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def value(self) -> float | None:
-        """The share, None of nothing."""
+        """The share; None without data."""
         return self.count / self.total if self.total else None
 
 
 class UpgradeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The sources' rule (SPEC QM-04): an alarm when more than `threshold` of the last `window` need an upgrade."""
+    """The rule of SPEC QM-04: alarm when more than `threshold` of the last `window` answers need an upgrade."""
 
     window: int = 100
     threshold: float = 0.15
@@ -42,7 +42,7 @@ class UpgradeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpgradeRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Share of the last labelled answers that were worse than the strongest tier's, of one tier or of all."""
+    """The share of the last labelled answers that were worse than the strongest tier's, for one tier or all."""
 
     tier: int | None
     needs_upgrade: Share
@@ -65,7 +65,7 @@ def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> Sha
 
 
 def upgrade_rate(no_worse: Sequence[bool], settings: UpgradeSettings, tier: int | None = None) -> UpgradeRate:
-    """The rule over `no_worse`, newest first; only the first `settings.window` count."""
+    """Apply the rule to `no_worse`, newest first; only the first `settings.window` count."""
     recent = no_worse[: settings.window]
     worse = sum(not ok for ok in recent)
     share = wilson_interval(worse, len(recent))
@@ -80,7 +80,8 @@ def upgrade_rate(no_worse: Sequence[bool], settings: UpgradeSettings, tier: int 
 
 
 async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> list[bool]:
-    """The last `limit` labels (of `tier`, or of all), newest first: True is no worse than the strongest tier's."""
+    """Return the last `limit` labels (of `tier`, or of all), newest first; True means no worse than the strongest
+    tier's."""
     query = (
         select(verifications.c.label)
         .where(*sampled_as_served())
@@ -94,23 +95,23 @@ async def recent_verdicts(engine: AsyncEngine, tier: int | None, limit: int) -> 
 
 
 def newest_verifications() -> Subquery:
-    """The `NEWEST` verifications without their texts; a limit, so that no planner reads others to have them in some
-    order."""
+    """Select the `NEWEST` verifications without their texts. The limit stops the planner from reading more rows to sort
+    them."""
     v = verifications.c
     shown = (v.request_id, v.tier, v.status, v.label, v.sampled_reason, v.sampled_probability, v.finished_at)
     return select(*shown).order_by(v.verification_id.desc()).limit(NEWEST).subquery()
 
 
 def drawn_with_label(rows: FromClause = verifications) -> ColumnElement[bool]:
-    """A label of a request that was drawn, not one that a user gave of his own accord."""
+    """Select labels of sampled requests, without voluntary user feedback."""
     drawn = rows.c.sampled_reason.in_(("sample", "downgrade", "probe"))
     return and_(rows.c.label.is_not(None), drawn, rows.c.sampled_probability > 0.0)
 
 
 def sampled_as_served(rows: FromClause = verifications) -> tuple[ColumnElement[bool], ...]:
-    """A label of the tier that answered, whose request was drawn."""
-    # PostgreSQL takes what a subquery says for true of every other row, and so reads the newest until there are enough;
-    # of a join it thinks that few rows are left, and reads them all or starts workers.
+    """Select labels of sampled requests for the tier that answered."""
+    # PostgreSQL assumes that a subquery matches every other row, so it reads the newest until there are enough. For a
+    # join it expects few rows, and reads them all or starts workers.
     same = select(requests.c.tier == rows.c.tier).where(requests.c.request_id == rows.c.request_id)
-    # Whoever has a label has ended; said too, for indexes on time to be read from the newest, not from the unfinished.
+    # A row with a label is finished; the condition is stated so that indexes on time are read from the newest row.
     return drawn_with_label(rows), rows.c.finished_at.is_not(None), same.correlate(rows).scalar_subquery()

@@ -1,4 +1,4 @@
-"""Asks tiers verifiable prompts; keeps the evidence of each answer and whether it was right; no texts."""
+"""Ask tiers verifiable prompts and store the evidence of each answer and whether it was right, without texts."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -61,12 +61,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row(self) -> int:
-        """Its number in the folder."""
+        """The row number in the folder."""
         return row_of(self.prompt)
 
 
 class WordProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `gsm8k_sample.jsonl`; `steps` of the reference solution say how hard it is."""
+    """A row of `gsm8k_sample.jsonl`; the number of `steps` of the reference solution is its difficulty."""
 
     prompt: str
     answer: str
@@ -74,15 +74,15 @@ class WordProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChoiceQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of a file of multiple-choice questions: the options stand in the prompt, `answer` is the right letter."""
+    """A row of a file of multiple-choice questions; the prompt has the options, `answer` is the correct letter."""
 
     prompt: str
     answer: str
 
 
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
-    """How to ask: seed of the tasks, answers in flight; `second`: whether a second sample is asked for, by which the
-    worth of agreement is learned."""
+    """How to collect: the seed of the tasks and the number of requests in flight. `second`: draw a second sample per
+    answer, from which the value of agreement is learned."""
 
     seed: int
     concurrency: int
@@ -90,9 +90,10 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def graded_questions(seed: int, count: int, kinds: Sequence[Kind] = KINDS) -> list[Question]:
-    """`count` different tasks of the generated set, all levels alike; of the easiest there are fewer different ones.
+    """Return `count` different tasks of the generated set, spread evenly over levels; the easiest levels have fewer
+    tasks.
 
-    More of them begin with the same ones, so that a collection can be made larger.
+    A larger `count` starts with the same tasks, so that a collection can be extended.
     """
     found: dict[str, Question] = {}
     for turn in range(count):
@@ -106,9 +107,9 @@ def graded_questions(seed: int, count: int, kinds: Sequence[Kind] = KINDS) -> li
 
 
 def word_problems(folder: Path, count: int) -> list[Question]:
-    """The first `count` word problems of the public sample, whose final numbers are known.
+    """Return the first `count` word problems of the public sample, which have known final numbers.
 
-    Raises `TrainingDataError` if the file is not there or damaged.
+    Raises `TrainingDataError` if the file is missing or damaged.
     """
     path = folder / WORD_PROBLEMS_FILE
     try:
@@ -120,10 +121,10 @@ def word_problems(folder: Path, count: int) -> list[Question]:
 
 
 def choice_questions(file: Path) -> list[Question]:
-    """The multiple-choice questions in `file`, a line of JSON each; the more options, the higher the level.
+    """Read multiple-choice questions from the JSON lines of `file`; more options mean a higher level.
 
-    Raises `TrainingDataError` naming the line that is none: options are letters from A on, each on a line of its own or
-    in brackets, and the answer is one of them.
+    Raises `TrainingDataError` naming an invalid line: options are letters from A on, each on a line of its own or in
+    brackets, and the answer is one of them.
     """
     found = []
     try:
@@ -157,7 +158,7 @@ def is_right(question: Question, text: str) -> bool:
 def outcomes_manifest(
     catalog: Catalog, numbers: Sequence[int], model: OutcomeModel, how: Collection
 ) -> OutcomesManifest:
-    """What a collection of these tiers is."""
+    """Return the manifest of a collection over these tiers."""
     return OutcomesManifest(
         schema_version=SCHEMA_VERSION,
         catalog=catalog.name,
@@ -182,11 +183,12 @@ async def collect_outcomes(
     how: Collection,
     progress: Progress,
 ) -> int:
-    """Ask each of the started `tiers` what it was not asked yet, at temperature 0; how many answers that were.
+    """Ask each of the started `tiers` the questions that it has not answered yet, at temperature 0; return the number
+    of new answers.
 
-    A second sample of a checkable answer is drawn at `SECOND_TEMPERATURE`, as the gateway does.
-    Rows are kept shard by shard; whoever stops this loses less than `SHARD_ROWS` answers in flight and a shard.
-    Raises `TierMeasurementError` if a tier cannot answer; what it answered before is kept.
+    A second sample of a checkable answer is drawn at `SECOND_TEMPERATURE`, as the gateway does. Rows are stored by
+    shard: an interruption loses at most the current shard and the answers in flight. Raises `TierMeasurementError` if a
+    tier cannot answer; earlier answers stay stored.
     """
     asked = 0
     for place, tier in enumerate(tiers):
@@ -202,7 +204,7 @@ async def collect_outcomes(
 
 
 class _Answered(msgspec.Struct):
-    """What came of one question; `agreement` of the second sample."""
+    """The outcome of one question; `agreement` is that of the second sample."""
 
     text: str = ""
     uncertainty: list[float] = msgspec.field(default_factory=list)

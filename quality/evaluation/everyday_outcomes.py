@@ -1,6 +1,6 @@
-"""What the tiers of one catalogue got right of the everyday tasks, per task and tier; kept without any text.
+"""Scores of one catalogue's tiers on the everyday tasks, per task and tier, stored without texts.
 
-The tasks come from a seed (`everyday_tasks`), so a file of results is small and its rows can be made again.
+The tasks are generated from a seed (`everyday_tasks`), so a file of results is small and its tasks can be regenerated.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ Progress = Callable[[str, float], None]
 
 
 class EverydayOutcomesError(ValueError):
-    """A file of results that does not belong to this program's tasks or to this catalogue. The message says which."""
+    """A file of results does not match this program's tasks or this catalogue; the message says which."""
 
 
 class TierScores(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier's results: `scores[i]` is 1 if it answered task i rightly, else 0; `tokens[i]` is what it billed for it,
-    thoughts and samples included. `fingerprint` is `Catalog.tier_fingerprint`."""
+    """One tier's results: `scores[i]` is 1 if its answer to task i was right, else 0; `tokens[i]` is what it billed,
+    reasoning and samples included. `fingerprint` is `Catalog.tier_fingerprint`."""
 
     fingerprint: str
     scores: list[int]
@@ -34,11 +34,11 @@ class TierScores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EverydayOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of the tasks `everyday_tasks(seed, per_level)`, in their order, by tier number.
+    """Results on the tasks `everyday_tasks(seed, per_level)`, in their order, by tier number.
 
-    `tasks_sha256`: of those tasks, so that a changed generator is noticed. `kernels`: the instruction set that computed
-    the answers; another one rounds otherwise, and a near tie may fall the other way. `answer_tokens` bounds an answer,
-    thinking not counted.
+    `tasks_sha256`: digest of the tasks, which detects a changed generator. `kernels`: the instruction set that computed
+    the answers; another one rounds differently and may break near ties differently. `answer_tokens` bounds an answer
+    without reasoning.
     """
 
     catalog: str
@@ -52,7 +52,7 @@ class EverydayOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     tiers: dict[int, TierScores] = {}
 
     def tasks(self) -> list[EverydayTask]:
-        """The tasks that the scores are of. Raises `EverydayOutcomesError` if the generator makes others by now."""
+        """Regenerate the tasks of the scores. Raises `EverydayOutcomesError` if the generator has changed."""
         made = everyday_tasks(self.seed, self.per_level)
         if tasks_digest(made) != self.tasks_sha256:
             raise EverydayOutcomesError("the results are of other tasks than this program generates; measure again")
@@ -60,12 +60,12 @@ class EverydayOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tasks_digest(tasks: Sequence[EverydayTask]) -> str:
-    """SHA-256 of tasks and their answers."""
+    """Return the SHA-256 of tasks and their answers."""
     return hashlib.sha256(msgspec.json.encode(tasks)).hexdigest()
 
 
 def begun_outcomes(catalog: Catalog, seed: int, per_level: int, kernels: str) -> EverydayOutcomes:
-    """Results without any tier yet. Raises ValueError where so many different tasks do not exist."""
+    """Return results without tiers. Raises ValueError if there are fewer different tasks."""
     return EverydayOutcomes(
         catalog=catalog.name,
         fingerprint=catalog.fingerprint,
@@ -108,13 +108,13 @@ async def measured_tier(
 
 
 def write_outcomes(outcomes: EverydayOutcomes, path: Path) -> None:
-    """As JSON, whole or not at all. Raises OSError."""
+    """Write results as JSON, atomically. Raises OSError."""
     with atomic_file(path) as file:
         file.write(msgspec.json.encode(outcomes) + b"\n")
 
 
 def read_outcomes(path: Path) -> EverydayOutcomes:
-    """Raises `EverydayOutcomesError` for a file that is missing or holds something else."""
+    """Read results. Raises `EverydayOutcomesError` for a file that is missing or invalid."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=EverydayOutcomes)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Everyday questions whose answers a stated rule checks: generated, so that results can be kept without any text."""
+"""Everyday questions with a rule that checks the answer, generated so that results can be stored without texts."""
 
 import random
 import re
@@ -13,7 +13,7 @@ from tiers.policies.final_answer import final_number, normalised, yes_or_no
 EverydayKind = Literal["fact", "sum", "extract", "translate", "yes-no", "code", "list", "reason"]
 Rule = Literal["contains", "number", "yes-no", "exact"]
 Texts = tuple[str, ...]
-# The question, its right answers and, where it offers some, the wrong ones.
+# The question, its right answers and, if it offers any, the wrong ones.
 Made = tuple[str, Texts, Texts]
 Make = Callable[[random.Random, int], Made]
 
@@ -39,9 +39,9 @@ class EverydayTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def everyday_tasks(seed: int, per_level: int) -> list[EverydayTask]:
-    """`per_level` questions of each kind and level, no prompt twice; the same for the same arguments.
+    """Return `per_level` questions of each kind and level without duplicates; deterministic in the arguments.
 
-    Raises `ValueError` if so many different ones do not exist.
+    Raises `ValueError` if there are fewer different questions.
     """
     rng = random.Random(seed)
     made: list[EverydayTask] = []
@@ -62,11 +62,11 @@ def everyday_tasks(seed: int, per_level: int) -> list[EverydayTask]:
 
 
 def is_right(task: EverydayTask, text: str) -> bool:
-    """Whether `text` answers `task`.
+    """Return whether `text` answers `task`.
 
-    `contains`: one of the answers stands in it as whole words, whatever the case, and none of the others before it;
-    `number`: its final number is the answer; `yes-no`: its first yes or no is; `exact`: it is the answer but for case,
-    quotes and a full stop, commas with or without spaces.
+    `contains`: an answer occurs as whole words, case-insensitively, and before any wrong option; `number`: the final
+    number is the answer; `yes-no`: the first yes or no is the answer; `exact`: the text equals the answer apart from
+    case, quotes, a full stop and spaces after commas.
     """
     if task.rule == "number":
         given = final_number(text)
@@ -81,7 +81,7 @@ def is_right(task: EverydayTask, text: str) -> bool:
 
 
 def _place(answer: str, said: str) -> int:
-    """Where `answer` first stands in `said` as whole words; behind its end if nowhere."""
+    """Return where `answer` first occurs in `said` as whole words; behind its end if it does not."""
     found = re.search(rf"(?<!\w){re.escape(normalised(answer))}(?!\w)", said)
     return len(said) + 1 if found is None else found.start()
 

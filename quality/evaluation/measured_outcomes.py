@@ -1,7 +1,7 @@
-"""What a catalogue's tiers are known to do before its first request: measured results of the everyday tasks.
+"""Measured results of a catalogue's tiers on the everyday tasks, known before its first request.
 
-The laptop catalogue comes with its own (`tiers/catalogs`); `aio classifier measure` makes them for any other and keeps
-them in the data folder.
+The laptop catalogue ships with its own (`tiers/catalogs`); `aio classifier measure` measures any other catalogue and
+stores the results in the data folder.
 """
 
 import logging
@@ -27,8 +27,8 @@ OWN_FOLDER = "measured"
 
 
 def with_measured(prior: ClassTable, catalog: Catalog, folders: Sequence[Path]) -> ClassTable:
-    """`prior` with the results of all tiers of `catalog` from the newest fitting file in `folders` or else among the
-    shipped ones; unchanged where there are none. A file that cannot be used is skipped, and the log says why."""
+    """Return `prior` with the results of all tiers of `catalog`, from the newest matching file in `folders` or else
+    from the shipped ones; unchanged if there are none. An unusable file is skipped and logged."""
     wanted = [catalog.tier_fingerprint(tier.number) for tier in catalog.tiers]
     for folder in (*folders, SHIPPED):
         fitting = [found for path in sorted(folder.glob("*.json")) if (found := _of_tiers(path, wanted)) is not None]
@@ -55,7 +55,7 @@ def _of_tiers(path: Path, wanted: Sequence[str]) -> EverydayOutcomes | None:
 
 @lru_cache(maxsize=4)
 def _classes_of(seed: int, per_level: int) -> Float:
-    """[tasks, 4]: the complexity model's P of the classes of every task."""
+    """Return [tasks, 4]: the complexity model's P of the classes of every task."""
     model = load_artefact(default_artefact())
     predictor = ClassPredictor(model)
     prompts = [routing_input_of_text(task.prompt) for task in everyday_tasks(seed, per_level)]

@@ -1,4 +1,4 @@
-"""A quantised model against full precision: figures on text, generations and questions, and a verdict per use."""
+"""Compare a quantised model with full precision on text, generations and questions; one gate result per use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -12,19 +12,19 @@ from inference_core.errors import InvalidRequestError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import use_threads
+from inference_core.model_spec import QualityLimits
 from inference_core.quantization.calibration import text_digest
+from inference_core.quantization.files.record import read_record
 from inference_core.quantization.quality_report import (
-    FirstTokenFigures,
-    GenerationFigures,
+    FirstTokenMetrics,
+    GenerationMetrics,
     MeasuredModel,
-    QualityLimits,
     QualityReport,
-    QuestionFigures,
-    TextFigures,
+    QuestionMetrics,
+    TextMetrics,
     Use,
     judged,
 )
-from inference_core.quantization.record import read_record
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.statistics.mcnemar import better_p_value
 from quality.statistics.rouge_bleu import bleu, rouge_l
@@ -35,19 +35,19 @@ PROMPT_TOKENS = 48
 
 
 class ComparisonError(ValueError):
-    """The comparison as asked for would not say anything. The message says what would."""
+    """The comparison would not be valid; the message says what would be."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A row of a JSON-lines file: a prompt whose right answer is one number."""
+    """A row of a JSON-lines file: a prompt whose correct answer is one number."""
 
     prompt: str
     answer: str
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is read and said: tokens of text in windows, short questions for a first token, and continuations and
-    answers of so many tokens."""
+    """How much to measure: windows of text in tokens, short questions for the first token, and the number and length of
+    continuations and answers."""
 
     text_tokens: int = 2048
     window: int = 512
@@ -68,9 +68,9 @@ def compare_models(
     effort: Effort | None = None,
     progress: Progress = lambda stage, share: None,
 ) -> QualityReport:
-    """Measure, and judge by `limits`. `text` None is the prose that ships with the package.
+    """Measure and compare with `limits`. Without `text` the prose shipped with the package is used.
 
-    Raises ComparisonError for a text that is too short, or that the candidate was calibrated on, and ModelFileError.
+    Raises ComparisonError for a text that is too short or was used for calibration, and ModelFileError.
     """
     use_threads(None)
     effort = effort or Effort()
@@ -89,7 +89,7 @@ def compare_models(
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """The first `limit` rows of a JSON-lines file with `prompt` and `answer`. Raises ComparisonError."""
+    """Read the first `limit` rows of a JSON-lines file with `prompt` and `answer`. Raises ComparisonError."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -112,7 +112,7 @@ def _question(line: bytes, where: str) -> Question:
 
 
 def _refuse_calibration_text(candidate: Side, text: str) -> None:
-    """What a model was fitted to says nothing about other text."""
+    """Refuse a text that the model was calibrated on: it says nothing about other text."""
     record = read_record(resolve_model_path(candidate.path))
     if record is not None and record.calibration is not None and record.calibration.sha256 == text_digest(text):
         raise ComparisonError(
@@ -132,13 +132,13 @@ def _measured(side: Side, cache_dir: Path) -> MeasuredModel:
 
 def _on_text(
     reference: Side, candidate: Side, cache_dir: Path, ids: list[int], text: str, window: int, progress: Progress
-) -> TextFigures:
+) -> TextMetrics:
     pieces = [ids[begin : begin + window] for begin in range(0, len(ids), window)]
     windows = [piece for piece in pieces if len(piece) > 1]
     if not windows:
         raise ComparisonError(f"the text has {len(ids)} tokens in windows of {window}; at least 2 are needed")
     found, cosines = compare_on_text(reference, candidate, cache_dir, windows, lambda share: progress("text", share))
-    return TextFigures(
+    return TextMetrics(
         tokens=sum(map(len, windows)),
         sha256=text_digest(text),
         reference_perplexity=found.perplexity / found.perplexity_ratio,
@@ -159,20 +159,20 @@ def short_questions() -> list[str]:
 
 def _first_tokens(
     reference: Side, candidate: Side, cache_dir: Path, count: int, progress: Progress
-) -> FirstTokenFigures | None:
+) -> FirstTokenMetrics | None:
     tokenizer = reference.tokenizer()
     prompts = [_prompt(tokenizer, question) for question in short_questions()[:count]]
     if not prompts:
         return None
     expected, said = _both(reference, candidate, cache_dir, prompts, 1, "first tokens", progress)
     same = sum(a == b for a, b in zip(expected, said, strict=True))
-    return FirstTokenFigures(short_questions=len(prompts), same_first_token=same)
+    return FirstTokenMetrics(short_questions=len(prompts), same_first_token=same)
 
 
 def _generations(
     reference: Side, candidate: Side, cache_dir: Path, ids: list[int], effort: Effort, progress: Progress
-) -> GenerationFigures | None:
-    """Continuations of pieces of the text, which lie evenly over it."""
+) -> GenerationMetrics | None:
+    """Return continuations of pieces of the text, spaced evenly over it."""
     starts = range(0, len(ids) - PROMPT_TOKENS + 1, max(PROMPT_TOKENS, len(ids) // max(effort.generations, 1)))
     prompts = [ids[begin : begin + PROMPT_TOKENS] for begin in starts][: effort.generations]
     if not prompts:
@@ -180,7 +180,7 @@ def _generations(
     expected, said = _both(reference, candidate, cache_dir, prompts, effort.generation_tokens, "generations", progress)
     tokenizer = reference.tokenizer()
     texts, others = ([tokenizer.decode(tokens) for tokens in answers] for answers in (said, expected))
-    return GenerationFigures(
+    return GenerationMetrics(
         prompts=len(prompts),
         max_tokens=effort.generation_tokens,
         rouge_l=sum(map(rouge_l, texts, others)) / len(prompts),
@@ -197,7 +197,7 @@ def _answers(
     questions: Sequence[Question],
     max_tokens: int,
     progress: Progress,
-) -> QuestionFigures | None:
+) -> QuestionMetrics | None:
     if not questions:
         return None
     tokenizer = reference.tokenizer()
@@ -210,7 +210,7 @@ def _answers(
     )  # fmt: skip
     lost = sum(a and not b for a, b in zip(expected, right, strict=True))
     won = sum(b and not a for a, b in zip(expected, right, strict=True))
-    return QuestionFigures(
+    return QuestionMetrics(
         questions=len(questions),
         max_tokens=max_tokens,
         reference_right=sum(expected),
@@ -231,7 +231,7 @@ def _both(
     stage: str,
     progress: Progress,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """What the reference and what the candidate says."""
+    """Return the output of the reference and of the candidate."""
     first = greedy_continuations(
         reference, cache_dir, prompts, max_tokens, lambda share: progress(f"{stage} of the reference", share)
     )
@@ -242,7 +242,7 @@ def _both(
 
 
 def _prompt(tokenizer: Tokenizer, question: str) -> list[int]:
-    """As a chat where the model has a template for one."""
+    """Format as a chat if the model has a chat template."""
     try:
         return tokenizer.encode_chat([{"role": "user", "content": question}])
     except InvalidRequestError:
@@ -250,5 +250,5 @@ def _prompt(tokenizer: Tokenizer, question: str) -> list[int]:
 
 
 def _agreeing(a: list[int], b: list[int]) -> int:
-    """Tokens before two texts part."""
+    """Count the leading tokens that two texts share."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,4 +1,4 @@
-"""The graded task set: generated prompts of rising difficulty with one right answer each (DESIGN §7)."""
+"""The graded task set: generated prompts of rising difficulty, each with one correct answer (DESIGN §7)."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _WORDS = _VOCABULARY.split()
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt with its only right answer. `level` rises from 1 to 5 with what must be kept or computed."""
+    """One prompt with its only correct answer. `level` rises from 1 to 5 with what must be remembered or computed."""
 
     prompt: str
     answer: str
@@ -32,9 +32,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tasks(seed: int, per_level: int) -> list[Task]:
-    """`per_level` tasks of each kind and level, no prompt twice; the same for the same arguments.
+    """Return `per_level` tasks of each kind and level without duplicates; deterministic in the arguments.
 
-    Raises `ValueError` if so many different ones do not exist.
+    Raises `ValueError` if there are fewer different tasks.
     """
     rng = random.Random(seed)
     made: list[Task] = []
@@ -47,7 +47,7 @@ def tasks(seed: int, per_level: int) -> list[Task]:
 
 
 def check(task: Task, answer_text: str) -> bool:
-    """Whether `answer_text` is right: the number for numeric tasks, the words or letters for the others."""
+    """Return whether `answer_text` is correct: by number for numeric tasks, by words or letters for the others."""
     if task.kind in ("compare", "arithmetic"):
         given = final_number(answer_text)
         return given is not None and given == final_number(task.answer)
@@ -80,7 +80,7 @@ def _copy(rng: random.Random, level: int) -> tuple[str, str]:
 
 
 def _spell(rng: random.Random, level: int) -> tuple[str, str]:
-    # Made-up words: their spelling cannot be recited, and there are enough of them.
+    # Invented words: their spelling cannot be memorised, and there are enough of them.
     word = "".join(rng.choice("aeiou" if place % 2 else "bcdfghklmnprstvz") for place in range(1 + 2 * level))
     prompt = f'Spell "{word}" with a hyphen between all letters, like c-a-t. Write only the letters.'
     return prompt, "-".join(word)
@@ -91,7 +91,7 @@ def _compare(rng: random.Random, level: int) -> tuple[str, str]:
     if level <= 3:
         a, b = rng.sample(range(low, high), 2)
     else:
-        # Numbers that share their leading digits are harder to tell apart.
+        # Numbers that share leading digits are harder to compare.
         base = rng.randrange(low, high - 100)
         a, b = rng.sample(range(base, base + 50), 2)
     example = rng.sample(range(low, high), 2)

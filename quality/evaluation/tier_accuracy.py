@@ -1,4 +1,4 @@
-"""How often each tier of a catalogue is right on the graded task set, measured by asking all of it to every tier."""
+"""Accuracy of each tier of a catalogue on the graded task set."""
 
 import asyncio
 import time
@@ -17,16 +17,16 @@ from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 
 Progress = Callable[[str, float], None]
 
-# Three times the longest right answer (a copy of ten words); whoever goes on talking for longer is cut off.
+# Three times the longest correct answer (a copy of ten words); longer answers are cut off.
 ANSWER_TOKENS = 64
 
 
 class TierMeasurementError(RuntimeError):
-    """A tier could not answer a task. Mend the tier and measure again: half an accuracy compares with nothing."""
+    """A tier could not answer a task. Repair the tier and measure again: a partial accuracy is not comparable."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Right answers to the tasks of one kind and level."""
+    """Correct answers to the tasks of one kind and level."""
 
     kind: Kind
     level: int
@@ -34,10 +34,10 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tier did with every task.
+    """One tier's results on all tasks.
 
-    `correct[i]` belongs to the i-th task of `tasks(seed, per_level)`, the same for all tiers. Token counts are sums
-    as billed: reasoning and discarded samples are completion tokens. `mean_latency_seconds` is from asking to the
+    `correct[i]` belongs to the i-th task of `tasks(seed, per_level)`, the same for all tiers. Token counts are sums as
+    billed: reasoning and discarded samples are completion tokens. `mean_latency_seconds` runs from the request to the
     last token with the report's `concurrency` requests in flight.
     """
 
@@ -54,13 +54,13 @@ class TierAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     mean_latency_seconds: float
 
     def of_kind(self, kind: Kind) -> Share:
-        """Right answers to the tasks of one kind, all levels together."""
+        """Return the correct answers to the tasks of one kind over all levels."""
         cells = [cell.right for cell in self.cells if cell.kind == kind]
         return wilson_interval(sum(right.count for right in cells), sum(right.total for right in cells))
 
 
 class AccuracyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement of all tiers of a catalogue; holds for every catalogue of this `fingerprint`, at any prices."""
+    """One measurement of all tiers of a catalogue, valid for every catalogue with this `fingerprint`, at any prices."""
 
     catalog: str
     fingerprint: str
@@ -72,7 +72,7 @@ class AccuracyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's answer to a question, why it ended, and what it bills."""
+    """A tier's answer to a question, its finish reason and its usage."""
 
     text: str
     finish_reason: FinishReason
@@ -88,12 +88,11 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
 async def measure_tiers(
     tiers: Sequence[Tier], catalog: Catalog, *, seed: int, per_level: int, concurrency: int, progress: Progress
 ) -> AccuracyReport:
-    """Ask `tasks(seed, per_level)` to each of the started `tiers`, one tier after the other, `concurrency` at a time.
+    """Ask `tasks(seed, per_level)` to each of the started `tiers`, one tier after another, `concurrency` at a time.
 
-    With each tier's own sampling defaults but temperature 0, so that the same tiers get the same result again; a tier
-    that draws several samples seeds them itself then.
-    `progress` gets the tier's name and the share of all work done.
-    Raises `TierMeasurementError`, and `ValueError` where the task set has not as many tasks.
+    Each tier uses its own sampling defaults, but temperature 0, so that results are reproducible; a tier that draws
+    several samples seeds them itself. `progress` receives the tier's name and the share of all work done. Raises
+    `TierMeasurementError`, and `ValueError` if the task set has fewer tasks.
     """
     asked = tasks(seed, per_level)
     measured: list[TierAccuracy] = []
@@ -119,7 +118,7 @@ async def measure_tiers(
 async def _answers(
     tier: Tier, spec: TierSpec, asked: list[Task], concurrency: int, show: Callable[[float], None]
 ) -> list[_Outcome]:
-    """One outcome per task, in their order."""
+    """Return one outcome per task, in order."""
     outcomes: dict[int, _Outcome] = {}
     waiting = iter(enumerate(asked))
 
@@ -148,11 +147,11 @@ async def _answer(tier: Tier, spec: TierSpec, number: int, task: Task) -> _Outco
 
 
 async def ask(tier: Tier, spec: TierSpec, request_id: str, prompt: str) -> Given:
-    """The answer of `tier` to `prompt` with the defaults of its `spec`, but greedily. Raises `TierMeasurementError`."""
+    """Return the greedy answer of `tier` to `prompt` with the defaults of its `spec`. Raises `TierMeasurementError`."""
     request = GenerationRequest(
         request_id=request_id,
         messages=[ChatMessage(role="user", content=prompt)],
-        # What is left matters to tiers that sample whatever the temperature asked for (self-consistency).
+        # Other sampling options matter to tiers that sample at any requested temperature (self-consistency).
         sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": 0.0}),
         max_tokens=_max_tokens(spec),
     )
@@ -170,7 +169,7 @@ async def ask(tier: Tier, spec: TierSpec, request_id: str, prompt: str) -> Given
 
 
 def _max_tokens(spec: TierSpec) -> int | None:
-    """Room for the answer and for all the thinking that the tier is configured for; a server's model knows its own."""
+    """Return a limit with room for the answer and all configured reasoning; a remote model knows its own limit."""
     if spec.remote is not None:
         return None
     thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0

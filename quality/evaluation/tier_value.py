@@ -1,4 +1,4 @@
-"""Which tiers are not worth their price: dearer than another and not measurably better, by a stored measurement."""
+"""Find tiers that cost more than another tier without being measurably better, by a stored measurement."""
 
 from itertools import combinations
 from pathlib import Path
@@ -12,7 +12,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import Price
 
 LEVEL = 0.05
-"""Significance level of "better": how often two equally good tiers would be told apart by chance, at most."""
+"""Significance level of "better": the largest probability of calling one of two equally good tiers better."""
 
 REPORT_FILE = "tier_accuracy.json"
 
@@ -22,11 +22,11 @@ class ReportFileError(ValueError):
 
 
 class TierComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A dearer tier against a cheaper one on the same tasks.
+    """A more expensive tier against a cheaper one on the same tasks.
 
-    `gains` are tasks that only the dearer got right, `losses` those that only the cheaper did. `p_value` is the exact
-    one-sided McNemar test's (see `better_p_value`); `better` is p_value < `LEVEL`. `cost_ratio` is of mean costs, None
-    where the cheaper tier is free.
+    `gains`: tasks that only the more expensive tier got right; `losses`: tasks that only the cheaper one did. `p_value`
+    is that of the exact one-sided McNemar test (see `better_p_value`); `better` is p_value < `LEVEL`. `cost_ratio` is
+    of mean costs, None if the cheaper tier is free.
     """
 
     dearer: int
@@ -39,14 +39,15 @@ class TierComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mean_cost_usd(accuracy: TierAccuracy, price: Price) -> float:
-    """Mean US dollars per task at `price`, before bills are rounded to the micro-dollar."""
+    """Return the mean US dollars per task at `price`, before bills are rounded to the micro-dollar."""
     micro = price.input_usd_per_million * accuracy.prompt_tokens
     micro += price.output_usd_per_million * accuracy.completion_tokens
     return micro / 1e6 / accuracy.accuracy.total
 
 
 def compare_tiers(report: AccuracyReport, catalog: Catalog) -> list[TierComparison]:
-    """Every tier against every cheaper one, at the catalogue's present prices; by dearer tier, then by cheaper one."""
+    """Compare every tier with every cheaper one at the catalogue's present prices; sorted by the dearer, then the
+    cheaper tier."""
     costs = {measured.tier: mean_cost_usd(measured, catalog.tier(measured.tier).price) for measured in report.tiers}
     by_cost = sorted(report.tiers, key=lambda measured: costs[measured.tier])
     found = [
@@ -72,11 +73,11 @@ def _compare(cheap: TierAccuracy, dear: TierAccuracy, cheap_cost: float, dear_co
     )
 
 
-def worthless_tiers(comparisons: list[TierComparison]) -> list[TierComparison]:
-    """One comparison per tier that is not better than every cheaper tier: the one with the cheapest it does not beat.
+def overpriced_tiers(comparisons: list[TierComparison]) -> list[TierComparison]:
+    """Return one comparison per tier that is not better than every cheaper tier: with the cheapest it does not beat.
 
     A tier must beat all cheaper ones, each at `LEVEL` (an intersection-union test, Berger 1982), so that many
-    comparisons do not make a false "better" more likely.
+    comparisons do not raise the chance of a false "better".
     """
     first: dict[int, TierComparison] = {}
     for comparison in comparisons:
@@ -86,7 +87,7 @@ def worthless_tiers(comparisons: list[TierComparison]) -> list[TierComparison]:
 
 
 def warning_of(comparison: TierComparison, tasks: int) -> str:
-    """One line for who pays for the dearer tier."""
+    """Return one line for the operator who pays for the dearer tier."""
     times = "more than" if comparison.cost_ratio is None else f"{comparison.cost_ratio:.3g} times"
     return (
         f"tier {comparison.dearer} costs {times} tier {comparison.cheaper} and was not measurably better "
@@ -95,15 +96,15 @@ def warning_of(comparison: TierComparison, tasks: int) -> str:
 
 
 def warnings_of(report: AccuracyReport, catalog: Catalog) -> list[str]:
-    """A line for each tier of `catalog` that is not worth its price by `report`."""
+    """Return a line for each tier of `catalog` that is overpriced by `report`."""
     return [
         warning_of(comparison, report.tiers[0].accuracy.total)
-        for comparison in worthless_tiers(compare_tiers(report, catalog))
+        for comparison in overpriced_tiers(compare_tiers(report, catalog))
     ]
 
 
 def store_report(folder: Path, report: AccuracyReport) -> Path:
-    """Write `report` into the data folder in place of the one before; returns the file."""
+    """Replace the report in the data folder by `report`; return the file."""
     path = folder / REPORT_FILE
     with atomic_file(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(report), indent=1))
@@ -111,7 +112,7 @@ def store_report(folder: Path, report: AccuracyReport) -> Path:
 
 
 def stored_report(folder: Path, catalog: Catalog) -> AccuracyReport | None:
-    """The measurement in the data folder, or None if there is none of tiers that answer as `catalog`'s do.
+    """Return the measurement in the data folder; None unless its tiers match `catalog`'s.
 
     Raises `ReportFileError` for a file that is not such a report.
     """

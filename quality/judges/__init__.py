@@ -1,1 +1,1 @@
-"""Judges of one question: is this answer no worse than the strongest tier's?"""
+"""Judges: is an answer no worse than the strongest tier's?"""

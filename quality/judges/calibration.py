@@ -1,4 +1,4 @@
-"""How far a judge can be trusted: its verdicts against known outcomes, with an interval."""
+"""Calibration of a judge: its verdicts compared with known outcomes, with an interval."""
 
 from collections.abc import Iterable
 from math import sqrt
@@ -11,7 +11,7 @@ from quality.judges.judge import Judge
 
 
 class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two answers to a prompt whose comparison is known from outside the judge."""
+    """Two answers to a prompt with a comparison known independently of the judge."""
 
     prompt: str
     answer: str
@@ -21,9 +21,9 @@ class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a judge's verdicts on pairs with known outcomes; abstentions are apart, they do no harm.
+    """Counts of a judge's verdicts on pairs with known outcomes. Abstentions are counted apart: they do no harm.
 
-    `pairs`: whether these were made up for the purpose or are answers that a catalogue's tiers gave.
+    `pairs`: whether the pairs were generated or are answers of a catalogue's tiers.
     """
 
     judge: str
@@ -36,13 +36,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sensitivity(self) -> float:
-        """Share of the truly no-worse answers, among those judged, that it calls no worse."""
+        """The share of truly no-worse answers, among those judged, that the judge calls no worse."""
         judged = self.true_no_worse + self.false_worse
         return self.true_no_worse / judged if judged else 0.0
 
     @property
     def specificity(self) -> float:
-        """Share of the truly worse answers, among those judged, that it calls worse."""
+        """The share of truly worse answers, among those judged, that the judge calls worse."""
         judged = self.true_worse + self.false_no_worse
         return self.true_worse / judged if judged else 0.0
 
@@ -60,14 +60,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trusted(self) -> bool:
-        """Whether it is significantly better than a coin; only then its verdicts become labels (DESIGN §5)."""
+        """Whether the judge is significantly better than chance; only then its verdicts become labels (DESIGN §5)."""
         return self.lower_bound > 0.5
 
 
 async def calibrate(
     judge: Judge, pairs: Iterable[GradedPair], source: Literal["generated", "answered"] = "generated"
 ) -> Calibration:
-    """Ask `judge` about every pair and count."""
+    """Count the verdicts of `judge` on all pairs."""
     counts = {(True, True): 0, (True, False): 0, (False, False): 0, (False, True): 0}
     abstained = 0
     for pair in pairs:

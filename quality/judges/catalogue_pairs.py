@@ -1,4 +1,4 @@
-"""Pairs of answers that a catalogue's own tiers gave to questions with known right answers."""
+"""Pairs of answers by a catalogue's own tiers to questions with known correct answers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ async def answered_pairs(
     concurrency: int,
     progress: Progress = lambda stage, share: None,
 ) -> list[GradedPair]:
-    """Ask every question to each of the started `tiers`, cheapest first, and pair each answer with the strongest's.
+    """Ask each of the started `tiers`, cheapest first, every question; pair each answer with the strongest tier's.
 
-    An answer is no worse if it is right or if the strongest tier's is wrong (DESIGN §4). As in verification, answers
-    that are empty or were cut off make no pair. Raises `TierMeasurementError`.
+    An answer is no worse if it is right or the strongest tier's is wrong (DESIGN §4). As in verification, empty and
+    truncated answers make no pair. Raises `TierMeasurementError`.
     """
     given: list[list[Given]] = []
     for place, tier in enumerate(tiers):

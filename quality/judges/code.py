@@ -1,11 +1,11 @@
-"""The judge of answers that must be Python code: it parses or it does not, and equal programs are equal answers."""
+"""The judge for Python code: answers are parsed, and equal programs are equal answers."""
 
 import ast
 import re
 import warnings
 from typing import Any
 
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 
 _ASKS_FOR_CODE = re.compile(
     r"\b(?:write|implement|complete|create|define|code|fix|refactor|rewrite|give me)\b[^?!\n]{0,80}"
@@ -15,40 +15,41 @@ _ASKS_FOR_CODE = re.compile(
 _PYTHON = re.compile(r"\bpython\b|\bdef \w+\(|^\s*assert \w+\(|>>> ", re.IGNORECASE | re.MULTILINE)
 _FENCE = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
 _PYTHON_FENCES = ("", "python", "py", "python3")
-# Longer programs are not read: the parser's time and depth are bounded by it.
+# Longer programs are skipped, which bounds the parser's time and depth.
 _MOST_CHARS = 65_536
 
 
 class CodeJudge(Judge):
-    """Applies to prompts that ask for Python code. Programs that parse and differ are left to the next judge.
+    """Applies to prompts that ask for Python code. It abstains on programs that parse and differ.
 
-    Code is parsed, never run: that it parses is the least that can be asked of it.
+    Code is parsed, never run: parsing is a minimal requirement.
     """
 
     name = "code"
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
-        """Score 1 where both are the same program or the reference does not parse, 0 where only the answer does not."""
+    ) -> JudgeVerdict:
+        """Score 1 if both are the same program or the reference does not parse, 0 if only the answer does not."""
         if response_format is not None or not _ASKS_FOR_CODE.search(prompt) or not _PYTHON.search(prompt):
-            return Verdict(no_worse=None, reason="the prompt does not ask for Python code")
+            return JudgeVerdict(no_worse=None, reason="the prompt does not ask for Python code")
         if max(len(answer), len(reference_answer)) > _MOST_CHARS:
-            return Verdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
+            return JudgeVerdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
         given, expected = _program(answer), _program(reference_answer)
         if given is None and expected is not None:
-            return Verdict(
+            return JudgeVerdict(
                 no_worse=False, score=0.0, reason="the answer's code does not parse, the strongest tier's does"
             )
         if expected is None:
-            return Verdict(no_worse=True, score=1.0, reason="the strongest tier's code does not parse")
+            return JudgeVerdict(no_worse=True, score=1.0, reason="the strongest tier's code does not parse")
         if given == expected:
-            return Verdict(no_worse=True, score=1.0, reason="both answers are the same program")
-        return Verdict(no_worse=None, reason="both answers are programs that parse and differ")
+            return JudgeVerdict(no_worse=True, score=1.0, reason="both answers are the same program")
+        return JudgeVerdict(no_worse=None, reason="both answers are programs that parse and differ")
 
 
 def _program(text: str) -> str | None:
-    """The canonical form of the code in `text`: its fenced Python blocks, or all of it; None if it does not parse."""
+    """Return the canonical form of the code in `text` (its fenced Python blocks, or all of it); None if it does not
+    parse."""
     blocks = _FENCE.findall(text)
     source = "\n".join(code for language, code in blocks if language.lower() in _PYTHON_FENCES) if blocks else text
     try:

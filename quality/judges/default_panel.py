@@ -1,4 +1,4 @@
-"""The panel that sits by default, and the stored reliability of its judges."""
+"""The default panel of judges, and the stored reliability of its members."""
 
 from collections.abc import Sequence
 
@@ -18,23 +18,23 @@ from quality.judges.similarity import Embed, SimilarityJudge
 from quality.judges.synthetic_pairs import graded_pairs
 
 _CALIBRATED = "judge.calibrated"
-# Of each outcome, so many verdicts on a catalogue's own answers say more than any number on made-up ones.
+# With this many verdicts per outcome, a catalogue's own answers replace generated pairs.
 ENOUGH = 20
 
 
 def rule_based_judges() -> list[Judge]:
-    """Those that ask no model, in order of authority."""
+    """Return the judges that ask no model, in order of authority."""
     return [JsonValidityJudge(), CodeJudge(), ExactJudge()]
 
 
 async def standing_panel(
     engine: AsyncEngine, pairwise: PairwiseJudge | None = None, embed: Embed | None = None, catalogue: str = ""
 ) -> Panel:
-    """The rule-based judges and similarity, then `pairwise` if its stored calibration is significant.
+    """Return the rule-based judges and similarity, then `pairwise` if its stored calibration is significant.
 
-    The reliabilities are those stored for `catalogue`, a fingerprint. A rule-based judge that was never measured there
-    is measured here and now, on generated pairs, in milliseconds. A pairwise judge that could not make labels would
-    only cost money: it stays out.
+    The calibrations are those stored for `catalogue`, a fingerprint. A rule-based judge without one is measured at once
+    on generated pairs, in milliseconds. An untrusted pairwise judge is left out: it would cost money without making
+    labels.
     """
     judges = rule_based_judges()
     generated = graded_pairs()
@@ -52,7 +52,7 @@ async def standing_panel(
 
 
 async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:
-    """How often `judge` agrees with what is known of `answered`, or of generated pairs where it judges too few."""
+    """Calibrate `judge` on `answered` pairs, or on generated pairs if it judges too few of those."""
     own = await calibrate(judge, answered, "answered")
     judged = (own.true_no_worse + own.false_worse, own.true_worse + own.false_no_worse)
     return own if min(judged) >= ENOUGH else await calibrate(judge, graded_pairs())
@@ -61,7 +61,7 @@ async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:
 async def store_calibration(
     engine: AsyncEngine, calibration: Calibration, catalogue: str, now: float, actor: str
 ) -> None:
-    """Keep `calibration` for `catalogue`, a fingerprint; the latest one counts."""
+    """Store `calibration` for `catalogue`, a fingerprint; the latest one counts."""
     row = {
         "created_at": now,
         "actor": actor,
@@ -75,7 +75,7 @@ async def store_calibration(
 
 
 async def stored_calibration(engine: AsyncEngine, judge: str, catalogue: str) -> Calibration | None:
-    """The latest stored calibration of `judge` for `catalogue`; None if it was never measured."""
+    """Return the latest stored calibration of `judge` for `catalogue`; None without one."""
     query = (
         select(audit_events.c.details)
         .where(audit_events.c.action == _CALIBRATED, audit_events.c.subject == _subject(judge, catalogue))

@@ -1,9 +1,9 @@
-"""The judge of verifiable answers: option letters, final numbers, and texts that were asked for to the letter."""
+"""The judge for verifiable answers: option letters, final numbers, and texts requested verbatim."""
 
 import re
 from typing import Any
 
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 from tiers.policies.final_answer import asks_for_number, choice_letter, final_number, normalised, options
 
 _DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
@@ -18,17 +18,17 @@ _CLOSED_WORDS = 40
 
 
 class ExactJudge(Judge):
-    """Decides only where the prompt has one right answer and both texts give one clearly; otherwise it abstains.
+    """Decides if the prompt has one correct answer and both texts state one clearly; otherwise it abstains.
 
-    Whether it applies depends on the prompt and on both texts having an answer, not on their agreeing: a judge
-    that spoke only on agreement would teach the classifier that open questions are always answered well.
+    Whether it applies depends on the prompt and on both texts having an answer, not on their agreement: a judge that
+    decided only on agreement would teach the classifier that open questions are always answered well.
     """
 
     name = "exact"
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
+    ) -> JudgeVerdict:
         """Score 1 for agreement, 0 for disagreement, None for an abstention."""
         verdict = (
             self._choice(prompt, answer, reference_answer)
@@ -36,27 +36,27 @@ class ExactJudge(Judge):
             or self._same_words(answer, reference_answer)
             or self._to_the_letter(prompt, answer, reference_answer)
         )
-        return verdict or Verdict(no_worse=None, reason="no single right answer to compare")
+        return verdict or JudgeVerdict(no_worse=None, reason="no single right answer to compare")
 
-    def _choice(self, prompt: str, answer: str, reference: str) -> Verdict | None:
+    def _choice(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
         offered = options(prompt)
         if not offered:
             return None
         chosen, expected = choice_letter(answer, offered), choice_letter(reference, offered)
         if chosen is None or expected is None:
-            return Verdict(no_worse=None, reason="an answer does not choose one of the options clearly")
+            return JudgeVerdict(no_worse=None, reason="an answer does not choose one of the options clearly")
         return _compared(chosen == expected, f"option {chosen}", f"option {expected}")
 
-    def _number(self, prompt: str, answer: str, reference: str) -> Verdict | None:
+    def _number(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
         if not asks_for_number(prompt):
             return None
         given, expected = final_number(answer), final_number(reference)
         if given is None or expected is None:
-            return Verdict(no_worse=None, reason="an answer gives no clear final number")
+            return JudgeVerdict(no_worse=None, reason="an answer gives no clear final number")
         return _compared(given == expected, str(given), str(expected))
 
-    def _same_words(self, answer: str, reference: str) -> Verdict | None:
-        """Texts of the same words stand or fall with their numbers (SPEC QM-03)."""
+    def _same_words(self, answer: str, reference: str) -> JudgeVerdict | None:
+        """Texts with the same words are compared by their numbers (SPEC QM-03)."""
         given, expected = _DIGITS.findall(normalised(answer)), _DIGITS.findall(normalised(reference))
         if not given or len(given) != len(expected):
             return None
@@ -64,7 +64,7 @@ class ExactJudge(Judge):
             return None
         return _compared(given == expected, f"the same words with {given}", str(expected))
 
-    def _to_the_letter(self, prompt: str, answer: str, reference: str) -> Verdict | None:
+    def _to_the_letter(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
         if not _TO_THE_LETTER.search(prompt):
             return None
         given, expected = normalised(answer), normalised(reference)
@@ -73,6 +73,6 @@ class ExactJudge(Judge):
         return _compared(given == expected, repr(given[:60]), repr(expected[:60]))
 
 
-def _compared(equal: bool, given: str, expected: str) -> Verdict:
+def _compared(equal: bool, given: str, expected: str) -> JudgeVerdict:
     relation = "agrees with" if equal else "differs from"
-    return Verdict(no_worse=equal, score=float(equal), reason=f"{given} {relation} {expected}")
+    return JudgeVerdict(no_worse=equal, score=float(equal), reason=f"{given} {relation} {expected}")

@@ -1,4 +1,4 @@
-"""The seam of all judges: a prompt and two answers go in, a verdict comes out."""
+"""The interface of all judges: a prompt and two answers in, a verdict out."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -8,11 +8,11 @@ import msgspec
 from tiers.tier import Usage
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What one judge says. `no_worse` None is an abstention or a mere signal: no label can come of it.
+class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One judge's verdict. `no_worse` is None for an abstention or a mere signal, which makes no label.
 
-    `score` in [0, 1] is the judge's own measure of agreement, None if it has none. `usage` is what asking models cost.
-    `tie` marks a `no_worse` that rests on the judge seeing no difference.
+    `score` in [0, 1] is the judge's own measure of agreement, None without one. `usage`: usage of the models it asked.
+    `tie`: `no_worse` because the judge saw no difference.
     """
 
     no_worse: bool | None
@@ -23,17 +23,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judge(ABC):
-    """Contract: `judge` is a function of its arguments (and of a model, for judges that ask one), and never raises
-    for odd texts: it abstains. Errors of a model it asks are passed on.
-    """
+    """Contract: `judge` is a function of its arguments (and of a model, for judges that ask one). It never raises for
+    odd texts but abstains. Errors of a model it asks are propagated."""
 
     name: str
 
     @abstractmethod
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
-        """Compare `answer` with `reference_answer`, the strongest tier's (or the known right one), for `prompt`.
+    ) -> JudgeVerdict:
+        """Compare `answer` with `reference_answer`, the strongest tier's (or a known correct one), for `prompt`.
 
-        `response_format`: the request's own, as OpenAI writes it, None where the answer was free.
+        `response_format`: as in the request, None if the answer was free text.
         """

@@ -5,7 +5,7 @@ import uuid
 from typing import Any
 
 from inference_core.protocol import SamplingParams
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
 _INSTRUCTION = (
@@ -35,7 +35,7 @@ class PairwiseJudge(Judge):
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
+    ) -> JudgeVerdict:
         """Score 1 where the answer wins, 0.5 for a tie, 0 where it loses. Raises `TierError` as the tier does."""
         words, usage = [], []
         for request in self.requests(prompt, answer, reference_answer):
@@ -44,16 +44,16 @@ class PairwiseJudge(Judge):
             usage.append(used)
         return self._verdict(words, tuple(usage))
 
-    def _verdict(self, words: list[str | None], usage: tuple[Usage, ...]) -> Verdict:
+    def _verdict(self, words: list[str | None], usage: tuple[Usage, ...]) -> JudgeVerdict:
         forward, backward = words
         if forward is None or backward is None:
-            return Verdict(no_worse=None, reason="the judging model did not reply as asked", usage=usage)
+            return JudgeVerdict(no_worse=None, reason="the judging model did not reply as asked", usage=usage)
         said = f"said {forward} with the answer first and {backward} with the reference first"
         if (forward, backward) == ("FIRST", "SECOND"):
-            return Verdict(no_worse=True, score=1.0, reason=said, usage=usage)
+            return JudgeVerdict(no_worse=True, score=1.0, reason=said, usage=usage)
         if (forward, backward) == ("SECOND", "FIRST"):
-            return Verdict(no_worse=False, score=0.0, reason=said, usage=usage)
-        return Verdict(no_worse=True, score=0.5, tie=True, reason=f"a tie: {said}", usage=usage)
+            return JudgeVerdict(no_worse=False, score=0.0, reason=said, usage=usage)
+        return JudgeVerdict(no_worse=True, score=0.5, tie=True, reason=f"a tie: {said}", usage=usage)
 
     def _request(self, prompt: str, first: str, second: str) -> GenerationRequest:
         question = (

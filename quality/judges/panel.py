@@ -1,4 +1,4 @@
-"""The panel: judges in order of authority; the first decisive one whose reliability is known makes the label."""
+"""The panel: judges in order of authority; the first trusted judge that decides makes the label."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 
 from quality.judges.calibration import Calibration
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 from tiers.tier import Usage
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The panel's word. `label` None means nothing may be learned from this pair; `reason` says why.
+    """The panel's result. `label` None means that nothing may be learned from this pair; `reason` says why.
 
-    `judge` is the deciding one (also one that was not trusted). `scores` holds every judge's own score by name.
+    `judge` is the deciding judge, even if untrusted. `scores`: every judge's own score by name.
     """
 
     label: bool | None
@@ -26,9 +26,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Panel:
-    """Asks `judges` in order until one that is trusted decides.
+    """Asks `judges` in order until a trusted one decides.
 
-    A decision by a judge of unknown or insignificant reliability makes no label (DESIGN §5), and the next is asked.
+    A decision by a judge of unknown or insignificant reliability makes no label (DESIGN §5), and the next judge is
+    asked.
     """
 
     def __init__(self, judges: Sequence[Judge], calibrations: Mapping[str, Calibration]) -> None:
@@ -39,7 +40,7 @@ class Panel:
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> Finding:
         """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`."""
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, JudgeVerdict] = {}
         for judge in self.judges:
             verdict = await judge.judge(
                 prompt=prompt, answer=answer, reference_answer=reference_answer, response_format=response_format
@@ -67,7 +68,12 @@ class Panel:
         )
 
     def _finding(
-        self, name: str | None, verdict: Verdict | None, label: bool | None, verdicts: dict[str, Verdict], reason: str
+        self,
+        name: str | None,
+        verdict: JudgeVerdict | None,
+        label: bool | None,
+        verdicts: dict[str, JudgeVerdict],
+        reason: str,
     ) -> Finding:
         calibration = self.calibrations.get(name) if name is not None else None
         return Finding(

@@ -1,4 +1,4 @@
-"""The similarity signal: how alike two answers sound, which is never enough for a label."""
+"""Similarity of two answers: a signal that never makes a label."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quality.judges.judge import Judge, Verdict
+from quality.judges.judge import Judge, JudgeVerdict
 from tiers.policies.final_answer import normalised
 
 Embed = Callable[[str], Awaitable[NDArray[np.float32]]]
@@ -20,7 +20,7 @@ _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,:]\d+)*")
 class SimilarityJudge(Judge):
     """Cosine of two embeddings, or of word and letter-trigram counts without an encoder; a signal (SPEC QM-03).
 
-    Embeddings hardly see numbers, so texts with different numbers score 0 however alike they sound.
+    Embeddings hardly represent numbers, so texts with different numbers score 0.
     """
 
     name = "similarity"
@@ -31,13 +31,13 @@ class SimilarityJudge(Judge):
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
-    ) -> Verdict:
-        """Always abstains; `score` is the similarity in [0, 1]."""
+    ) -> JudgeVerdict:
+        """Abstain; `score` is the similarity in [0, 1]."""
         if _numbers(answer) != _numbers(reference_answer):
-            return Verdict(no_worse=None, score=0.0, reason="the answers hold different numbers")
+            return JudgeVerdict(no_worse=None, score=0.0, reason="the answers hold different numbers")
         similarity = await self._similarity(answer, reference_answer)
         relation = "at least" if similarity >= self.threshold else "below"
-        return Verdict(
+        return JudgeVerdict(
             no_worse=None,
             score=similarity,
             reason=f"similarity {similarity:.3f} is {relation} {self.threshold}: a signal, no label",

@@ -1,4 +1,4 @@
-"""Pairs of answers with known outcomes, generated from the task set, on which every judge can be measured."""
+"""Generated pairs of answers with known outcomes, on which every judge can be calibrated."""
 
 import json
 import random
@@ -32,8 +32,8 @@ _OPERATIONS = (("sum", "+"), ("difference", "-"), ("product", "*"))
 
 
 def graded_pairs(seed: int = 0, per_level: int = 4) -> list[GradedPair]:
-    """Right and wrong answers in many phrasings against a right reference, half and half: exact tasks, JSON free and by
-    a schema, and Python functions."""
+    """Return right and wrong answers in many phrasings against a right reference, in equal numbers: exact tasks, JSON
+    with and without a schema, and Python functions."""
     rng = random.Random(seed)
     pairs: list[GradedPair] = []
     for task in tasks(seed, per_level):

@@ -102,7 +102,7 @@ def _curve(
         errors = told * (predicted - scores) ** 2
         point = CurvePoint(labels=count, error=_ratio(errors.sum(axis=1), told.sum(axis=1), draws))
         if ladders.sum() >= LEAST_LADDERS:
-            point = _worth(point, predicted[ladders], scores[ladders], tau, prices, draws[:, ladders])
+            point = _with_utility(point, predicted[ladders], scores[ladders], tau, prices, draws[:, ladders])
         points.append(point)
     return LearningCurve(
         key=key,
@@ -129,20 +129,20 @@ def _predicted(known: Labels, test: Labels, table: Float) -> Float:
     return np.clip(found, 0.0, 1.0)
 
 
-def _worth(point: CurvePoint, p_ok: Float, scores: Float, tau: float, prices: Float, draws: Float) -> CurvePoint:
+def _with_utility(point: CurvePoint, p_ok: Float, scores: Float, tau: float, prices: Float, draws: Float) -> CurvePoint:
     """`point` with what the default rule would have come to on prompts whose tiers all have labels."""
     each, ones = np.arange(len(p_ok)), np.ones(len(p_ok))
     quality = np.column_stack((scores, ones))
     share = prices / prices[-1]
-    worth = utility(quality, prices)
+    utilities = utility(quality, prices)
     chosen = cheapest_reaching(np.column_stack((p_ok, ones)), tau)
-    gained = worth[each, chosen] - worth[:, -1]
-    possible = worth.max(axis=1) - worth[:, -1]
+    gained = utilities[each, chosen] - utilities[:, -1]
+    possible = utilities.max(axis=1) - utilities[:, -1]
     return msgspec.structs.replace(
         point,
         no_worse=_ratio(quality[each, chosen], ones, draws),
         saving=_ratio(1 - share[chosen], ones, draws),
-        utility=_ratio(worth[each, chosen], ones, draws),
+        utility=_ratio(utilities[each, chosen], ones, draws),
         of_oracle=_ratio(gained, possible, draws) if possible.sum() > 0 else None,
     )
 

@@ -20,7 +20,7 @@ from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
 from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
 from quality.records.redaction import Redact
-from quality.verification.queue import Depth, Job, Ruling, VerificationQueue
+from quality.verification.queue import Depth, Ruling, VerificationJob, VerificationQueue
 from quality.verification.sampling import Purpose, SamplingSettings, Spending, attention, draw, may_be_drawn
 from quality.verification.training_rows import Encode
 from quality.verification.verifier import AttemptError, Price, Verifier, training_row
@@ -258,12 +258,12 @@ class Monitor:
             await self._work_on(job, bound)
         return claimed != "no budget"
 
-    async def _fail(self, job: Job, error: AttemptError) -> None:
+    async def _fail(self, job: VerificationJob, error: AttemptError) -> None:
         log.warning("verification of %s failed: %s", job.request_id, error)
         now = self._clock()
         await self._queue.give_back(job, str(error), error.cost_usd, now + self.settings.retry_seconds, now)
 
-    async def _work_on(self, job: Job, bound_usd: float) -> None:
+    async def _work_on(self, job: VerificationJob, bound_usd: float) -> None:
         try:
             # Not beyond the lease: from then on somebody else may be at it, and a starved answer must not hold us up.
             async with asyncio.timeout(self.settings.lease_seconds):
@@ -283,7 +283,7 @@ class Monitor:
             if any(ruling.label is not None for ruling in rulings):
                 await self._look_for_shifts()
 
-    async def _learn(self, job: Job, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
+    async def _learn(self, job: VerificationJob, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
         if self._encode is None or all(ruling.label is None for ruling in rulings):
             return None
         try:

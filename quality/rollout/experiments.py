@@ -23,7 +23,15 @@ from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import audit_events, experiments, requests, routing_decisions
 from quality.comparison import live_arms
 from quality.comparison.live_arms import ArmAnswers
-from quality.comparison.paired_probes import Choice, Paired, choice_of, compare, probes_since, table_of, tier_choice
+from quality.comparison.paired_outcomes import (
+    Choice,
+    Paired,
+    choice_of,
+    compare,
+    ladder_outcomes_since,
+    table_of,
+    tier_choice,
+)
 from quality.rollout.registry_transaction import registry_transaction
 
 ACTOR = "experiment"
@@ -59,7 +67,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"an arm is tier {arm.tier}; there are the tiers 1 to {self.tiers}")
 
 
-class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
+class ArmStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an arm's requests: means of their cost and of their time to the end; `verified` of them."""
 
     requests: int = 0
@@ -72,8 +80,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """`paired`: arm b against arm a on probes. `winner`: the arm that is better, None while none is known to be."""
 
     paired: Paired = Paired()
-    a: ArmFigures = ArmFigures()
-    b: ArmFigures = ArmFigures()
+    a: ArmStatistics = ArmStatistics()
+    b: ArmStatistics = ArmStatistics()
     winner: ArmName | None = None
     problem: str | None = None
 
@@ -175,11 +183,11 @@ class Experiments:
             a, b = await asyncio.to_thread(self._choices, plan)
         except (ArtefactError, OSError) as error:
             return Results(a=a_shown, b=b_shown, problem=str(error))
-        probes = await probes_since(self._engine, since, plan.tiers)
+        probes = await ladder_outcomes_since(self._engine, since, plan.tiers)
         paired = await asyncio.to_thread(compare, probes, b, a, margin=MARGIN)
         return Results(a=a_shown, b=b_shown, paired=paired)
 
-    async def _figures(self, running: Experiment) -> dict[str, ArmFigures]:
+    async def _figures(self, running: Experiment) -> dict[str, ArmStatistics]:
         query = (
             select(routing_decisions.c.arm, func.count(), func.avg(requests.c.cost_usd), func.avg(requests.c.e2e_ms))
             .join(requests, requests.c.request_id == routing_decisions.c.request_id)
@@ -188,8 +196,8 @@ class Experiments:
         )
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query)).all()
-        found = {arm: ArmFigures(requests=count, cost_usd=cost, e2e_ms=e2e) for arm, count, cost, e2e in rows}
-        return {arm: found.get(arm, ArmFigures()) for arm in ("a", "b")}
+        found = {arm: ArmStatistics(requests=count, cost_usd=cost, e2e_ms=e2e) for arm, count, cost, e2e in rows}
+        return {arm: found.get(arm, ArmStatistics()) for arm in ("a", "b")}
 
     def _choices(self, plan: Plan) -> tuple[Choice, Choice]:
         """What each arm chooses for a probe. Raises `ArtefactError`."""

@@ -39,14 +39,14 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RolloutDecision(msgspec.Struct, frozen=True):
     """What is to be done about a rollout, and why."""
 
     act: Literal["go on", "promote", "roll back", "keep"]
     reason: str
 
 
-def verdict(rollout: Rollout, evidence: Evidence) -> Verdict:
+def decide_rollout(rollout: Rollout, evidence: Evidence) -> RolloutDecision:
     """The rule, of the evidence alone.
 
     A canary is rolled back on evidence of harm, by probes or by the answers it gave, at `stop_level` for both together;
@@ -55,26 +55,30 @@ def verdict(rollout: Rollout, evidence: Evidence) -> Verdict:
     """
     settings, paired, live = rollout.settings, evidence.paired, evidence.live
     if evidence.broken is not None:
-        return Verdict("roll back", evidence.broken)
+        return RolloutDecision("roll back", evidence.broken)
     seen = f"{paired.probes} probes (gain {paired.gain:+.4f}, worse {paired.worse:+.4f}, cost {paired.cost:+.4f})"
     level = settings.rollback_level if rollout.stage == "watch" else settings.stop_level / 2
     if paired.harm >= 1 / level:
-        return Verdict("roll back", f"worse than {rollout.incumbent} on {seen}; evidence {paired.harm:.3g}")
+        return RolloutDecision("roll back", f"worse than {rollout.incumbent} on {seen}; evidence {paired.harm:.3g}")
     if rollout.stage == "watch":
         done = paired.probes >= settings.watch_probes
-        return Verdict("keep" if done else "go on", f"no evidence of harm on {seen}")
+        return RolloutDecision("keep" if done else "go on", f"no evidence of harm on {seen}")
     if rollout.share == 0.0:
-        return Verdict("promote", "promoted at once; no share of the requests is set for canaries")
+        return RolloutDecision("promote", "promoted at once; no share of the requests is set for canaries")
     if live.harm >= 1 / level:
         reason = f"{live.new.worse:.1%} of {live.new.answers} verified answers were worse, {live.old.worse:.1%} of "
-        return Verdict("roll back", f"{reason}{live.old.answers} of {rollout.incumbent}'s; evidence {live.harm:.3g}")
+        return RolloutDecision(
+            "roll back", f"{reason}{live.old.answers} of {rollout.incumbent}'s; evidence {live.harm:.3g}"
+        )
     if not settings.promotes:
-        return Verdict("go on", f"an operator's trial; {seen}")
+        return RolloutDecision("go on", f"an operator's trial; {seen}")
     if paired.harmless >= 1 / settings.promote_level:
-        return Verdict("promote", f"loses less than {settings.margin} on {seen}; evidence {paired.harmless:.3g}")
+        return RolloutDecision(
+            "promote", f"loses less than {settings.margin} on {seen}; evidence {paired.harmless:.3g}"
+        )
     if paired.probes >= settings.patience:
-        return Verdict("promote", f"no evidence of harm on {seen}")
-    return Verdict("go on", f"not enough evidence yet; {seen}")
+        return RolloutDecision("promote", f"no evidence of harm on {seen}")
+    return RolloutDecision("go on", f"not enough evidence yet; {seen}")
 
 
 class Rollouts:
@@ -155,14 +159,14 @@ class Rollouts:
             await self._became(connection, rollout.version, "refused", f"its trial ended: {reason}")
         return rollout
 
-    async def advance(self) -> Verdict | None:
+    async def advance(self) -> RolloutDecision | None:
         """Look at the evidence and do what it says, unless another replica has done it; None without a rollout."""
         rollout = await self.running()
         if rollout is None:
             await self._end_orphan()
             return None
         evidence = await self._evidence.of(rollout.version, rollout.incumbent, rollout.created_at, rollout.settings)
-        said = verdict(rollout, evidence)
+        said = decide_rollout(rollout, evidence)
         async with registry_transaction(self._engine) as connection:
             now = await self.running(connection)
             if now is None or (now.rollout_id, now.stage) != (rollout.rollout_id, rollout.stage):
@@ -175,7 +179,7 @@ class Rollouts:
         return said
 
     async def _carry_out(
-        self, connection: AsyncConnection, rollout: Rollout, said: Verdict, evidence: Evidence
+        self, connection: AsyncConnection, rollout: Rollout, said: RolloutDecision, evidence: Evidence
     ) -> None:
         now, details = self._clock(), _details(evidence)
         if said.act == "go on":

@@ -32,7 +32,7 @@ _SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "att
 _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`."""
 
     verification_id: int
@@ -116,7 +116,7 @@ class VerificationQueue:
             statement = dialect.insert(verifications).values(row).on_conflict_do_nothing()
             return bool((await connection.execute(statement)).rowcount)
 
-    async def next_job(self, now: float) -> Job | None:
+    async def next_job(self, now: float) -> VerificationJob | None:
         """The oldest job that could be claimed now. A job waits until the ledger has stored its request."""
         columns = (
             verifications.c.verification_id,
@@ -138,9 +138,11 @@ class VerificationQueue:
         )
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
-        return None if row is None else Job(**{str(name): value for name, value in row.items()})
+        return None if row is None else VerificationJob(**{str(name): value for name, value in row.items()})
 
-    async def claim(self, job: Job, bound_usd: float, now: float) -> Literal["claimed", "taken", "no budget"]:
+    async def claim(
+        self, job: VerificationJob, bound_usd: float, now: float
+    ) -> Literal["claimed", "taken", "no budget"]:
         """Take the lease of `job` and reserve `bound_usd` for it, if both are to be had."""
         async with self._exclusive() as connection:
             spending = await self._spending(connection, now)
@@ -164,7 +166,7 @@ class VerificationQueue:
             return "claimed" if taken.rowcount else "taken"
 
     async def finish(
-        self, job: Job, rulings: Sequence[Ruling], training_row: Mapping[str, Any] | None, now: float
+        self, job: VerificationJob, rulings: Sequence[Ruling], training_row: Mapping[str, Any] | None, now: float
     ) -> bool:
         """Write a row per ruling and what may be learned from them, at once; False if the lease was lost meanwhile."""
         own, *others = map(msgspec.structs.asdict, rulings)
@@ -196,7 +198,7 @@ class VerificationQueue:
                 await connection.execute(insert(training_rows).values(dict(training_row)))
             return True
 
-    async def give_back(self, job: Job, error: str, cost_usd: float, retry_at: float, now: float) -> None:
+    async def give_back(self, job: VerificationJob, error: str, cost_usd: float, retry_at: float, now: float) -> None:
         """End a failed attempt: the row waits until `retry_at`, or fails for good after the last attempt."""
         last = job.attempts + 1 >= self._max_attempts
         async with self._engine.begin() as connection:
@@ -293,7 +295,7 @@ class VerificationQueue:
     def _claimable(self, now: float) -> ColumnElement[bool]:
         return and_(self._free(now), verifications.c.attempts < self._max_attempts)
 
-    def _held(self, job: Job) -> ColumnElement[bool]:
+    def _held(self, job: VerificationJob) -> ColumnElement[bool]:
         # The number of attempts fences off an earlier attempt of our own that lost its lease.
         return and_(
             verifications.c.verification_id == job.verification_id,

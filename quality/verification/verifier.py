@@ -9,7 +9,7 @@ from inference_core.protocol import Grammar, SamplingParams
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Finding, Panel
 from quality.records.redaction import DROPPED, Redact, redacted_text
-from quality.verification.queue import Job, Ruling
+from quality.verification.queue import Ruling, VerificationJob
 from quality.verification.sampling import Purpose
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 
@@ -100,7 +100,7 @@ class Verifier:
         """The tiers whose answers a job judges; the first one's ruling is the job's own row."""
         return judged_tiers(purpose, served, list(self._tiers))
 
-    def bound_usd(self, job: Job) -> float:
+    def bound_usd(self, job: VerificationJob) -> float:
         """The most that `job` can cost: all answers at full length, and the pairwise judge if it sits on the panel.
 
         Raises `AttemptError` for texts that a tier cannot take.
@@ -115,7 +115,7 @@ class Verifier:
         except Exception as error:
             raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
 
-    def _judging_bound(self, job: Job) -> float:
+    def _judging_bound(self, job: VerificationJob) -> float:
         bound = 0.0
         for judge in self.panel.judges:
             if isinstance(judge, PairwiseJudge):
@@ -125,7 +125,7 @@ class Verifier:
                     bound += self._bound(self._strongest, request, judge.max_tokens)
         return bound
 
-    async def verify(self, job: Job) -> list[Ruling]:
+    async def verify(self, job: VerificationJob) -> list[Ruling]:
         """Answer, compare, rule: a ruling per judged tier, the job's own first. Raises `AttemptError`."""
         bill: list[float] = []
         rulings: list[Ruling] = []
@@ -141,7 +141,9 @@ class Verifier:
             raise AttemptError(f"{type(error).__name__}: {error}", sum(bill)) from error
         return rulings
 
-    async def _judge(self, job: Job, number: int, reference: Reply, bill: list[float]) -> tuple[Finding | None, str]:
+    async def _judge(
+        self, job: VerificationJob, number: int, reference: Reply, bill: list[float]
+    ) -> tuple[Finding | None, str]:
         """The panel's word on a tier's answer, or None and why there is none."""
         if not reference.is_whole:
             return None, "the verifier's own answer is empty or was cut off"
@@ -158,7 +160,7 @@ class Verifier:
         bill += [self._price(self._strongest, usage) for usage in finding.usage]
         return finding, finding.reason
 
-    async def _answer(self, job: Job, number: int, bill: list[float]) -> Reply:
+    async def _answer(self, job: VerificationJob, number: int, bill: list[float]) -> Reply:
         """The answer of a tier: the one that was served, or another."""
         if number == job.served_tier:
             return Reply(text=job.answer, finish_reason="stop")
@@ -170,7 +172,7 @@ class Verifier:
                 bill.append(self._price(number, delta.usage))
         return Reply(text=text, finish_reason=finish_reason)
 
-    def _request(self, job: Job, number: int) -> GenerationRequest:
+    def _request(self, job: VerificationJob, number: int) -> GenerationRequest:
         return GenerationRequest(
             request_id=f"verify-{job.verification_id}-{job.attempts}-{number}",
             messages=[msgspec.convert(message, ChatMessage) for message in job.messages],
@@ -208,7 +210,7 @@ def prompt_text(messages: list[dict[str, str]]) -> str:
 
 
 def training_row(
-    job: Job,
+    job: VerificationJob,
     rulings: Sequence[Ruling],
     encoded: EncodedPrompt,
     tiers: int,

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.encoders import boosted_trees as trees
-from classifier.encoders import static_encoder as encoder
-from classifier.features import multiple_choice as options
+from classifier.encoders import boosted_trees, static_encoder
+from classifier.features import multiple_choice
 from classifier.features import surface_features as features
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
 from classifier.features.words import tokenise
-from classifier.model import heads
-from classifier.model import knn_memory as memory
+from classifier.model import heads, knn_memory
 from classifier.model.outcome_model import CONTRIBUTIONS, OutcomeModel
 from classifier.native import KERNELS
 from classifier.registry.artefact import default_artefact, load_artefact
@@ -55,7 +53,7 @@ def shipped() -> OutcomeModel:
 @contextmanager
 def numpy_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (encoder, features, heads, memory, options, trees):
+        for module in (boosted_trees, features, heads, knn_memory, multiple_choice, static_encoder):
             patch.setattr(module, "KERNELS", None)
         yield
 
@@ -98,7 +96,7 @@ def test_neighbourhoods_are_the_same_up_to_rounding(rows: int) -> None:
     vectors, prompts = unit(rng.normal(size=(rows, 21))), unit(rng.normal(size=(20, 21)))
     labels = np.where(rng.random((rows, 3)) < 0.3, np.nan, rng.random((rows, 3)) < 0.5).astype(np.float32)
     base_rates = np.array([0.2, 0.5, 0.9], np.float32)
-    remembered = memory.Memory.build(vectors, labels, np.ones(rows, np.float32), base_rates)
+    remembered = knn_memory.Memory.build(vectors, labels, np.ones(rows, np.float32), base_rates)
     own = np.arange(20) % max(rows, 1) if rows > 1 else np.full(20, -1)
     found, one = remembered.look_up(prompts, own), remembered.look_up_one(prompts[0])
     if not rows:

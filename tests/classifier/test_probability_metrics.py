@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from classifier.policy.utility import PRICES, cheapest_reaching, most_worth
+from classifier.policy.utility import PRICES, cheapest_reaching, highest_utility
 from classifier.training.fitting.logistic import fit_logistic
 from classifier.training.metrics import metrics
 
@@ -90,7 +90,7 @@ def test_the_evaluated_choice_is_the_served_choice(p: list[float], threshold: fl
 def test_perfect_probabilities_are_worth_most_at_the_cheapest_tier_that_is_right() -> None:
     rng = np.random.default_rng(0)
     score = np.hstack([(rng.random((300, 3)) < 0.5), np.ones((300, 1))]).astype(float)
-    picks = most_worth(score, np.array(PRICES))
+    picks = highest_utility(score, np.array(PRICES))
     assert score[np.arange(300), picks].mean() == 1.0
     assert (picks == score.argmax(1)).all()
 

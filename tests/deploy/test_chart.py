@@ -10,9 +10,9 @@ import kubernetes_validate
 import pytest
 
 from gateway.cli.fleet.serve import serve as serve_fleet
-from gateway.cli.worker import worker as run_worker
-from gateway.host_names import host_is_allowed
+from gateway.cli.serving.worker import worker as run_worker
 from gateway.settings import Settings, variable_of
+from gateway.tenancy.host_names import host_is_allowed
 from tests.deploy.files import read_yaml, run, strings
 from tests.deploy.rendered_chart import (
     CHART,
@@ -98,7 +98,7 @@ def test_a_pod_is_given_longer_to_end_than_it_drains(name: str, releases: dict[s
         drains = next(int(e["value"]) for e in gateway["env"] if e["name"] == "AIO_DRAIN_SECONDS")
         # 15 s beyond its drain a supervisor kills what is left (gateway.processes.supervisor).
         assert template["spec"]["terminationGracePeriodSeconds"] >= waits + drains + 15
-        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gateway.keys()
+        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gateway.tenancy.key_secrets()
         assert gateway["readinessProbe"]["httpGet"]["path"] == "/health/ready"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gateway.cli.worker import worker
+from gateway.cli.serving.worker import worker
 from gateway.settings import Settings, variable_of
 from tests.deploy.files import DEPLOY, read_yaml, strings
 from tiers.catalog.load import load_catalog

@@ -11,13 +11,13 @@ import transformers
 
 from inference_core.core import Core
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.shared_data import rows
 

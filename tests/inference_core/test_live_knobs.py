@@ -23,7 +23,7 @@ START = {"a": Knobs(), "b": Knobs(prefill_chunk=64)}
 def test_a_change_names_what_it_changes_and_leaves_the_rest() -> None:
     knobs = LiveKnobs(START)
     knobs.change({"max_num_seqs": 7})
-    assert knobs.in_force == {"a": Knobs(max_num_seqs=7), "b": Knobs(max_num_seqs=7, prefill_chunk=64)}
+    assert knobs.active == {"a": Knobs(max_num_seqs=7), "b": Knobs(max_num_seqs=7, prefill_chunk=64)}
 
 
 def test_a_change_can_be_for_one_model() -> None:
@@ -36,7 +36,7 @@ def test_null_puts_a_knob_back_to_what_its_model_started_with() -> None:
     knobs = LiveKnobs(START)
     knobs.change({"prefill_chunk": 16})
     knobs.change({"prefill_chunk": None})
-    assert knobs.in_force == START
+    assert knobs.active == START
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_refused_knob_says_what_was_given_and_what_is_allowed_and_nothing_chan
         knobs.change({"max_waiting": 5, name: value, "max_num_batched_tokens": 9})  # type: ignore[dict-item]
     assert str(caught.value).startswith(said)
     assert caught.value.param == name
-    assert knobs.in_force == START
+    assert knobs.active == START
 
 
 def test_threads_are_the_same_for_all_models() -> None:
@@ -98,7 +98,7 @@ def test_whatever_is_given_the_knobs_in_force_are_within_their_bounds(name: str,
     knobs = LiveKnobs(START)
     with contextlib.suppress(InvalidRequestError):
         knobs.change({name: value})  # type: ignore[dict-item]
-    LiveKnobs(knobs.in_force)
+    LiveKnobs(knobs.active)
 
 
 def test_every_knob_is_described_with_its_bounds() -> None:
@@ -127,7 +127,7 @@ def test_only_what_was_kept_outlasts_a_restart(tmp_path: Path) -> None:
     first.change({"max_waiting": 9, "prefill_chunk": 8}, "a", keep=True)
     first.change({"prefill_chunk": 32}, "a")
     again = LiveKnobs(START, KnobsFile(path))
-    assert again.in_force == {"a": Knobs(max_waiting=9, prefill_chunk=8), "b": START["b"]}
+    assert again.active == {"a": Knobs(max_waiting=9, prefill_chunk=8), "b": START["b"]}
 
 
 def test_a_kept_knob_is_let_go_by_keeping_null(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_kept_knobs_that_cannot_be_used_are_named_in_the_log_and_the_others_serv
 def test_a_damaged_file_stops_nothing(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "knobs.json"
     path.write_bytes(content)
-    assert LiveKnobs(START, KnobsFile(path)).in_force == START
+    assert LiveKnobs(START, KnobsFile(path)).active == START
 
 
 def test_a_change_that_cannot_be_kept_is_refused_whole(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_change_that_cannot_be_kept_is_refused_whole(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequestError) as caught:
             knobs.change({"max_waiting": 9}, keep=True)
         assert caught.value.param == "keep"
-        assert knobs.in_force == START
+        assert knobs.active == START
 
 
 # -- in a core -------------------------------------------------------------------------------------

@@ -63,6 +63,6 @@ def test_a_mean_has_the_same_bits_in_any_chunks() -> None:
         for rows in cuts:
             pool.take(states[taken : taken + rows])
             taken += rows
-        means.add(pool.hand_over())
+        means.add(pool.pop())
     assert len(means) == 1
     assert np.frombuffer(means.pop(), "<f4") == pytest.approx(states.mean(axis=0, dtype=np.float64), rel=1e-6)

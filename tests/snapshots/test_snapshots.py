@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.fleet.target_server import target_exposition
 from gateway.settings import Settings
-from gateway.telemetry.gpus import Gpus
+from gateway.telemetry.metrics_export.gpus import Gpus
 from quality.store.database import migrate, open_database
-from tests.gateway.fake_nvml import H200, FakeNvml
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
+from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.snapshots.interfaces import OpenApiLines, command_lines, metric_lines, schema_lines, settings_lines
 
 Compare = Callable[[str, Iterable[str]], None]

@@ -12,7 +12,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
 from inference_core.sampling.repetition import goes_round
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.tiers.tier_world import chat, collect, local_tier
 from tiers.build import build_tiers

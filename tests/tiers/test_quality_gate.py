@@ -13,8 +13,8 @@ from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.quantization.quality_report import (
     MeasuredModel,
     QualityReport,
-    QuestionFigures,
-    TextFigures,
+    QuestionMetrics,
+    TextMetrics,
     write_report,
 )
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
@@ -24,7 +24,7 @@ from tiers.catalog.quality_gate import require_quality
 from tiers.errors import CatalogError
 
 TABLE = tomllib.loads(resources.files("tiers.catalogs").joinpath("laptop.toml").read_text())
-GOOD = TextFigures(
+GOOD = TextMetrics(
     tokens=2000,
     sha256="",
     reference_perplexity=20.0,
@@ -36,7 +36,7 @@ GOOD = TextFigures(
     hidden_cosine=0.998,
     lowest_hidden_cosine=0.98,
 )
-QUESTIONS = QuestionFigures(
+QUESTIONS = QuestionMetrics(
     questions=200,
     max_tokens=256,
     reference_right=60,

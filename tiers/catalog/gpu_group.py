@@ -8,7 +8,7 @@ from inference_core.device.spec import Activations, DeviceKind, DeviceKVDtype, M
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import Devices
 from inference_core.loaders.known_shapes import SHAPES
-from inference_core.lora.adapter import places
+from inference_core.lora.adapter import adapter_targets
 from inference_core.model_spec import DeviceScheme, QualityGate
 from inference_core.protocol import KnobValue
 
@@ -81,7 +81,7 @@ def adapter_bytes(model: GpuModelSpec, cards: int) -> int | None:
     if model.shape not in SHAPES:
         return None
     numbers = 0
-    for place in places(SHAPES[model.shape]).values():
+    for place in adapter_targets(SHAPES[model.shape]).values():
         by_outputs = place.projection in ("qkv", "gate_up")
         numbers += place.inputs * (cards if by_outputs else 1) + place.outputs * (1 if by_outputs else cards)
     itemsize = 4 if model.activations == "float32" else 2

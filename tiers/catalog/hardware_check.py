@@ -5,7 +5,7 @@ from pathlib import Path
 
 from inference_core.errors import DevicesMissingError, ModelFileError
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_config import ModelConfig
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec

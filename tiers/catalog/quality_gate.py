@@ -6,7 +6,7 @@ from pathlib import Path
 from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import DeviceScheme, ModelSpec, QualityGate
 from inference_core.quantization.quality_report import QualityReport, read_report, shortfalls
 from tiers.catalog.catalog import CPU_CORE, Catalog

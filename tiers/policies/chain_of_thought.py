@@ -11,7 +11,7 @@ from tiers.catalog.tier_spec import ChainOfThoughtSpec
 from tiers.decoding.decoder import Decoder
 from tiers.decoding.prompt import Prompt
 from tiers.merge_streams import merge
-from tiers.policies.early_stopped_thought import SettledThought
+from tiers.policies.answer_convergence import AnswerConvergence
 from tiers.policies.plain import Plain
 from tiers.policies.policy import Policy, derive_seed
 from tiers.tier import Delta, GenerationRequest, ReasoningEffort, UsageMeter
@@ -34,7 +34,7 @@ class ChainOfThought(Policy):
     The answer continues the same tokens, so the prefix cache spares its prefill. `max_tokens` bounds thinking and
     answer together. Stop strings, log-probabilities, logit bias, minimum length, grammars and tool calls apply to the
     answer only. Raw prompts and a budget of 0 are decoded plainly. With `settled_probes` a thought ends early once its
-    answer has settled (`SettledThought`); probes count as thought, in the budget and on the bill.
+    answer has settled (`AnswerConvergence`); probes count as thought, in the budget and on the bill.
     """
 
     def __init__(self, decoder: Decoder, spec: ChainOfThoughtSpec) -> None:
@@ -89,7 +89,7 @@ class ChainOfThought(Policy):
     ) -> AsyncGenerator[Delta, None]:
         thought: list[int] = []
         first = Delta()
-        settling = SettledThought.of(self.decoder, request, self._spec)
+        settling = AnswerConvergence.of(self.decoder, request, self._spec)
         ended: set[int] = set()
         async with aclosing(self._think(request, index, prompt_ids, thinking, ended)) as deltas:
             async for delta in deltas:
@@ -110,10 +110,10 @@ class ChainOfThought(Policy):
                 yield delta if delta.usage is None else _joined(first, delta)
 
     async def _has_settled(
-        self, settling: SettledThought, prompt_ids: list[int], thought: list[int], last: Delta, budget: int
+        self, settling: AnswerConvergence, prompt_ids: list[int], thought: list[int], last: Delta, budget: int
     ) -> bool:
         """Whether the thought need not go on: the probes agree, or they have left nothing of the budget."""
-        if settling.is_due(last.reasoning, len(thought), budget) and await settling.probe(prompt_ids, thought):
+        if settling.is_due(last.reasoning, len(thought), budget) and await settling.has_converged(prompt_ids, thought):
             return True
         return len(thought) + settling.tokens >= budget
 

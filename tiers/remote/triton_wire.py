@@ -15,7 +15,7 @@ import msgspec
 from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import SamplingParams
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import CatalogError, TierError, TierRequestError

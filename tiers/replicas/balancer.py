@@ -42,13 +42,13 @@ class Balancer:
         time is over, since it can still be repeated elsewhere.
         """
         now = self._clock()
-        probed = None if tried else next((r for r in self.replicas if r.breaker.awaits_probe(now)), None)
+        probed = None if tried else next((r for r in self.replicas if r.breaker.awaits_trial(now)), None)
         replica = probed or self._choose(key, [r for r in self._serving(now) if r not in tried], now)
         if replica is None:
             return None
         flight = Flight(replica, now)
         if probed is not None:
-            probed.breaker.probe = flight
+            probed.breaker.trial = flight
         replica.flights[flight] = replica.silent[flight] = None
         replica.requests += 1
         return flight
@@ -58,7 +58,7 @@ class Balancer:
         replica, now = flight.replica, self._clock()
         replica.silent.pop(flight, None)
         replica.ttft.observe(now - flight.began, now, self.spec.ttft_decay_seconds)
-        if replica.breaker.probe is flight:
+        if replica.breaker.trial is flight:
             replica.breaker.begin_probation(self.spec.consecutive_failures)
             log.info("tier '%s': %s answers again", self._name, replica.url)
 
@@ -100,8 +100,8 @@ class Balancer:
             return
         if was_silent and replica.ttft.latest is not None and waited > replica.ttft.latest:
             replica.ttft.observe(waited, now, self.spec.ttft_decay_seconds)
-        if replica.breaker.probe is flight:
-            replica.breaker.probe = None
+        if replica.breaker.trial is flight:
+            replica.breaker.trial = None
 
     @property
     def is_healthy(self) -> bool:
@@ -161,7 +161,7 @@ class Balancer:
     def _counts(self, flight: Flight) -> bool:
         """Of an ejected replica only its probe says something new; the others were sent before."""
         breaker = flight.replica.breaker
-        return not breaker.is_open or breaker.probe is flight
+        return not breaker.is_open or breaker.trial is flight
 
     def _may_eject(self) -> bool:
         ejected = sum(replica.breaker.is_open for replica in self.replicas)

@@ -2,7 +2,7 @@
 
 from tiers.attempt import ReplicaCondition, ReplicaStatus
 from tiers.catalog.replica_spec import ReplicaSpec
-from tiers.replicas.circuit_breaker import Breaker
+from tiers.replicas.circuit_breaker import CircuitBreaker
 from tiers.replicas.peak_ewma import FadingCount, PeakEwma
 
 MIN_TTFT_SECONDS = 1e-3
@@ -29,7 +29,7 @@ class Replica:
         self.flights: dict[Flight, None] = {}
         self.silent: dict[Flight, None] = {}
         self.ttft = PeakEwma()
-        self.breaker = Breaker()
+        self.breaker = CircuitBreaker()
         self.recent_requests, self.recent_failures = FadingCount(), FadingCount()
         self.requests = self.failures = 0
         self.elsewhere = 0

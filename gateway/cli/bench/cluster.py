@@ -8,7 +8,7 @@ import click
 from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from, staged_progress
 
 if TYPE_CHECKING:
-    from gateway.cluster.bench import ClusterFigures
+    from gateway.cluster.bench import ClusterResult
 
 
 @click.command()
@@ -37,7 +37,7 @@ def cluster(rounds: int, requests: int, concurrency: int, kills: int, as_json: b
     echo_json(figures) if as_json else click.echo(_text(figures))
 
 
-def _text(figures: "ClusterFigures") -> str:
+def _text(figures: "ClusterResult") -> str:
     here, there, ratio = figures.here, figures.there, figures.ratio
     assert here is not None
     assert there is not None

@@ -18,7 +18,7 @@ from gateway.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from inference_core.bench.handover import HandoverFigures
+    from inference_core.bench.handover import HandoverTimings
     from inference_core.bench.rounds import Spread
 
 
@@ -71,7 +71,7 @@ def handover(prompt_tokens: tuple[int, ...], rounds: int, model: str | None, as_
 _COLUMNS = ["tokens", "MB", "prefill ms", "copy ms", "export ms", "take ms", "rest ms", "in place ms", "break-even"]
 
 
-def _row(one: "HandoverFigures") -> list[str]:
+def _row(one: "HandoverTimings") -> list[str]:
     times = (one.prefill, one.copy, one.export, one.take, one.rest, one.in_place)
     return [
         str(one.prompt_tokens),

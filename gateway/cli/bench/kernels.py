@@ -36,7 +36,7 @@ def kernels(
     from inference_core.bench.kernels import SCHEMES, bench_kernels
     from inference_core.bench.machine_peaks import machine_peaks, model_bounds
     from inference_core.loaders.model_path import resolve_model_path
-    from inference_core.loaders.opening import open_checkpoint
+    from inference_core.loaders.open_checkpoint import open_checkpoint
     from inference_core.loading.load_core import weight_bytes
     from tiers.catalog.load import load_catalog
 

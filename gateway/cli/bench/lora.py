@@ -44,8 +44,8 @@ async def _run(settings: Any, model: str | None, options: "LoraOptions") -> "Lor
     from inference_core.bench.lora import lora_cost
     from inference_core.bench.opening import core_target, model_of
     from inference_core.loaders.model_path import resolve_model_path
-    from inference_core.loaders.opening import open_checkpoint
-    from inference_core.tokenization.loading import load_tokenizer
+    from inference_core.loaders.open_checkpoint import open_checkpoint
+    from inference_core.tokenization.load_tokenizer import load_tokenizer
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from gateway.cli.cost import percent_shares
 from gateway.cli.options import catalog_option, data_dir_option, settings_from
+from gateway.cli.planning.cost import percent_shares
 
 
 @click.command()

@@ -18,8 +18,8 @@ from classifier.policy.decide import decide
 from classifier.prediction.class_predictor import ClassPredictor
 from gateway.answering.ask import Ask
 from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.class_prior import class_prior
-from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Reading
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
@@ -79,7 +79,7 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
     """
     settings = settings_from(**given)
     catalog = load_catalog(settings.catalog)
-    classifier = ClassifierInForce(
+    classifier = ActiveClassifier(
         settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
     )
     classifier.load()
@@ -115,7 +115,7 @@ def _time_decisions(service: RoutingService, asks: Sequence[Ask]) -> tuple[Stage
     return watch.stages()[0], (time.process_time_ns() - process) / len(asks) / 1e6
 
 
-def _time_stages(classifier: ClassifierInForce, service: RoutingService, asks: Sequence[Ask]) -> list[StageTime]:
+def _time_stages(classifier: ActiveClassifier, service: RoutingService, asks: Sequence[Ask]) -> list[StageTime]:
     """The parts of a decision, timed while the service makes it.
 
     What comes before the classifier is the input. The policy is run once more on its own; what else comes after the
@@ -139,7 +139,7 @@ class TimedClassifier:
 
     on_trial = False
 
-    def __init__(self, classifier: ClassifierInForce) -> None:
+    def __init__(self, classifier: ActiveClassifier) -> None:
         self.watch = Stopwatch()
         self._model = classifier.model
         self._predictor = ClassPredictor(self._model, classifier.prior)

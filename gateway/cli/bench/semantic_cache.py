@@ -44,8 +44,8 @@ def semantic_cache(
     from gateway.cache.lookup_cost import lookup_cost
     from gateway.cache.semantic_study import read_pairs, semantic_study
     from gateway.cli.classifier.versions import folder_of
+    from gateway.routing.active_classifier import ActiveClassifier
     from gateway.routing.class_prior import class_prior
-    from gateway.routing.classifier_in_force import ClassifierInForce
     from gateway.routing.router import RoutingService
     from tiers.catalog.load import load_catalog
 
@@ -62,7 +62,7 @@ def semantic_cache(
     cost = None
     if others:
         catalog = load_catalog(settings.catalog)
-        classifier = ClassifierInForce(
+        classifier = ActiveClassifier(
             settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
         )
         classifier.load()

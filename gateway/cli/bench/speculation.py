@@ -41,7 +41,7 @@ async def _run(
     from inference_core.bench.opening import core_target, model_of
     from inference_core.bench.speculation import speculate
     from inference_core.loaders.model_path import resolve_model_path
-    from inference_core.tokenization.loading import load_tokenizer
+    from inference_core.tokenization.load_tokenizer import load_tokenizer
     from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core

@@ -39,7 +39,7 @@ async def _run(settings: Any, model: str | None, options: "StructuredOptions") -
     from inference_core.bench.opening import core_target, model_of
     from inference_core.bench.structured import structured_cost
     from inference_core.loaders.model_path import resolve_model_path
-    from inference_core.tokenization.loading import load_tokenizer
+    from inference_core.tokenization.load_tokenizer import load_tokenizer
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from gateway.cli.encoder_choice import encoder_choice
 from gateway.cli.group import LazyGroup
 from gateway.cli.options import (
     catalog_option,
@@ -15,6 +14,7 @@ from gateway.cli.options import (
     settings_from,
     staged_progress,
 )
+from gateway.cli.serving.encoder_choice import encoder_choice
 
 classifier = LazyGroup(
     name="classifier",

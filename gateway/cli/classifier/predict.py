@@ -116,6 +116,6 @@ def _text(one: "Explanation", *, named: bool) -> str:
     ]
     if one.looked_at < one.characters:
         lines.append(f"it looks at {one.looked_at:,} of {one.characters:,} characters")
-    if one.appeals:
-        lines.append("passed over, since they ask for a tier: " + "; ".join(repr(a) for a in one.appeals))
+    if one.router_instructions:
+        lines.append("passed over, since they ask for a tier: " + "; ".join(repr(a) for a in one.router_instructions))
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.cli.access.stored_order import with_database
 from gateway.cli.options import (
     catalog_option,
     data_dir_option,
@@ -14,7 +15,6 @@ from gateway.cli.options import (
     settings_from,
     table,
 )
-from gateway.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from classifier.registry.registry import ArtefactRegistry

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from gateway.cli.cluster import address_option, joined
-from gateway.cli.knobs import assignment
+from gateway.cli.live.knobs import assignment
 from gateway.cli.options import cache_dir_option, catalog_option, data_dir_option, settings_from
 
 

@@ -35,8 +35,8 @@ def serve(
 
     from gateway.fleet.predictive import PredictiveKnobs
     from gateway.fleet.replica_profile import replica_profile
-    from gateway.fleet.scoring import ServiceObjectives
-    from gateway.fleet.simulation import FleetSettings
+    from gateway.fleet.simulated.scoring import ServiceObjectives
+    from gateway.fleet.simulated.simulation import FleetSettings
     from gateway.fleet.target_server import TargetService, target_app
     from gateway.fleet.targets import FleetTargets
 

@@ -8,8 +8,8 @@ import click
 from gateway.cli.options import echo_json, json_option
 
 if TYPE_CHECKING:
-    from gateway.fleet.comparison import Comparison
-    from gateway.fleet.scoring import Setting
+    from gateway.fleet.simulated.comparison import Comparison
+    from gateway.fleet.simulated.scoring import Setting
 
 AZURE = ("traces/azure_llm_code.csv", "traces/azure_llm_conv.csv")
 
@@ -61,10 +61,10 @@ def simulate(
     import msgspec
 
     from classifier.training.data.dataset import data_folder
-    from gateway.fleet.comparison_tables import comparison_text, write_between
     from gateway.fleet.replica_profile import replica_profile
-    from gateway.fleet.scoring import ServiceObjectives, Setting
-    from gateway.fleet.simulation import FleetSettings
+    from gateway.fleet.simulated.comparison_tables import comparison_text, write_between
+    from gateway.fleet.simulated.scoring import ServiceObjectives, Setting
+    from gateway.fleet.simulated.simulation import FleetSettings
     from inference_core.bench.trace_file import read_trace
 
     profile = replica_profile(replica)
@@ -94,7 +94,7 @@ def simulate(
     if page is not None:
         write_between(page, "simulated", text)
     if plot is not None:
-        from gateway.fleet.plots import plot_comparisons
+        from gateway.fleet.simulated.plots import plot_comparisons
 
         plot_comparisons(found, plot)
 
@@ -104,7 +104,7 @@ def _compared(settings: "list[Setting]") -> "list[Comparison]":
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    from gateway.fleet.comparison import compare
+    from gateway.fleet.simulated.comparison import compare
 
     if len(settings) == 1:
         return [compare(settings[0])]

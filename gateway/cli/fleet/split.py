@@ -46,9 +46,9 @@ def split(
     import msgspec
 
     from classifier.training.data.dataset import data_folder
-    from gateway.fleet.disaggregated import Split, Transfer, best_split, kv_bytes_of, requests_at
     from gateway.fleet.replica_profile import replica_profile
-    from gateway.fleet.scoring import ServiceObjectives
+    from gateway.fleet.simulated.disaggregated import Split, Transfer, best_split, kv_bytes_of, requests_at
+    from gateway.fleet.simulated.scoring import ServiceObjectives
     from gateway.fleet.workload import spread
     from inference_core.bench.trace_file import read_trace
 

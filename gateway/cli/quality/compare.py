@@ -9,7 +9,8 @@ import msgspec
 from gateway.cli.options import cache_dir_option, echo_json, json_option, settings_from, staged_progress, table
 
 if TYPE_CHECKING:
-    from inference_core.quantization.quality_report import QualityLimits, QualityReport, Use
+    from inference_core.model_spec import QualityLimits
+    from inference_core.quantization.quality_report import QualityReport, Use
 
 _COMPUTE = click.Choice(["int4-int8", "int4", "bfloat16", "float32"])
 _KV_DTYPE = click.Choice(["float32", "bfloat16", "int8"])
@@ -109,7 +110,8 @@ def compare(
 
 def _limits(changed: tuple[str, ...]) -> "dict[Use, QualityLimits]":
     """The usual bounds with those that were given. Raises UsageError for one that does not exist."""
-    from inference_core.quantization.quality_report import DEFAULT_LIMITS, QualityLimits
+    from inference_core.model_spec import QualityLimits
+    from inference_core.quantization.quality_report import DEFAULT_LIMITS
 
     limits = dict(DEFAULT_LIMITS)
     for entry in changed:

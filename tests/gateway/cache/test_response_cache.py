@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from gateway.cache.stores import MemoryStore
+from tests.gateway.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
-from tests.gateway.test_disconnects import only_record
 from tests.polling import eventually
 from tiers.errors import TierError
 from tiers.tool_types import ToolCallDelta

@@ -17,9 +17,9 @@ from gateway.cache.knobs import CacheKnobs
 from gateway.cache.similar_prompts import SimilarPrompts, Wording
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.file import KnobFile
+from tests.gateway.api.test_disconnects import only_record
 from tests.gateway.cache.test_response_cache import CHAT, Clock, content
 from tests.gateway.running_gateway import RunningGateway
-from tests.gateway.test_disconnects import only_record
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ASKED, REWORDED = "What is the capital of France?", "what is the capital of France"

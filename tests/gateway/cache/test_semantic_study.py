@@ -12,7 +12,7 @@ from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.cache.lookup_cost import lookup_cost
 from gateway.cache.semantic_study import PromptPair, SemanticStudy, read_pairs, semantic_study
 from gateway.cli.bench.semantic_cache import semantic_cache
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.router import RoutingService
 from tiers.catalog.load import load_catalog
 
@@ -74,7 +74,7 @@ def test_an_id_that_no_pair_has_is_refused(tmp_path: Path) -> None:
 
 def test_a_lookup_is_timed_over_prompts_that_answers_are_kept_of(tmp_path: Path) -> None:
     catalog = load_catalog("laptop")
-    classifier = ClassifierInForce(tmp_path, catalog.fingerprint)
+    classifier = ActiveClassifier(tmp_path, catalog.fingerprint)
     classifier.load()
     cost = asyncio.run(lookup_cost(RoutingService(catalog, {}, classifier, None), [*FIELDS, RACE.a, RACE.b]))
     assert cost.entries == 5

@@ -1,4 +1,4 @@
-"""Cores behind TCP doors, as a cluster has them, without the cluster: what a test needs to lose one."""
+"""Cores behind TCP listeners, as a cluster has them, without the cluster: what a test needs to lose one."""
 
 import threading
 from collections.abc import Collection
@@ -14,7 +14,7 @@ from inference_core.fake_runner import hash_core
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
 from inference_core.transport.heartbeat import SILENT_SECONDS
 from inference_core.transport.server import CoreServer
-from inference_core.transport.tcp import TcpCoreClient, TcpDoor
+from inference_core.transport.tcp import TcpCoreClient, TcpListener
 from tests.gateway.cluster.silent_relay import SilentRelay
 from tests.gateway.running_gateway import PausedCore
 from tests.polling import eventually
@@ -35,9 +35,9 @@ class ServedReplica:
         self.name, self.role, self.own_knobs = name, role, frozenset(own_knobs)
         self._model = {"slabs": 256, "max_context": 2048, "knobs": Knobs(), "adapter_slots": 1} | model
         self.paused = threading.Event()
-        self.door = TcpDoor("127.0.0.1", name.encode(), silent_seconds=silent_seconds)
+        self.listener = TcpListener("127.0.0.1", name.encode(), silent_seconds=silent_seconds)
         self.relay: SilentRelay | None = None
-        self.server = CoreServer(self._load, self.door, title=name)
+        self.server = CoreServer(self._load, self.listener, title=name)
         self.said = True
         self.leaving = False
 
@@ -46,7 +46,7 @@ class ServedReplica:
 
     @property
     def announced(self) -> Announced:
-        address = self.door.address
+        address = self.listener.address
         if self.relay is not None:
             address = msgspec.structs.replace(address, port=self.relay.port)
         return Announced(
@@ -61,7 +61,7 @@ class ServedReplica:
 
     async def put_behind_a_relay(self) -> SilentRelay:
         """Clients that come from now on reach it through the relay alone."""
-        self.relay = SilentRelay(self.door.address.port)
+        self.relay = SilentRelay(self.listener.address.port)
         await self.relay.start()
         return self.relay
 

@@ -16,7 +16,7 @@ if not os.environ.get("AIO_REQUIRE_BROWSER"):
 from playwright.sync_api import Browser, Page
 
 from tests.gateway.dashboard.real_gateway import IN_CHROMIUM, chromium
-from tests.gateway.left_behind import left_behind
+from tests.gateway.processes.left_behind import left_behind
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import running_upstream

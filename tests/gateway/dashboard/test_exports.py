@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 
 from classifier.complexity.classes import Complexity
-from gateway.api.estimate_rows import estimate_rows
+from gateway.api.quality_loop.estimate_rows import estimate_rows
 from gateway.dashboard.site import PAGES
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.active_labels import ActiveLabels
-from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from quality.estimates.kinds import Kind, KindShare
 from quality.estimates.upgrade_rate import UpgradeRate, wilson_interval
@@ -48,7 +48,7 @@ async def admin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=True)
     async with running_gateway(settings, core=laptop_hash_core(settings)) as aio, browser(aio) as client:
         parts = aio.parts
-        classifier = ClassifierInForce(settings.registry_path, parts.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(settings.registry_path, parts.routing.catalog.fingerprint)
         classifier.load()
         parts.routing.classifier = classifier
         parts.active_labels = ActiveLabels(parts.database, classifier, parts.metrics)

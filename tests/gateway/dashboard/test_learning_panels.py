@@ -14,8 +14,8 @@ from sqlalchemy import insert
 
 from classifier.complexity.classes import Complexity
 from classifier.decision import PolicyInputs, Prediction
-from gateway.api.routing_views import version_in_force
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.api.quality_loop.routing_views import active_version
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.settings import Settings
 from migrations.tables import api_keys, routing_decisions, training_rows, verifications
 from quality.verification.training_rows import encode_prompt
@@ -40,7 +40,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[RunningGateway]:
     async with running_gateway(settings) as running:
-        classifier = ClassifierInForce(settings.registry_path, running.parts.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(settings.registry_path, running.parts.routing.catalog.fingerprint)
         classifier.load()
         running.parts.routing.classifier = classifier
         yield running
@@ -75,7 +75,7 @@ async def routed(
 
 async def labelled(aio: RunningGateway, names: Sequence[str], key: str, complexity: Complexity, *, good: bool) -> None:
     """Labels of all tiers for prompts of one class."""
-    model, now = version_in_force(aio.parts).model, time.time()
+    model, now = active_version(aio.parts).model, time.time()
     rows = []
     for number, name in enumerate(names):
         encoded = encode_prompt(model, [{"role": "user", "content": f"Which fruit is {name}?"}])
@@ -216,7 +216,7 @@ async def test_the_quality_page_says_how_many_labels_there_are_and_what_they_cha
 async def test_a_page_does_not_wait_for_the_learning_curve(
     admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.dashboard.quality.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.dashboard.pages.quality.WAIT_SECONDS", 0.0)
     assert "What was learned" in text_of(await admin.get(QUALITY))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.dashboard.figures import over_limit
 from gateway.settings import Settings
-from gateway.telemetry.alert_rules import RULES
+from gateway.telemetry.objectives.alert_rules import RULES
 from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
@@ -79,7 +79,7 @@ async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
 async def test_what_moves_comes_as_events(
     aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.dashboard.overview.EVENT_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.dashboard.pages.overview.EVENT_SECONDS", 0.01)
     async with admin.stream("GET", "/admin/overview/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         text = "".join([chunk async for chunk in answer.aiter_text()])

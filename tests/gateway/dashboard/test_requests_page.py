@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.csv_export import cell
+from gateway.api.quality_loop.csv_export import cell
 from gateway.dashboard.request_path import rerouted, stages_of
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.model import RoutingModel
 from tests.gateway.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway
@@ -151,7 +151,7 @@ async def test_a_request_is_shown_and_decided_anew_where_no_version_of_the_class
 ) -> None:
     answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
     await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
-    none = ClassifierInForce(aio.parts.settings.registry_path, aio.parts.routing.catalog.fingerprint)
+    none = ActiveClassifier(aio.parts.settings.registry_path, aio.parts.routing.catalog.fingerprint)
     monkeypatch.setattr(aio.parts.routing, "classifier", none)
     page = await admin.get(f"/admin/requests/{answer.id}", params={"quality": 0.9})
     assert page.status_code == 200, page.text

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import event, insert, select
 
 from migrations.tables import verifications
+from tests.gateway.api.test_disconnects import only_record
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway
-from tests.gateway.test_disconnects import only_record
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/quality/review"

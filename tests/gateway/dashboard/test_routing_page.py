@@ -14,7 +14,7 @@ from sqlalchemy import insert, update
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from gateway.routing.classifier_in_force import ClassifierInForce
+from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.preview import preview
 from gateway.routing.rule import RoutingRule
 from gateway.settings import Settings
@@ -36,7 +36,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     """The shipped classifier in force; no request yet."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
     async with running_gateway(settings) as running:
-        classifier = ClassifierInForce(settings.registry_path, running.parts.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(settings.registry_path, running.parts.routing.catalog.fingerprint)
         classifier.load()
         running.parts.routing.classifier = classifier
         yield running
@@ -137,10 +137,10 @@ async def test_a_target_is_applied_with_a_reason_and_written_down(
 ) -> None:
     page = await admin.get(PAGE, params={"quality_target": "0.9"})
     assert (await submit(admin, page, APPLY)).status_code == 400, "no reason"
-    assert aio.parts.routing.target_in_force is None
+    assert aio.parts.routing.active_target is None
     done = await submit(admin, page, APPLY, reason=SCRIPT)
     assert (done.status_code, done.headers["location"]) == (303, PAGE)
-    assert aio.parts.routing.target_in_force == 0.9
+    assert aio.parts.routing.active_target == 0.9
     decision = (
         await aio.http.post("/v1/route", json={"model": "auto", "messages": [{"role": "user", "content": "Hi"}]})
     ).json()
@@ -151,7 +151,7 @@ async def test_a_target_is_applied_with_a_reason_and_written_down(
     assert SCRIPT not in after.text
     back = await submit(admin, after, APPLY, reason="enough", default="1")
     assert back.status_code == 303
-    assert aio.parts.routing.target_in_force is None
+    assert aio.parts.routing.active_target is None
 
 
 async def test_whoever_only_looks_on_or_comes_from_elsewhere_changes_nothing(
@@ -168,9 +168,9 @@ async def test_whoever_only_looks_on_or_comes_from_elsewhere_changes_nothing(
         page = await operator.get(PAGE, params={"quality_target": "0.8"})
         del order["csrf_token"]
         assert (await operator.post(APPLY, data=order)).status_code == 403
-        assert aio.parts.routing.target_in_force is None
+        assert aio.parts.routing.active_target is None
         assert (await submit(operator, page, APPLY, reason="why")).status_code == 303
-        assert aio.parts.routing.target_in_force == 0.8
+        assert aio.parts.routing.active_target == 0.8
     assert (await admin.post(APPLY, data=order)).status_code == 403
 
 
@@ -209,7 +209,7 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
         assert answer.headers["content-type"] == "text/csv; charset=utf-8", view
         assert list(csv.DictReader(io.StringIO(answer.text))), view
 
-    curves, table = aio.parts.probe_curves, version.table
+    curves, table = aio.parts.cost_quality_curves, version.table
     drawn = await curves.of("a version", table)
     assert await curves.of("a version", table) is drawn
     async with aio.parts.database.begin() as connection:

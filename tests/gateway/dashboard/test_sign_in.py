@@ -8,9 +8,9 @@ import httpx
 import pytest
 from sqlalchemy import insert, select, update
 
-from gateway.dashboard.login_limit import MOST_FAILURES, WINDOW_SECONDS, LoginLimit
-from gateway.dashboard.sessions import COOKIE
-from gateway.dashboard.users import remove_user
+from gateway.dashboard.sign_in.login_limit import MOST_FAILURES, WINDOW_SECONDS, LoginLimit
+from gateway.dashboard.sign_in.sessions import COOKIE
+from gateway.dashboard.sign_in.users import remove_user
 from gateway.settings import Settings
 from gateway.tenancy.orders import Order
 from migrations.tables import audit_events, dashboard_sessions, dashboard_users

@@ -39,7 +39,7 @@ async def test_a_user_is_added_and_comes_in_with_the_password_as_typed(
     for path in (PAGE, API, f"{API}?format=csv"):
         shown = (await admin.get(path)).text
         assert "ada" in shown
-        assert "scrypt" not in shown
+        assert "argon2" not in shown
         assert PASSWORD not in shown
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fleet.capacity import Objectives, best_operation, cheapest, operation, plan
-from gateway.fleet.cases import VOICE, cases, edge_nodes, voice_rows
 from gateway.fleet.errors import PlanError
 from gateway.fleet.knob_profiles import KNOB_PROFILES, knob_profile
 from gateway.fleet.replica_profile import profiles, replica_profile
+from gateway.fleet.simulated.cases import VOICE, cases, edge_nodes, voice_rows
 from gateway.fleet.workload import Workload, per_second, spread, trace_workload
 from inference_core.bench.trace_file import Arrival
 

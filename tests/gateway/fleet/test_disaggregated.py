@@ -2,12 +2,12 @@
 
 import pytest
 
-from gateway.fleet.disaggregated import Transfer, best_split, kv_bytes_of, requests_at, run_apart
 from gateway.fleet.predictive import PredictiveKnobs, PredictiveRule
 from gateway.fleet.replica_profile import replica_profile
 from gateway.fleet.scaling import FixedRule
-from gateway.fleet.scoring import ServiceObjectives
-from gateway.fleet.simulation import FleetSettings
+from gateway.fleet.simulated.disaggregated import Transfer, best_split, kv_bytes_of, requests_at, run_apart
+from gateway.fleet.simulated.scoring import ServiceObjectives
+from gateway.fleet.simulated.simulation import FleetSettings
 from inference_core.bench.trace_file import Arrival
 
 PROFILE = replica_profile("llama-3.1-8b/awq-int4/l4")

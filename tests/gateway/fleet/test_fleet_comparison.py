@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from gateway.fleet.comparison import FITTED, REACTIVE, compare, fewest_misses
-from gateway.fleet.comparison_tables import comparison_text, write_between
 from gateway.fleet.predictive import PredictiveKnobs
 from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.scoring import Score, ServiceObjectives, Setting
-from gateway.fleet.simulation import FleetSettings
+from gateway.fleet.simulated.comparison import FITTED, REACTIVE, compare, fewest_misses
+from gateway.fleet.simulated.comparison_tables import comparison_text, write_between
+from gateway.fleet.simulated.scoring import Score, ServiceObjectives, Setting
+from gateway.fleet.simulated.simulation import FleetSettings
 from inference_core.bench.trace_file import Arrival
 
 

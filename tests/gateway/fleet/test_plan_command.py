@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from gateway.cli.plan import plan
+from gateway.cli.planning.plan import plan
 
 PAGE = Path(__file__).parents[3] / "docs" / "capacity.md"
 

@@ -11,7 +11,7 @@ from gateway.jobs.batch_book import BatchBook
 from gateway.jobs.batch_input import InputLine
 from gateway.jobs.database_queue import DatabaseQueue
 from gateway.jobs.file_store import Owner
-from gateway.jobs.job_queue import Job, JobQueue
+from gateway.jobs.job_queue import BatchJob, JobQueue
 from gateway.jobs.line_book import LineAnswer, LineBook
 from gateway.jobs.redis_queue import RedisQueue
 from gateway.stores.redis_store import RedisStore
@@ -48,7 +48,7 @@ class Bench:
         await self.lines.add(self.batch.batch_id, [InputLine(n, f"c{n}", "{}") for n in range(1, count + 1)])
         return self.batch.batch_id
 
-    async def answer(self, jobs: Sequence[Job]) -> list[bool]:
+    async def answer(self, jobs: Sequence[BatchJob]) -> list[bool]:
         answers = [LineAnswer(batch_id=j.batch_id, number=j.number, status="done", text="{}") for j in jobs]
         return await self.lines.answer(answers)
 

@@ -19,7 +19,7 @@ from gateway.jobs.line_book import LineBook
 from gateway.jobs.line_worker import AnswerLine, LineWorker
 from gateway.settings import Settings
 from gateway.stores.retries import background
-from gateway.telemetry.job_metrics import JobMetrics
+from gateway.telemetry.metrics_export.job_metrics import JobMetrics
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.jobs import batching
 from tests.gateway.jobs.batching import ENDED, outcome, request_line

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.jobs.job_queue import Job, QueueAwayError
+from gateway.jobs.job_queue import BatchJob, QueueUnavailableError
 from tests.conftest import RedisServer
 from tests.gateway.jobs.queue_bench import LONG, SHORT, Bench, bench
 from tests.polling import eventually
 
 
-def numbers(jobs: Sequence[Job]) -> list[int]:
+def numbers(jobs: Sequence[BatchJob]) -> list[int]:
     return [job.number for job in jobs]
 
 
@@ -110,7 +110,7 @@ async def test_lines_of_a_dead_worker_are_given_one_at_a_time_and_others_as_befo
     await queues.die(batch_id, 3)
     ada, bob = queues.worker("ada"), queues.worker("bob")
     assert numbers(await ada.take(batch_id, 9)) == [4, 5]
-    given: list[Job] = []
+    given: list[BatchJob] = []
     while job := await ada.take_suspect(batch_id):
         assert not await bob.has_suspect(batch_id)
         assert await bob.take_suspect(batch_id) is None
@@ -171,7 +171,7 @@ async def test_a_line_that_its_worker_lost_track_of_met_no_death(queues: Bench) 
     forgetful = queues.worker("ada", SHORT)
     await forgetful.take(batch_id, 1)
 
-    async def anything() -> list[Job]:
+    async def anything() -> list[BatchJob]:
         suspect = await forgetful.take_suspect(batch_id)
         return await forgetful.take(batch_id, 1) if suspect is None else [suspect]
 
@@ -186,7 +186,7 @@ async def test_redis_that_forgot_is_told_of_what_waits_still(redis_server: Redis
         jobs = await worker.take(batch_id, 3)
         await queues.answer(jobs[:2])
         redis_server.kill()
-        with pytest.raises(QueueAwayError):
+        with pytest.raises(QueueUnavailableError):
             await worker.take(batch_id, 1)
         redis_server.start()
         assert numbers(await queues.worker("bob").take(batch_id, 9)) == [3, 4, 5]

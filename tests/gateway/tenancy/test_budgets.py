@@ -10,13 +10,13 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.answering.caller import BudgetRef, Period
-from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.listings import BUDGETS
 from gateway.tenancy.orders import Order
 from gateway.tenancy.periods import MICRO, period_bounds, period_key
-from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
+from gateway.tenancy.purse import BudgetExceededError, BudgetsUnavailableError, Hold, Purse
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from tests.polling import eventually
@@ -226,7 +226,7 @@ async def test_without_the_database_a_slice_is_spent_to_its_end_and_then_it_depe
             await spender.tell()
             spent = await state(sqlite)
         else:
-            with pytest.raises(BudgetsAwayError):
+            with pytest.raises(BudgetsUnavailableError):
                 await spender.hold([ref], 5)
             with pytest.raises(OSError):
                 await spender.tell()
@@ -244,7 +244,7 @@ async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(s
     clock.monotonic += 29
     (await spender.hold([ref], 1)).settle(0)
     clock.monotonic += 2
-    with pytest.raises(BudgetsAwayError):
+    with pytest.raises(BudgetsUnavailableError):
         await spender.hold([ref], 1)
 
 

@@ -140,7 +140,7 @@ async def test_another_wording_gets_an_answer_of_its_own_tenant_alone(
     aio: RunningGateway, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        aio.parts.cache.knobs, "in_force", CacheKnobs(semantic=True, semantic_threshold=0.5, ttl_seconds=600)
+        aio.parts.cache.knobs, "active", CacheKnobs(semantic=True, semantic_threshold=0.5, ttl_seconds=600)
     )
     aio.classifier.embedding = lambda given: np.array([1.0, 0.0], np.float32)
     wordings = [

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sqlalchemy import select
 
 from gateway.answering.caller import BudgetRef
-from gateway.tenancy.budget_orders import set_budget
+from gateway.tenancy.budget_commands import set_budget
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LEASE_SECONDS, LeaseBook
 from gateway.tenancy.orders import Order

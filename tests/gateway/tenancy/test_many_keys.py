@@ -9,11 +9,11 @@ import pytest_asyncio
 from sqlalchemy import event, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.keys import ApiKeys, make_key
-from gateway.tenancy.budget_orders import remove_budget, set_budget
+from gateway.tenancy.budget_commands import remove_budget, set_budget
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import PAGE, Directory, UnknownKeyError
-from gateway.tenancy.key_orders import change_key, create_key, create_team, revoke_key, rotate_key
+from gateway.tenancy.key_commands import change_key, create_key, create_team, revoke_key, rotate_key
+from gateway.tenancy.key_secrets import ApiKeys, make_key
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.orders import Order
 from migrations.tables import api_keys, tenancy_state

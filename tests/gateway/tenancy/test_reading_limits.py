@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from gateway.settings import Settings
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.gateway.embedding_catalog import embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway

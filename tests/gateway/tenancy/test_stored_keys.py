@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from gateway.settings import Settings
 from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.key_orders import revoke_key
+from gateway.tenancy.key_commands import revoke_key
 from gateway.tenancy.orders import Order
 from migrations.tables import api_keys, audit_events
 from quality.store.database import migrate, open_database

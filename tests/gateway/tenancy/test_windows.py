@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.answering.caller import Allowance
-from gateway.stores.redis_store import RedisAwayError, RedisStore
+from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 from gateway.tenancy import redis_windows, windows
 from gateway.tenancy.redis_windows import RedisWindows
 from gateway.tenancy.windows import Entry, LocalWindows, Windows
@@ -250,7 +250,7 @@ async def test_while_redis_is_away_the_door_is_open_or_closed_as_configured(
     before = await door.enter("ada", allowance, 0, "r0")
     redis_server.kill()
     if closed:
-        with pytest.raises(RedisAwayError):
+        with pytest.raises(RedisUnavailableError):
             await door.enter("ada", allowance, 0, "r1")
     else:
         alone: list[Entry] = [await door.enter("ada", allowance, 0, f"a{n}") for n in range(3)]

@@ -10,9 +10,9 @@ import torch
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
 from inference_core.core import Core
-from inference_core.device import edited_rows
+from inference_core.device.device_runner import DeviceRunner
 from inference_core.device.graphs import Graphs, NoGraphs
-from inference_core.device.runner import DeviceRunner
+from inference_core.device.sampling import edited_rows
 from inference_core.errors import BadLogitsError
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob

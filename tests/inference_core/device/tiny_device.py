@@ -8,12 +8,12 @@ import torch
 
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.device_runner import DeviceRunner
 from inference_core.device.graphs import Graphs, NoGraphs
-from inference_core.device.runner import DeviceRunner
 from inference_core.device.step_inputs import Capacity
 from inference_core.device.weights import load_device_decoder, stored_linears
 from inference_core.execution.torch_runner import DecoderRunner
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.model_spec import ModelSpec
 from inference_core.models.rotary import rotary_table

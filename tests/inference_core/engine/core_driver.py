@@ -406,7 +406,7 @@ class CoreDriver:
         assert all(self.pool(model).num_referenced == 0 for model in self.runners)
         self.core.set_knobs({"prefix_caching": False})
         assert self.arena.num_free == self.arena.num_slabs
-        assert all(self.pool(model).num_idle == 0 for model in self.runners)
+        assert all(self.pool(model).num_evictable == 0 for model in self.runners)
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -4,9 +4,9 @@ from concurrent.futures import Future
 
 from inference_core.core import Core
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.matcher_seam import MakeMatcher, Matcher
 from inference_core.grammar.trie import token_trie
 from inference_core.protocol import Grammar, ModelInfo
+from inference_core.step_plan import Matcher, MatcherFactory
 
 SIZE = 50
 EOS = SIZE - 1
@@ -46,8 +46,8 @@ _MATCHERS = {grammar: _COMPILER.compile(grammar) for grammar in GRAMMARS}
 class _KnownGrammars:
     """Stands for the processes of a core's grammars: all are compiled, here."""
 
-    def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> "Future[MakeMatcher]":
-        future: Future[MakeMatcher] = Future()
+    def compile(self, info: ModelInfo, grammar: Grammar, tenant: str) -> "Future[MatcherFactory]":
+        future: Future[MatcherFactory] = Future()
         future.set_result(_MATCHERS[grammar])
         return future
 

@@ -111,7 +111,7 @@ def test_content_cached_twice_keeps_its_first_block() -> None:
     second = cache(pool, 1)
     assert first != second
     assert pool.match([digest(1)]) == first
-    assert pool.num_idle == 1
+    assert pool.num_evictable == 1
     pool.check_integrity([])
 
 
@@ -183,13 +183,13 @@ def test_a_slab_with_a_referenced_block_is_never_yielded() -> None:
         (lambda pool: pool._references.update({0: 2}), "block 0 is in 1 tables, but counts 2"),
         (lambda pool: pool._slabs[0].free.append(0), "block 0 is"),
         (lambda pool: pool._slabs[0].free.append(3), "free block twice"),
-        (lambda pool: pool._idle.update({0: 1}), "block 0 is"),
+        (lambda pool: pool._evictable.update({0: 1}), "block 0 is"),
         (lambda pool: pool._digest_of.update({0: digest(5)}), "do not name each other"),
         (lambda pool: pool._arena._owner.update({0: "other"}), "holds slabs"),
         (lambda pool: setattr(pool._slabs[0], "referenced", 3), "counts 3 of 1 references"),
         (lambda pool: setattr(pool, "_num_free", 0), "counts 0 free blocks"),
         (lambda pool: pool._by_room[3].clear(), "filed wrongly"),
-        (lambda pool: pool._quiet.update({0: pool._slabs[0]}), "quiet is wrong"),
+        (lambda pool: pool._unreferenced_slabs.update({0: pool._slabs[0]}), "quiet is wrong"),
     ],
 )
 def test_every_violation_is_named(corrupt, message: str) -> None:

@@ -60,7 +60,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert [self.content[name, block] for block in blocks] == keys[: len(blocks)]
         if blocks:
             before = pool.available
-            cost = pool.count_idle(blocks)
+            cost = pool.count_evictable(blocks)
             pool.acquire(blocks)
             assert before - pool.available == cost
             self.tables[name].append(blocks)
@@ -75,7 +75,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def drop_cache(self, name: str) -> None:
         self.pools[name].drop_cache()
-        assert self.pools[name].num_idle == 0
+        assert self.pools[name].num_evictable == 0
 
     @invariant()
     def integrity_holds(self) -> None:

@@ -13,9 +13,8 @@ from inference_core.errors import IntegrityError
 from inference_core.kv_cache import prefix_hash
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.slab_arena import SlabArena
-from inference_core.scheduling import commit as settlement
-from inference_core.scheduling import scheduler, sequence
-from inference_core.scheduling.in_flight import Passenger
+from inference_core.scheduling import commit, scheduler, sequence
+from inference_core.scheduling.in_flight import ScheduledEntry
 from inference_core.speculation.draft_model import DraftModel
 from inference_core.step_plan import StepPlan
 
@@ -35,7 +34,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 def skip_increment(patch: pytest.MonkeyPatch) -> None:
     """A prefix hit on a block in use is not counted."""
     acquire = BlockPool.acquire
-    patch.setattr(BlockPool, "acquire", lambda pool, blocks: acquire(pool, [b for b in blocks if b in pool._idle]))
+    patch.setattr(BlockPool, "acquire", lambda pool, blocks: acquire(pool, [b for b in blocks if b in pool._evictable]))
 
 
 def decrement_twice(patch: pytest.MonkeyPatch) -> None:
@@ -114,13 +113,13 @@ def keep_cache_of_evicted(patch: pytest.MonkeyPatch) -> None:
 def overspend(patch: pytest.MonkeyPatch) -> None:
     """Tokens handed out are not charged to the budget."""
 
-    def broken(draft: scheduler.StepDraft, sequence: sequence.Sequence, tokens: int) -> None:
+    def broken(draft: scheduler.StepBudget, sequence: sequence.Sequence, tokens: int) -> None:
         left = draft.left
         hand_out(draft, sequence, tokens)
         draft.left = left
 
-    hand_out = scheduler.StepDraft.hand_out
-    patch.setattr(scheduler.StepDraft, "hand_out", broken)
+    hand_out = scheduler.StepBudget.hand_out
+    patch.setattr(scheduler.StepBudget, "hand_out", broken)
 
 
 def cache_last_token(patch: pytest.MonkeyPatch) -> None:
@@ -136,7 +135,7 @@ def cache_last_token(patch: pytest.MonkeyPatch) -> None:
 
 def keep_what_was_launched_after_a_fault(patch: pytest.MonkeyPatch) -> None:
     """A step that was launched after one that failed is forgotten, and its sequences go on as if it were done."""
-    patch.setattr(step_executor.StepExecutor, "_cancel", lambda self: setattr(self, "_flight", None))
+    patch.setattr(step_executor.StepExecutor, "_cancel", lambda self: setattr(self, "_in_flight", None))
 
 
 def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -146,18 +145,18 @@ def keep_pending_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_blocks_of_drafts(patch: pytest.MonkeyPatch) -> None:
     """What only rejected drafts were written to is not given back."""
-    patch.setattr(settlement.Settlement, "_take_back_drafted_blocks", lambda self, sequence: None)
+    patch.setattr(commit.StepCommit, "_take_back_drafted_blocks", lambda self, sequence: None)
 
 
 def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:
     """A draft is taken for right before it is verified."""
 
-    def broken(plan: StepPlan, running: dict[str, sequence.Sequence]) -> list[Passenger]:
-        pairs = zip(seat(plan, running), plan.sequences, strict=True)
+    def broken(plan: StepPlan, running: dict[str, sequence.Sequence]) -> list[ScheduledEntry]:
+        pairs = zip(entries_of(plan, running), plan.sequences, strict=True)
         return [(s, done + share.num_drafts, *rest) for (s, done, *rest), share in pairs]
 
-    seat = step_executor.seat
-    patch.setattr(step_executor, "seat", broken)
+    entries_of = step_executor.entries_of
+    patch.setattr(step_executor, "entries_of", broken)
 
 
 def draft_over_budget(patch: pytest.MonkeyPatch) -> None:
@@ -165,9 +164,9 @@ def draft_over_budget(patch: pytest.MonkeyPatch) -> None:
     add_drafts = scheduler.Scheduler.add_drafts
 
     def broken(self: scheduler.Scheduler, *args: object) -> None:
-        left = self._draft.left
+        left = self._budget.left
         add_drafts(self, *args)
-        self._draft.left = left
+        self._budget.left = left
 
     patch.setattr(scheduler.Scheduler, "add_drafts", broken)
 

@@ -1,8 +1,8 @@
 """Stateful property tests of scheduler and core (SPEC KV-01, KV-05, KV-09, KV-10, BS-01)."""
 
 from core_machine import OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
-from handing_machine import HandingMachine
 from hypothesis import settings
+from kv_transfer_machine import KVTransferMachine
 
 from tests.examples import examples
 
@@ -33,7 +33,7 @@ class TestSpeculationUnderRandomLoad(SpeculatingMachine.TestCase):
     settings = RUN
 
 
-class TestHandoverUnderRandomLoad(HandingMachine.TestCase):
+class TestHandoverUnderRandomLoad(KVTransferMachine.TestCase):
     """The same where prompts are computed for other cores and blocks of theirs come in, some damaged (SPEC BS-08)."""
 
     settings = RUN

@@ -116,7 +116,7 @@ def test_an_embedded_prompt_draws_nothing_and_leaves_no_block_behind() -> None:
     driver.drain()
     ended = driver.finished["r0", 0]
     assert (ended.finish_reason, ended.completion_tokens, ended.prompt_tokens) == ("stop", 0, 30)
-    assert driver.pool().num_referenced == driver.pool().num_idle == 0
+    assert driver.pool().num_referenced == driver.pool().num_evictable == 0
 
 
 def test_nobody_finds_the_blocks_of_an_embedded_prompt_and_it_finds_those_of_others() -> None:

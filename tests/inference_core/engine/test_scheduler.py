@@ -338,7 +338,7 @@ def test_switching_prefix_caching_off_frees_the_cache_and_on_again_refills_it() 
     driver = CoreDriver()
     driver.add([1] * 40, sampling=greedy(1))
     driver.drain()
-    assert driver.pool().num_idle == 10
+    assert driver.pool().num_evictable == 10
     driver.core.set_knobs({"prefix_caching": False})
     assert driver.pool().num_slabs == 0
     driver.core.set_knobs({"prefix_caching": True})

@@ -47,7 +47,7 @@ class QueueMachine(RuleBasedStateMachine):
             leader=None,
             now=self.now,
         )
-        sequence.lagged_seconds = lagged
+        sequence.waited_seconds = lagged
         self.numbers += 1
         self.queue.push(sequence, self.now)
         self.waiting.append(sequence)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from inference_core.errors import InvalidRequestError, ModelFileError
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 
 def opens(path: Path) -> bool:

@@ -14,10 +14,10 @@ import pytest
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
 from inference_core.grammar.limits import Limits
-from inference_core.grammar.matcher_seam import MakeMatcher, Matcher
 from inference_core.grammar.server_process import GrammarServer
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, GrammarKind, ModelInfo
+from inference_core.step_plan import Matcher, MatcherFactory
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary
 from tests.inference_core.grammar.hostile_grammars import (
     LATE,
@@ -47,7 +47,7 @@ class Grammars:
         self.server = GrammarServer()
         self.workers = GrammarWorkers(lambda info: VOCABULARY, {"m": (EOS,)}, limits=limits, server=self.server)
 
-    def compiled(self, grammar: Grammar) -> MakeMatcher:
+    def compiled(self, grammar: Grammar) -> MatcherFactory:
         return self.workers.compile(INFO, grammar, "").result()
 
     def close(self) -> None:

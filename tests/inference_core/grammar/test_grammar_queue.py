@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.errors import CoreError, InvalidRequestError, QueueFullError
-from inference_core.grammar.matcher_seam import MakeMatcher
 from inference_core.grammar.wire import Channel, Compiled, Ended, Refused, Start
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, ModelInfo
+from inference_core.step_plan import MatcherFactory
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary
 from tests.polling import until
 
@@ -63,13 +63,13 @@ class Queue:
     def __init__(self) -> None:
         self.server = ScriptedServer()
         self.workers = GrammarWorkers(lambda info: VOCABULARY, {"m": (EOS,)}, server=self.server)  # type: ignore[arg-type]
-        self.futures: dict[str, Future[MakeMatcher]] = {}
+        self.futures: dict[str, Future[MatcherFactory]] = {}
 
-    def ask(self, text: str, tenant: str = "") -> Future[MakeMatcher]:
+    def ask(self, text: str, tenant: str = "") -> Future[MatcherFactory]:
         future = self.futures[text] = self.workers.compile(INFO, Grammar(kind="regex", text=text), tenant)
         return future
 
-    def compiled(self, text: str, tenant: str = "", memory_bytes: int = 0) -> MakeMatcher:
+    def compiled(self, text: str, tenant: str = "", memory_bytes: int = 0) -> MatcherFactory:
         future = self.ask(text, tenant)
         self.server.compiles(text, memory_bytes)
         return future.result()

@@ -13,7 +13,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.inference_core.grammar.byte_vocabulary import byte_compiler
 from tests.inference_core.grammar.real_schemas import SCHEMAS
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.linear.cpu import PanelLinear
-from inference_core.linear.panels import GROUP, group_codes, int8_codes, pack
+from inference_core.linear.panels import int8_codes, pack
+from inference_core.loaders.group_codes import GROUP, group_codes
+from inference_core.loaders.huggingface.zero_point_blocks import q4_z_blocks
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
-from inference_core.loaders.zero_point_blocks import q4_z_blocks
 from tests.inference_core.tiny_gguf import random_blocks
 
 HALF = 2.0**-11  # Relative error of rounding to float16.

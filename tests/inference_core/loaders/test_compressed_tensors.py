@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.huggingface.scaled_blocks import E4M3
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.loaders.scaled_blocks import E4M3
 from tests.inference_core.loaders.int4_checkpoints import pack_nibbles, random_layer, random_model, write_folder
 from tests.inference_core.loaders.tensor_parts import check_parts
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_checkpoint import half_split_rows
+from inference_core.loaders.gguf_format.gguf_checkpoint import half_split_rows
+from inference_core.loaders.gguf_format.rope_factors import llama3_factors
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.loaders.rope_factors import llama3_factors
 from inference_core.model_config import ModelConfig, RopeScaling
 from tests.inference_core.tiny_gguf import (
     HEAD_DIM,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_checkpoint import GGUFCheckpoint
-from inference_core.loaders.gguf_header import GGUFHeader, StringArray
+from inference_core.loaders.gguf_format.gguf_checkpoint import GGUFCheckpoint
+from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, StringArray
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 
 TOKENIZER = {

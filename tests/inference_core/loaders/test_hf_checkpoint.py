@@ -21,10 +21,10 @@ from transformers import (
 )
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.model_config import RopeScaling
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.inference_core.fuzz.hf_folder import TOKENIZER
 
 SHAPE: dict[str, Any] = {

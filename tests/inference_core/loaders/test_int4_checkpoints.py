@@ -8,7 +8,7 @@ import pytest
 
 from inference_core.bench.quality import Variant, window_logits
 from inference_core.errors import ModelFileError
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.model_spec import Compute
 from inference_core.native import cpu

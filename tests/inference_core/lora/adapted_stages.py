@@ -7,20 +7,20 @@ import torch
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
-from inference_core.device.loading import device_layout
+from inference_core.device.load_device_core import device_layout
 from inference_core.device.spec import Activations, DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.model_spec import DeviceScheme
-from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.device_shares import load_share
-from inference_core.parallel.device_stage import DeviceStage
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.mesh_spec import MeshTerms
-from inference_core.parallel.rank_adapters import RankAdapters
-from inference_core.parallel.rank_shares import DividedModel, divide_model
-from inference_core.parallel.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.ranks.rank_adapters import RankAdapters
+from inference_core.parallel.shards.device_shard_loader import load_shard
+from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.shards.shard_loader import DividedModel, divide_model
+from inference_core.parallel.stages.device_stage import DeviceStage
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import MeshOptions
 
 SLAB, SLABS = 1 << 20, 8
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def divided(
         max_adapters=slots,
         max_adapter_rank=rank,
     )
-    return divide_model(spec, checkpoint, MeshTerms(mesh=mesh, uneven_splits=True), device_layout, SLAB)
+    return divide_model(spec, checkpoint, MeshOptions(mesh=mesh, uneven_splits=True), device_layout, SLAB)
 
 
 def stage_of(
@@ -59,7 +59,7 @@ def stage_of(
 ) -> DeviceStage:
     """The stage of rank `number`; with `graphs` decode steps are padded and repeated."""
     part = model.shares[number]
-    decoder = load_share(model, ShardCheckpoint(model.checkpoint, part), part, CPU, cache, group)
+    decoder = load_shard(model, ShardCheckpoint(model.checkpoint, part), part, CPU, cache, group)
     return DeviceStage(
         decoder.over(torch.zeros(SLABS * SLAB, dtype=torch.uint8)),
         device_layout(model.spec, decoder.config),
@@ -67,7 +67,7 @@ def stage_of(
         Capacity(tokens=512, sequences=16, draws=16, table_updates=128, adapter_slots=model.spec.max_adapters),
         graphs=graphs or NoGraphs(),
         buckets=DecodeBuckets(() if graphs is None else (1, 4, 16)),
-        turns=2,
+        staging_buffers=2,
     )
 
 

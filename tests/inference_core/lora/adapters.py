@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
-from inference_core.lora.adapter import Adapter, places
+from inference_core.lora.adapter import Adapter, adapter_targets
 from inference_core.model_config import ModelConfig
 
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -49,7 +49,7 @@ def write_adapter(
     tensors: dict[str, Any] = {}
     for layer in range(config.num_layers) if layers is None else layers:
         for name in modules:
-            place, own = places(config)[name], (ranks or {}).get(name, rank)
+            place, own = adapter_targets(config)[name], (ranks or {}).get(name, rank)
             module = f"base_model.model.model.layers.{layer}.{place.parent}.{name}"
             down = generator.standard_normal((own, place.inputs)) / np.sqrt(place.inputs)
             up = generator.standard_normal((place.outputs, own)) * strength / np.sqrt(own)
@@ -81,7 +81,7 @@ class MergedCheckpoint(Checkpoint):
         merged = dict(self._base.tensors)
         for index, layer in enumerate(self._adapter.layers):
             for name, low in layer.items():
-                tensor = f"model.layers.{index}.{places(self.config)[name].parent}.{name}.weight"
+                tensor = f"model.layers.{index}.{adapter_targets(self.config)[name].parent}.{name}.weight"
                 delta = low.scale * self._factor(low.up) @ self._factor(low.down)
                 weight = (dequantize(merged[tensor]) + delta).astype(np.float32)
                 merged[tensor] = PackedTensor("F32", weight.shape, weight)

@@ -9,15 +9,15 @@ from adapters import TINY, MergedCheckpoint, write_adapter
 
 from inference_core.core import Core
 from inference_core.device.graphs import Graphs, NoGraphs
-from inference_core.device.loading import load_device_core
-from inference_core.device.memory_profile import MemoryProfile
+from inference_core.device.load_device_core import load_device_core
+from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import Activations, DeviceCoreSpec, DeviceModelSpec
 from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.random_checkpoint import RandomCheckpoint
 from inference_core.lora.adapter_file import read_adapter
-from inference_core.parallel.device_stage import DeviceStage
-from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.stages.device_stage import DeviceStage
+from inference_core.parallel.topology.mesh import Mesh
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.device.tiny_device import RecordingGraphs

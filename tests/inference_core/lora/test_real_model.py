@@ -8,7 +8,7 @@ from adapters import MergedCheckpoint
 
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.random_adapter import write_random_adapter

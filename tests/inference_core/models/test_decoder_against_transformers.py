@@ -11,7 +11,7 @@ from inference_core.attention.reference import ReferenceAttention
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.execution.torch_runner import DecoderRunner
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.model_spec import ModelSpec
 from inference_core.models.rotary import rotary_table

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from inference_core.attention.cpu import CpuAttention
-from inference_core.execution.layered_forward import BegunStep
+from inference_core.execution.layered_forward import LayeredForward
 from inference_core.execution.native_decoder import NativeDecoder
 from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.model_spec import ModelSpec
 from inference_core.models.rotary import rotary_table
@@ -82,19 +82,19 @@ def test_those_who_exit_leave_the_others_logits_and_get_the_states_that_they_get
     want = models.native.decode([share(1, 20, 0), plain])[0].clone()
     alone = models.native.layers([share(0, 37, 0)], None, 0, 10)[5:].clone()
 
-    begun = BegunStep(models.native, [early, tapped, plain])
-    got = begun.logits(begun.sequences)
+    layered = LayeredForward(models.native, [early, tapped, plain])
+    got = layered.logits(layered.active)
 
-    assert begun.sequences == [tapped, plain]
+    assert layered.active == [tapped, plain]
     assert torch.equal(got, want)
-    assert torch.equal(torch.from_numpy(begun.states[0]), alone)
-    assert [len(states) for states in begun.states] == [32, 1, 0]
+    assert torch.equal(torch.from_numpy(layered.states[0]), alone)
+    assert [len(states) for states in layered.states] == [32, 1, 0]
 
 
 def test_a_step_of_nobody_but_those_who_exit_has_no_logits(models):
-    begun = BegunStep(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
+    layered = LayeredForward(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
 
-    assert begun.logits(begun.sequences).shape == (0, 49152)
+    assert layered.logits(layered.active).shape == (0, 49152)
 
 
 def test_ranges_that_are_none_are_refused(models):

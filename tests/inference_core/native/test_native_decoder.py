@@ -9,11 +9,11 @@ from inference_core.attention.cpu import CpuAttention
 from inference_core.execution.native_decoder import NativeDecoder
 from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.model_spec import ModelSpec
-from inference_core.models.decoder import Decoder
 from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import Decoder
 from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
 from inference_core.protocol import ModelInfo, SamplingParams

@@ -10,13 +10,13 @@ import torch.distributed as dist
 
 from inference_core.core import Core
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
-from inference_core.parallel.collectives import PipelineLinks, TensorGroup
-from inference_core.parallel.device_shares import DeviceShares
-from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.mesh_spec import DeviceMeshSpec
-from inference_core.parallel.messages import RunStep
-from inference_core.parallel.rank_runner import RankRunner
+from inference_core.parallel.communication.collectives import PipelineLinks, TensorGroup
+from inference_core.parallel.communication.messages import RunStep
+from inference_core.parallel.ranks.rank_runner import RankRunner
+from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.parallel.meshes import share
@@ -76,7 +76,7 @@ class OneRank:
             rank=0, world_size=1, local_rank=0, local_world_size=1, master="127.0.0.1", port=0
         )
         group = TensorGroup([0], 0)
-        shares = DeviceShares(spec, environment, cache)
+        shares = DeviceShardLoader(spec, environment, cache)
         shares.load(dist.HashStore(), group)
         self._runner = RankRunner(
             0,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from inference_core.core import Core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.mesh_spec import MeshSpec
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.step_plan import ScheduledSequence
 

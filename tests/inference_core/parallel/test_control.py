@@ -8,18 +8,18 @@ from contextlib import contextmanager
 import pytest
 
 from inference_core.errors import RankLostError
-from inference_core.parallel.control import Followers, LeaderLink
-from inference_core.parallel.leading import no_look
-from inference_core.parallel.messages import (
+from inference_core.parallel.communication.control import Followers, LeaderLink
+from inference_core.parallel.communication.messages import (
     CopyBlocks,
     Failed,
     Joined,
     Ready,
     SequenceShare,
-    StepOrder,
+    StepCommand,
     Stop,
     UseThreads,
 )
+from inference_core.parallel.leader.leader import no_check
 from inference_core.transport.framing import FrameError, FrameWriter
 
 HOST = "127.0.0.1"
@@ -31,7 +31,7 @@ def joined(*ranks: int) -> Iterator[tuple[Followers, list[LeaderLink]]]:
     links: list[LeaderLink] = []
     joining = threading.Thread(target=lambda: links.extend(LeaderLink(followers.address, rank, 10) for rank in ranks))
     joining.start()
-    followers.accept(10, no_look)
+    followers.accept(10, no_check)
     joining.join()
     try:
         yield followers, links
@@ -42,26 +42,26 @@ def joined(*ranks: int) -> Iterator[tuple[Followers, list[LeaderLink]]]:
 
 
 def test_every_rank_gets_every_order_as_it_was_given() -> None:
-    order = StepOrder("m", [SequenceShare("a", [5, 6], 3, 1, [9, 8])], [1])
+    command = StepCommand("m", [SequenceShare("a", [5, 6], 3, 1, [9, 8])], [1])
     with joined(1, 2) as (followers, links):
-        followers.tell(order)
-        followers.tell(CopyBlocks("m", [(1, 2)]))
-        followers.tell(UseThreads(3))
-        followers.tell(Stop())
+        followers.send(command)
+        followers.send(CopyBlocks("m", [(1, 2)]))
+        followers.send(UseThreads(3))
+        followers.send(Stop())
         for link in links:
-            assert link.next_order() == order
-            assert [link.next_order() for _ in range(3)] == [CopyBlocks("m", [(1, 2)]), UseThreads(3), Stop()]
+            assert link.next_command() == command
+            assert [link.next_command() for _ in range(3)] == [CopyBlocks("m", [(1, 2)]), UseThreads(3), Stop()]
 
 
 def test_an_order_of_many_frames_arrives_whole() -> None:
     long = SequenceShare("a", list(range(100_000)), 0, 0, list(range(7000)))
     with joined(1) as (followers, (link,)):
         received: list[object] = []
-        reading = threading.Thread(target=lambda: received.append(link.next_order()))
+        reading = threading.Thread(target=lambda: received.append(link.next_command()))
         reading.start()
-        followers.tell(StepOrder("m", [long], []))
+        followers.send(StepCommand("m", [long], []))
         reading.join()
-        assert isinstance(received[0], StepOrder)
+        assert isinstance(received[0], StepCommand)
         assert received[0].sequences[0].token_ids == long.token_ids
 
 
@@ -69,9 +69,9 @@ def test_an_order_that_is_too_large_is_sent_to_nobody_and_harms_nobody() -> None
     huge = SequenceShare("a", [2**40] * 2_000_000, 0, 0, [])
     with joined(1) as (followers, (link,)):
         with pytest.raises(FrameError, match="over the limit"):
-            followers.tell(StepOrder("m", [huge], []))
-        followers.tell(Stop())
-        assert link.next_order() == Stop()
+            followers.send(StepCommand("m", [huge], []))
+        followers.send(Stop())
+        assert link.next_command() == Stop()
 
 
 def test_strangers_and_ranks_of_another_mesh_are_turned_away() -> None:
@@ -89,9 +89,9 @@ def test_strangers_and_ranks_of_another_mesh_are_turned_away() -> None:
 
     knocking = threading.Thread(target=knock)
     knocking.start()
-    followers.accept(10, no_look)
+    followers.accept(10, no_check)
     knocking.join()
-    followers.tell(Stop())
+    followers.send(Stop())
     assert [each.recv(1) for each in others[:4]] == [b""] * 4
     assert others[4].recv(1) != b""
     for each in others:
@@ -132,13 +132,13 @@ def test_waiting_for_ranks_to_load_ends_when_all_are_ready_or_one_is_not() -> No
 
 def test_ranks_that_do_not_come_are_named_and_a_dead_process_is_not_waited_for() -> None:
     with pytest.raises(RankLostError, match=r"rank\(s\) 1, 2 did not join within 0 seconds"):
-        Followers([1, 2], HOST).accept(0.05, no_look)
+        Followers([1, 2], HOST).accept(0.05, no_check)
 
-    def look() -> None:
+    def check_ranks() -> None:
         raise RankLostError("rank 2 (status 1) ended; see its log")
 
     with pytest.raises(RankLostError, match=r"rank 2 .* ended"):
-        Followers([1, 2], HOST).accept(1000, look)
+        Followers([1, 2], HOST).accept(1000, check_ranks)
 
 
 def test_a_rank_learns_that_its_leader_is_gone() -> None:
@@ -146,4 +146,4 @@ def test_a_rank_learns_that_its_leader_is_gone() -> None:
         followers.close()
         link.wait_until_gone()
         with pytest.raises(RankLostError, match="the leader is gone"):
-            link.next_order()
+            link.next_command()

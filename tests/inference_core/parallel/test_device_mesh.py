@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from inference_core.device.graphs import NoGraphs
-from inference_core.device.loading import load_device_core
-from inference_core.device.memory_profile import MemoryProfile
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.device.load_device_core import load_device_core
+from inference_core.device.memory.memory_profile import MemoryProfile
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import use_threads
-from inference_core.parallel.local_mesh import LocalMesh
-from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.leader.local_mesh import LocalMesh
+from inference_core.parallel.topology.mesh import Mesh
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import (
     SLAB,

@@ -9,18 +9,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from inference_core.device.memory_profile import MemoryProfile
+from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import MemoryPlanError, RankLostError
-from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.control import Followers, LeaderLink
-from inference_core.parallel.device_shares import DeviceShares, largest_step
-from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.leading import no_look
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.mesh_spec import DeviceMeshSpec, MeshSpec, decode_mesh_spec
-from inference_core.parallel.messages import Divided, Failed, Joined, Ready, Room, RunStep
-from inference_core.parallel.rank_runner import RankModel
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.communication.control import Followers, LeaderLink
+from inference_core.parallel.communication.messages import ArenaCapacity, Divided, Failed, Joined, Ready, RunStep
+from inference_core.parallel.leader.leader import no_check
+from inference_core.parallel.ranks.rank_runner import RankModel
+from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader, largest_step
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec, MeshSpec, decode_mesh_spec
 from inference_core.transport.framing import FrameWriter
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import SLAB, device_core, device_mesh_spec
@@ -35,7 +35,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_packed(tmp_path_factory.mktemp("model"), random_model(32), "awq", 32)
 
 
-def shares_of(path: Path, cache: Path, total: int) -> DeviceShares:
+def shares_of(path: Path, cache: Path, total: int) -> DeviceShardLoader:
     """An undivided tiny model, as if its device had `total` bytes and the weights took one slab."""
     model = DeviceModelSpec(name="m", path=str(path), activations="float32", kv_dtype="float32")
 
@@ -44,7 +44,7 @@ def shares_of(path: Path, cache: Path, total: int) -> DeviceShares:
         step()
         return MemoryProfile(total=total, others=0, weights=SLAB, activations=0)
 
-    return DeviceShares(device_mesh_spec(device_core(model), Mesh()), ALONE, cache, profile)
+    return DeviceShardLoader(device_mesh_spec(device_core(model), Mesh()), ALONE, cache, profile)
 
 
 def test_a_specification_with_a_device_is_one_of_a_device_mesh() -> None:
@@ -78,17 +78,17 @@ def test_a_rank_has_room_for_what_weights_and_the_rehearsed_step_leave(path: Pat
     shares.load(dist.HashStore(), TensorGroup([0], 0))
     rehearsed: list[RunStep] = []
 
-    def rehearse(models: dict[str, RankModel], step: RunStep) -> None:
+    def profile_step(models: dict[str, RankModel], step: RunStep) -> None:
         assert models["m"].stage.device.type == "cpu"
         rehearsed.append(step)
 
     # 10 slabs x 0.9 - 1 of weights
-    assert shares.room(rehearse) == 8 * SLAB
+    assert shares.arena_capacity(profile_step) == 8 * SLAB
     assert [step.model for step in rehearsed] == ["m"]
     tight = shares_of(path, tmp_path, SLAB)
     tight.load(dist.HashStore(), TensorGroup([0], 0))
     with pytest.raises(MemoryPlanError, match="nothing is left for keys and values"):
-        tight.room(rehearse)
+        tight.arena_capacity(profile_step)
 
 
 def test_what_comes_along_with_the_introduction_of_a_rank_is_not_lost() -> None:
@@ -97,7 +97,7 @@ def test_what_comes_along_with_the_introduction_of_a_rank_is_not_lost() -> None:
     with socket.create_connection((host, int(port))) as link:
         frames = FrameWriter()
         link.sendall(frames.frame(Joined(1, token)) + frames.frame(Divided(1)))
-        followers.accept(10, no_look)
+        followers.accept(10, no_check)
         followers.wait_divided(10)
         followers.close()
 
@@ -106,7 +106,7 @@ def test_the_leader_hears_what_room_every_rank_has() -> None:
     followers, links = Followers([1, 2], "127.0.0.1"), []
     joining = threading.Thread(target=lambda: links.extend(LeaderLink(followers.address, r, 10) for r in (1, 2)))
     joining.start()
-    followers.accept(10, no_look)
+    followers.accept(10, no_check)
     joining.join()
     try:
         for rank, link in enumerate(links, 1):
@@ -114,12 +114,12 @@ def test_the_leader_hears_what_room_every_rank_has() -> None:
             link.report(Ready(rank, {"m": 10 * rank}))
         followers.wait_divided(10)
         assert sorted(ready.weight_bytes["m"] for ready in followers.wait_ready(10)) == [10, 20]
-        links[0].report(Room(1, 700))
+        links[0].report(ArenaCapacity(1, 700))
         followers.check(10)
         with pytest.raises(RankLostError, match=r"rank\(s\) 2 did not finish the largest step within 0 seconds"):
-            followers.wait_rooms(0)
-        links[1].report(Room(2, 500))
-        assert min(room.arena_bytes for room in followers.wait_rooms(10)) == 500
+            followers.wait_capacities(0)
+        links[1].report(ArenaCapacity(2, 500))
+        assert min(arena_capacity.arena_bytes for arena_capacity in followers.wait_capacities(10)) == 500
         links[1].report(Failed(2, "MemoryPlanError: nothing is left for keys and values"))
         with pytest.raises(RankLostError, match="rank 2 failed: MemoryPlanError: nothing is left"):
             followers.check(10)

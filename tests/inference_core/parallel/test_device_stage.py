@@ -9,7 +9,7 @@ import torch
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
-from inference_core.device.loading import device_layout
+from inference_core.device.load_device_core import device_layout
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
 from inference_core.kv_cache.arena import allocate_arena
@@ -18,13 +18,13 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loading.load_core import runner_of
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
-from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.device_shares import load_share
-from inference_core.parallel.device_stage import DeviceStage
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.mesh_spec import MeshTerms
-from inference_core.parallel.rank_shares import DividedModel, divide_model
-from inference_core.parallel.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.shards.device_shard_loader import load_shard
+from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.shards.shard_loader import DividedModel, divide_model
+from inference_core.parallel.stages.device_stage import DeviceStage
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import MeshOptions
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.device.tiny_device import RecordingGraphs
 from tests.inference_core.parallel.meshes import share
@@ -40,13 +40,13 @@ def divided(checkpoint: Checkpoint, compute: DeviceScheme, mesh: Mesh) -> Model:
     spec = DeviceModelSpec(
         name="m", path="-", compute=compute, activations="float32", kv_dtype="float32", max_context=128
     )
-    return divide_model(spec, checkpoint, MeshTerms(mesh=mesh, uneven_splits=True), device_layout, SLAB)
+    return divide_model(spec, checkpoint, MeshOptions(mesh=mesh, uneven_splits=True), device_layout, SLAB)
 
 
 def stage_of(model: Model, number: int, cache: Path, group: TensorGroup, graphs: Graphs | None = None) -> DeviceStage:
     """The stage of rank `number`, over an arena of its own; with `graphs` decode steps are padded and repeated."""
     part = model.shares[number]
-    decoder = load_share(model, ShardCheckpoint(model.checkpoint, part), part, CPU, cache, group)
+    decoder = load_shard(model, ShardCheckpoint(model.checkpoint, part), part, CPU, cache, group)
     return DeviceStage(
         decoder.over(torch.zeros(SLABS * SLAB, dtype=torch.uint8)),
         device_layout(model.spec, decoder.config),
@@ -54,7 +54,7 @@ def stage_of(model: Model, number: int, cache: Path, group: TensorGroup, graphs:
         CAPACITY,
         graphs=graphs or NoGraphs(),
         buckets=DecodeBuckets(() if graphs is None else (1, 4)),
-        turns=2,
+        staging_buffers=2,
     )
 
 

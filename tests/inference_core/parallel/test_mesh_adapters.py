@@ -10,14 +10,14 @@ import torch
 
 from inference_core.core import Core
 from inference_core.device.graphs import NoGraphs
-from inference_core.device.loading import load_device_core
-from inference_core.device.memory_profile import MemoryProfile
+from inference_core.device.load_device_core import load_device_core
+from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.errors import ModelFileError
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import load_core, use_threads
-from inference_core.parallel.local_mesh import LocalMesh
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.messages import ReadAdapter
+from inference_core.parallel.communication.messages import ReadAdapter
+from inference_core.parallel.leader.local_mesh import LocalMesh
+from inference_core.parallel.topology.mesh import Mesh
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.lora.adapters import write_adapter
@@ -119,7 +119,7 @@ def test_an_adapter_that_one_rank_cannot_read_is_refused_and_the_mesh_goes_on(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = run.mesh.mesh.leader
-    monkeypatch.setattr(leader._rank.runner, "read_adapter", lambda order: None)
+    monkeypatch.setattr(leader._rank.runner, "read_adapter", lambda command: None)
     with pytest.raises(ModelFileError, match=r"rank 1: .* another adapter on this machine"):
         leader.read_adapter(ReadAdapter("m", 99, run.folders["b"], b"of another folder"))
     monkeypatch.undo()

@@ -16,12 +16,12 @@ from inference_core.kv_cache.arena import allocate_arena
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core, load_runner, use_threads
 from inference_core.model_spec import Compute
-from inference_core.parallel.local_mesh import LocalMesh
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.micro_batches import bubble
+from inference_core.parallel.leader.local_mesh import LocalMesh
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.micro_batches import bubble
 from inference_core.protocol import Knobs
 from inference_core.step_plan import ScheduledSequence
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.inference_core.parallel.meshes import SMOLLM2, core_spec, greedy_answers, mesh_spec, share
 
 pytestmark = [

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import MemoryPlanError, MeshError, ModelFileError, RankLostError
-from inference_core.parallel.cpu_shares import check_share_memory, divide_models
-from inference_core.parallel.environment import RankEnvironment
-from inference_core.parallel.local_mesh import LocalMesh
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.messages import RunStep
+from inference_core.parallel.communication.messages import RunStep
+from inference_core.parallel.leader.local_mesh import LocalMesh
+from inference_core.parallel.shards.cpu_shard_loader import check_shard_memory, divide_models
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh import Mesh
 from inference_core.protocol import AddRequest, Event, SamplingParams, SequenceOutput
 from inference_core.transport.core_thread import CoreLoop
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
@@ -158,9 +158,9 @@ def test_what_cannot_be_divided_is_refused_before_anything_is_read(model: Path, 
 def test_ranks_that_do_not_fit_together_are_refused_with_the_arithmetic(model: Path, cache: Path) -> None:
     spec = mesh_spec(core_spec(model, "int4"), Mesh(tensor=2))
     models = divide_models(spec, cache)
-    check_share_memory(spec, models, 0, 2, 1 << 30)
+    check_shard_memory(spec, models, 0, 2, 1 << 30)
     with pytest.raises(MemoryPlanError, match=r"on this machine, 2 ranks: .*128\.\d+ MiB"):
-        check_share_memory(spec, models, 0, 2, 100 << 20)
+        check_shard_memory(spec, models, 0, 2, 100 << 20)
 
 
 def test_the_environment_of_a_rank_is_read_as_torchrun_writes_it() -> None:

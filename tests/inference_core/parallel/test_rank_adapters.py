@@ -17,14 +17,14 @@ from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.reference import TorchAdapterBank
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table
-from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.cpu_shares import load_weights
-from inference_core.parallel.cpu_stage import CpuStage
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.rank_adapters import RankAdapters
-from inference_core.parallel.rank_shares import DividedModel
-from inference_core.parallel.shard_checkpoint import ShardCheckpoint
-from inference_core.parallel.stage import Stage
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.ranks.rank_adapters import RankAdapters
+from inference_core.parallel.shards.cpu_shard_loader import load_weights
+from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
+from inference_core.parallel.shards.shard_loader import DividedModel
+from inference_core.parallel.stages.cpu_stage import CpuStage
+from inference_core.parallel.stages.stage import Stage
+from inference_core.parallel.topology.mesh import Mesh
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.lora.adapted_stages import divided, install, stage_of
 from tests.inference_core.lora.adapters import write_adapter

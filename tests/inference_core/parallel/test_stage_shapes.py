@@ -15,12 +15,12 @@ from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.native import cpu
-from inference_core.parallel.collectives import TensorGroup
-from inference_core.parallel.cpu_shares import load_weights
-from inference_core.parallel.cpu_stage import CpuStage
-from inference_core.parallel.mesh import Mesh
-from inference_core.parallel.shard_checkpoint import ShardCheckpoint, split_units
-from inference_core.parallel.splits import divide
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.shards.cpu_shard_loader import load_weights
+from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint, split_units
+from inference_core.parallel.stages.cpu_stage import CpuStage
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.splits import divide
 from tests.inference_core.parallel.side_by_side import SHAPES, Drawn, in_turns, steps
 
 

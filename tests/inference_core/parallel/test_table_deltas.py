@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import RankLostError
-from inference_core.parallel import table_deltas
-from inference_core.parallel.messages import Order, RunStep, SequenceShare, StepOrder
-from inference_core.parallel.table_deltas import ReceivedTables, SentTables
+from inference_core.parallel.communication import table_deltas
+from inference_core.parallel.communication.messages import Command, RunStep, SequenceShare, StepCommand
+from inference_core.parallel.communication.table_deltas import ReceivedTables, SentTables
 from inference_core.step_plan import ScheduledSequence
 
 NAMES = "abcdefg"
 
 
-def travelled(order: StepOrder) -> StepOrder:
+def travelled(command: StepCommand) -> StepCommand:
     """As the wire brings it: nothing is shared with what was sent."""
-    arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=Order)
-    assert isinstance(arrived, StepOrder)
+    arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(command), type=Command)
+    assert isinstance(arrived, StepCommand)
     return arrived
 
 
@@ -43,7 +43,7 @@ def test_tables_arrive_as_they_are(events: list[tuple[str, object]], most: int) 
             if kind == "step":
                 assert isinstance(what, list)
                 given_step = step(*((name, tables[name]) for name in what))
-                arrived = received.step(travelled(sent.order(given_step)))
+                arrived = received.step(travelled(sent.command(given_step)))
                 assert [s.block_table for s in arrived.sequences] == [tables[name] for name in what]
                 continue
             assert isinstance(what, str)
@@ -59,15 +59,15 @@ def test_tables_arrive_as_they_are(events: list[tuple[str, object]], most: int) 
 def test_a_step_carries_only_the_new_blocks_and_the_list_stays_the_same() -> None:
     """A rank's device is told of new entries only while a sequence's table is one list."""
     sent, received, table = SentTables(), ReceivedTables(), [3, 4]
-    first = received.step(travelled(sent.order(step(("a", table)))))
+    first = received.step(travelled(sent.command(step(("a", table)))))
     table.append(9)
-    order = travelled(sent.order(step(("a", table))))
-    assert order.sequences == [SequenceShare("a", [1], 0, 2, [9])]
-    assert received.step(order).sequences[0].block_table is first.sequences[0].block_table
+    command = travelled(sent.command(step(("a", table))))
+    assert command.sequences == [SequenceShare("a", [1], 0, 2, [9])]
+    assert received.step(command).sequences[0].block_table is first.sequences[0].block_table
 
 
 def test_a_rank_that_missed_an_order_says_so_instead_of_computing_with_half_a_table() -> None:
     sent, table = SentTables(), [3, 4]
-    sent.order(step(("a", table)))
+    sent.command(step(("a", table)))
     with pytest.raises(RankLostError, match="0 blocks of a are known here, 2 to the leader"):
-        ReceivedTables().step(travelled(sent.order(step(("a", table)))))
+        ReceivedTables().step(travelled(sent.command(step(("a", table)))))

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from inference_core.bench.quantisers import weights
-from inference_core.loaders.scaled_blocks import E4M3
-from inference_core.quantization.fp8 import BLOCK, fp8_blocks, fp8_rows, spread
+from inference_core.loaders.huggingface.scaled_blocks import E4M3
+from inference_core.quantization.methods.fp8 import BLOCK, fp8_blocks, fp8_rows, spread
 
 
 def test_every_weight_becomes_the_nearest_number_of_the_format() -> None:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from inference_core.bench.quantisers import weights
-from inference_core.loaders.int4_groups import Int4Format
+from inference_core.loaders.huggingface.int4_groups import Int4Format
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.quantization.int4_files import awq_parts, gptq_parts
-from inference_core.quantization.int4_grid import Int4Grid, int4_grid
+from inference_core.quantization.files.int4_files import awq_parts, gptq_parts
+from inference_core.quantization.methods.int4_grid import Int4Grid, int4_grid
 from tests.inference_core.loaders import int4_checkpoints
 
 GROUP = 32

@@ -11,24 +11,24 @@ from safetensors.torch import load_file, save_file
 from inference_core.bench.comparison import Side, compare_on_text, greedy_continuations, window_outputs
 from inference_core.bench.quality import Variant
 from inference_core.errors import QuantizationError
-from inference_core.loaders.hf_config import read_config, read_layer_format
+from inference_core.loaders.huggingface.hf_config import read_config, read_layer_format
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.opening import open_checkpoint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import load_embedding
-from inference_core.quantization.awq import AWQ
 from inference_core.quantization.calibration import CalibrationText
-from inference_core.quantization.fp8 import FP8
-from inference_core.quantization.gptq import GPTQ
-from inference_core.quantization.hf_folder import write_settings
+from inference_core.quantization.files.hf_folder import write_settings
+from inference_core.quantization.files.record import read_record
 from inference_core.quantization.layer import layer_forward
-from inference_core.quantization.method import QuantizationMethod
-from inference_core.quantization.nearest import RoundToNearest
+from inference_core.quantization.methods.awq import AWQ
+from inference_core.quantization.methods.fp8 import FP8
+from inference_core.quantization.methods.gptq import GPTQ
+from inference_core.quantization.methods.method import QuantizationMethod
+from inference_core.quantization.methods.nearest import RoundToNearest
+from inference_core.quantization.methods.smoothquant import SmoothQuant
 from inference_core.quantization.quantize_model import Quantized, quantize_model
-from inference_core.quantization.record import read_record
-from inference_core.quantization.smoothquant import SmoothQuant
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.inference_core.quantization.tiny_model import HIDDEN, INNER, LAYERS, TEXT, write_tiny_model
 
 CALIBRATION = CalibrationText(TEXT, "a novel")

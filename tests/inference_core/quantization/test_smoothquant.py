@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from inference_core.bench.quantisers import activations, weights
-from inference_core.quantization.smoothquant import int8_rows, smoothing_scales, w8a8_outputs
+from inference_core.quantization.methods.smoothquant import int8_rows, smoothing_scales, w8a8_outputs
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from inference_core.loaders.hf_config import read_config
+from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.model_config import ModelConfig
 
 HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 64, 128, 2, 4, 2, 16

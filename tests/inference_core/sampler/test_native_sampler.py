@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from inference_core.errors import BadLogitsError, InvalidRequestError
 from inference_core.native import cpu
+from inference_core.sampling.native_sampler import best_of_rows, sample_rows
 from inference_core.sampling.reference_sampler import distribution, sample_row
 from inference_core.sampling.sampler import sample
 from tests.examples import examples
@@ -28,7 +29,7 @@ def instruction_set(request):
 
 def both(logits, specs):
     """What the native sampler and the reference make of rows that no error spoils."""
-    return cpu.sample_rows(torch.from_numpy(logits), specs), [
+    return sample_rows(torch.from_numpy(logits), specs), [
         sample_row(row, one) for row, one in zip(logits, specs, strict=True)
     ]
 
@@ -144,15 +145,15 @@ def test_a_row_with_a_bad_logit_anywhere_is_named_whatever_masks_it(spec, place,
         sample(logits, [spec(temperature=temperature, eos=(place,), min_tokens=1)] * 3, native=True)
 
     assert caught.value.rows == [1]
-    assert cpu.best_of_rows(logits) == [0, -1, 0]
+    assert best_of_rows(logits) == [0, -1, 0]
 
 
 def test_a_row_of_masks_alone_is_named(spec):
     logits = torch.full((2, 70), -math.inf)
     logits[1, 69] = -3e38
 
-    assert cpu.sample_rows(logits, [spec(temperature=0)] * 2)[0] is None
-    assert cpu.best_of_rows(logits) == [-1, 69]
+    assert sample_rows(logits, [spec(temperature=0)] * 2)[0] is None
+    assert best_of_rows(logits) == [-1, 69]
 
 
 @given(vocab=st.integers(1, 5000), seed=st.integers(0, 2**32 - 1))
@@ -160,17 +161,17 @@ def test_a_row_of_masks_alone_is_named(spec):
 def test_the_best_of_a_row_is_the_first_of_the_greatest(vocab, seed):
     logits = np.round(np.random.default_rng(seed).normal(0, 1, (5, vocab))).astype(np.float32)
 
-    assert cpu.best_of_rows(torch.from_numpy(logits)) == logits.argmax(-1).tolist()
+    assert best_of_rows(torch.from_numpy(logits)) == logits.argmax(-1).tolist()
 
 
 def test_draws_do_not_depend_on_the_number_of_threads(spec):
     logits = torch.from_numpy(np.random.default_rng(2).normal(0, 3, (40, 900)).astype(np.float32))
     specs = [spec(seed=row, top_p=0.9, logprobs=2) for row in range(40)]
     cpu.set_threads(1)
-    alone = cpu.sample_rows(logits, specs)
+    alone = sample_rows(logits, specs)
     cpu.set_threads(3)
 
-    together = cpu.sample_rows(logits, specs)
+    together = sample_rows(logits, specs)
 
     cpu.set_threads(None)
     assert together == alone
@@ -183,7 +184,7 @@ def test_logits_may_lie_in_memory_in_any_way(spec, turn):
     logits = torch.from_numpy(np.random.default_rng(2).normal(0, 3, (5, 900)).astype(np.float32))
     specs = [spec(seed=row) for row in range(5)]
 
-    assert cpu.sample_rows(turn(logits), specs) == cpu.sample_rows(logits, specs)
+    assert sample_rows(turn(logits), specs) == sample_rows(logits, specs)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +208,9 @@ def test_a_token_id_outside_the_vocabulary_is_refused_alike(spec, options, param
 
 def test_a_spec_of_the_wrong_kind_is_refused(spec):
     with pytest.raises(AttributeError):
-        cpu.sample_rows(torch.zeros(1, 4), [object()])
+        sample_rows(torch.zeros(1, 4), [object()])
     with pytest.raises(TypeError):
-        cpu.sample_rows(torch.zeros(1, 4), [spec(temperature="hot")])
+        sample_rows(torch.zeros(1, 4), [spec(temperature="hot")])
 
 
 def test_a_vocabulary_too_large_to_sum_is_refused(spec):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 
 

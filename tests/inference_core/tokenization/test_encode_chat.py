@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from inference_core.errors import InvalidRequestError
-from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, Disguise
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.tokenization.vocabularies import train_byte_level, write_byte_level, write_vocabulary
 
@@ -132,20 +132,20 @@ def test_the_longest_control_token_wins() -> None:
 
 def test_without_control_tokens_everything_is_text() -> None:
     assert list(ControlTokens([]).split("<a>")) == ["<a>"]
-    assert Disguise((), "<a>").put_on("<a>") == "<a>"
+    assert TextMask((), "<a>").apply("<a>") == "<a>"
 
 
 @given(text=HOSTILE)
 def test_a_disguise_comes_off_again(text: str) -> None:
-    disguise = Disguise(("<|im_end|>", "<|im_start|>", "[X]"), [text])
-    disguised = disguise.put_on({"a": [text, 1, None]})["a"][0]
+    disguise = TextMask(("<|im_end|>", "<|im_start|>", "[X]"), [text])
+    disguised = disguise.apply({"a": [text, 1, None]})["a"][0]
 
     assert len(disguised) == len(text)
-    assert disguise.take_off(disguised) == text
+    assert disguise.remove(disguised) == text
 
 
 def test_text_that_leaves_no_character_for_a_disguise_is_refused() -> None:
     everything: Any = "".join(chr(code) for code in range(0x100000, 0x10FFFE))
 
     with pytest.raises(InvalidRequestError, match="private-use"):
-        Disguise(("<a>",), [everything])
+        TextMask(("<a>",), [everything])

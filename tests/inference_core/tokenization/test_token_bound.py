@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from inference_core.tokenization.loading import load_tokenizer
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.token_bound import NFC_SHRINKAGE, TokenBound, byte_level_bound
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.tokenization.sample_texts import TEXTS

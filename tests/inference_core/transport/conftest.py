@@ -9,9 +9,9 @@ import pytest
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.core_thread import ThreadCoreClient
-from inference_core.transport.listener import Door, UnixDoor
+from inference_core.transport.listener import Listener, UnixListener
 from inference_core.transport.server import CoreServer
-from inference_core.transport.tcp import TcpCoreClient, TcpDoor
+from inference_core.transport.tcp import TcpCoreClient, TcpListener
 from inference_core.transport.unix_socket import SocketCoreClient, StreamCoreClient
 from tests.ports import held_port
 
@@ -27,21 +27,25 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterato
             await client.start()
             return client
 
-        door: Door = UnixDoor(tmp_path / "core.sock")
+        listener: Listener = UnixListener(tmp_path / "core.sock")
         if request.param == "tcp":
             held = stack.enter_context(held_port())
-            door = TcpDoor("127.0.0.1", b"secret", held.getsockname()[1])
+            listener = TcpListener("127.0.0.1", b"secret", held.getsockname()[1])
 
         async def connect_served(core_factory: Any, **options: Any) -> StreamCoreClient:
             await revive(core_factory, **options)
-            client = TcpCoreClient(door.address) if isinstance(door, TcpDoor) else SocketCoreClient(str(door))
+            client = (
+                TcpCoreClient(listener.address)
+                if isinstance(listener, TcpListener)
+                else SocketCoreClient(str(listener))
+            )
             stack.push_async_callback(client.close)
             await client.start()
             return client
 
         async def revive(core_factory: Any, **options: Any) -> None:
             """Put a new server where the old one was."""
-            server = CoreServer(core_factory, door, **options)
+            server = CoreServer(core_factory, listener, **options)
             stack.push_async_callback(stop, server)
             await server.start()
 

@@ -15,7 +15,7 @@ from scripted_core import ScriptedCore, expected_tokens
 from inference_core.errors import CoreError, CoreGoneError, CoreLostError, InvalidRequestError
 from inference_core.protocol import AbortRequest, CoreStats, Event, Hello, QueryStats
 from inference_core.transport.framing import FrameWriter
-from inference_core.transport.listener import UnixDoor
+from inference_core.transport.listener import UnixListener
 from inference_core.transport.server import CoreServer, serve_core
 from inference_core.transport.unix_socket import SocketCoreClient
 
@@ -32,7 +32,7 @@ async def stack():
 
 
 async def serve(stack, path, core=None, **options):
-    server = CoreServer(lambda: core or ScriptedCore(), UnixDoor(path), **options)
+    server = CoreServer(lambda: core or ScriptedCore(), UnixListener(path), **options)
     await server.start()
     stack.push_async_callback(server.stop)
     return server
@@ -78,7 +78,7 @@ async def test_a_living_servers_socket_is_left_alone(stack, path, ask):
     await serve(stack, path)
 
     with pytest.raises(CoreError, match="another core listens"):
-        await CoreServer(ScriptedCore, UnixDoor(path)).start()
+        await CoreServer(ScriptedCore, UnixListener(path)).start()
 
     assert await tokens_from(await client_of(stack, path), ask(tokens=1))
 
@@ -87,14 +87,14 @@ async def test_a_file_that_is_no_socket_is_not_removed(path):
     path.write_text("precious")
 
     with pytest.raises(CoreError, match="not a socket"):
-        await CoreServer(ScriptedCore, UnixDoor(path)).start()
+        await CoreServer(ScriptedCore, UnixListener(path)).start()
 
     assert path.read_text() == "precious"
 
 
 async def test_a_path_too_long_for_a_socket_is_refused_with_the_limit(tmp_path):
     with pytest.raises(CoreError, match="at most 107 bytes"):
-        await CoreServer(ScriptedCore, UnixDoor(tmp_path / ("x" * 120))).start()
+        await CoreServer(ScriptedCore, UnixListener(tmp_path / ("x" * 120))).start()
 
 
 async def test_without_a_server_start_raises(path):

@@ -12,7 +12,7 @@ from scripted_core import ScriptedCore, expected_tokens
 
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.transport.server import CoreServer
-from inference_core.transport.tcp import CoreAddress, TcpCoreClient, TcpDoor
+from inference_core.transport.tcp import CoreAddress, TcpCoreClient, TcpListener
 from tests.ports import held_port
 
 
@@ -30,20 +30,20 @@ class ListeningCore(ScriptedCore):
 
 @pytest.fixture
 async def served():
-    """A core behind a TCP door, the door, and a client that is started."""
-    core, door = ListeningCore(), TcpDoor("127.0.0.1", b"right")
-    server = CoreServer(lambda: core, door)
+    """A core behind a TCP listener, the listener, and a client that is started."""
+    core, listener = ListeningCore(), TcpListener("127.0.0.1", b"right")
+    server = CoreServer(lambda: core, listener)
     await server.start()
-    client = TcpCoreClient(door.address)
+    client = TcpCoreClient(listener.address)
     await client.start()
-    yield core, door, client
+    yield core, listener, client
     await client.close()
     await server.stop()
 
 
 async def test_whoever_does_not_know_the_secret_is_turned_away(served):
-    _, door, _ = served
-    stranger = TcpCoreClient(msgspec.structs.replace(door.address, secret=b"wrong"))
+    _, listener, _ = served
+    stranger = TcpCoreClient(msgspec.structs.replace(listener.address, secret=b"wrong"))
 
     with pytest.raises(CoreGoneError, match="is not the core that was asked for"):
         await stranger.start()
@@ -66,8 +66,8 @@ async def test_a_client_does_not_speak_to_a_server_without_the_secret(ask):
 
 
 async def test_commands_before_the_handshake_are_not_obeyed(served, ask):
-    core, door, _ = served
-    reader, writer = await asyncio.open_connection(door.address.host, door.address.port)
+    core, listener, _ = served
+    reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
     await reader.readexactly(32)
     writer.write(b"\0" * 64 + b"\x00\x00\x00\x01\x90")
 
@@ -106,7 +106,7 @@ async def test_a_port_that_is_taken_is_an_error_that_names_it():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CoreError, match=f"cannot listen at 127.0.0.1:{port}"):
-            await CoreServer(ScriptedCore, TcpDoor("127.0.0.1", b"s", port)).start()
+            await CoreServer(ScriptedCore, TcpListener("127.0.0.1", b"s", port)).start()
 
 
 async def test_nobody_there_is_a_core_that_is_gone():
@@ -117,10 +117,10 @@ async def test_nobody_there_is_a_core_that_is_gone():
 
 
 async def test_an_idle_connection_stays_as_long_as_both_ends_beat(ask):
-    door = TcpDoor("127.0.0.1", b"s", silent_seconds=0.25)
-    server = CoreServer(ScriptedCore, door)
+    listener = TcpListener("127.0.0.1", b"s", silent_seconds=0.25)
+    server = CoreServer(ScriptedCore, listener)
     await server.start()
-    client = TcpCoreClient(door.address, silent_seconds=0.25)
+    client = TcpCoreClient(listener.address, silent_seconds=0.25)
     await client.start()
     heartbeat = client._transport.get_protocol()
     beats = asyncio.Semaphore(0)
@@ -136,10 +136,10 @@ async def test_an_idle_connection_stays_as_long_as_both_ends_beat(ask):
 
 def test_both_ends_also_run_on_uvloop(ask):
     async def answered():
-        door = TcpDoor("127.0.0.1", b"s")
-        server = CoreServer(ScriptedCore, door)
+        listener = TcpListener("127.0.0.1", b"s")
+        server = CoreServer(ScriptedCore, listener)
         await server.start()
-        client = TcpCoreClient(door.address)
+        client = TcpCoreClient(listener.address)
         await client.start()
         tokens = [token async for output in client.generate(ask()) for token in output.token_ids]
         await client.close()

@@ -7,8 +7,8 @@ import torch
 
 from inference_core.attention.backend import AttentionBatch
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.triton_kernels import references
-from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels import decoder_reference
+from inference_core.triton_kernels.attention.layer_cache import LayerCache
 
 Span = tuple[int, int]  # context length, query length
 LAYERS = 2
@@ -52,7 +52,7 @@ class PagedBatch:
             first = self.cache.rows(torch.from_numpy(table)[tokens // block_size], tokens % block_size)
             for begin, scale in ((first, scales[0]), (first + self.cache.values_start, scales[1])):
                 numbers = torch.randn(context, kv_heads, head_dim, generator=generator)
-                references.store(self.cache, begin, numbers, scale)
+                decoder_reference.store(self.cache, begin, numbers, scale)
         rows = sum(queries for _, queries in spans) + PADDED_ROWS
         width = (heads + 2 * kv_heads) * head_dim
         self.qkv = torch.randn(rows, width, generator=generator).to(activation)

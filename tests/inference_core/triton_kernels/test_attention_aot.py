@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.triton_kernels.block_copy import copy_blocks
-from inference_core.triton_kernels.layer_cache import LayerCache
-from inference_core.triton_kernels.paged_attention import paged_attention
+from inference_core.triton_kernels.attention.block_copy import copy_blocks
+from inference_core.triton_kernels.attention.layer_cache import LayerCache
+from inference_core.triton_kernels.attention.paged_attention import paged_attention
+from inference_core.triton_kernels.attention.rope_and_write import rope_and_write
 from inference_core.triton_kernels.rms_norm import add_rms_norm
-from inference_core.triton_kernels.rope_and_write import rope_and_write
 from inference_core.triton_kernels.swiglu import swiglu
 from tests.inference_core.triton_kernels.aot import E4M3, AotCase, check_usage, grid
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from inference_core.triton_kernels.attention_tiles import choose_splits, choose_tile, min_tiles, padded
+from inference_core.triton_kernels.attention.attention_tiles import choose_splits, choose_tile, min_tiles, padded
 
 GRID = list(itertools.product([1, 5, 64, 4096], [1, 3, 8, 32], [32, 64, 80, 128, 256], [1, 2, 4], [2, 4]))
 

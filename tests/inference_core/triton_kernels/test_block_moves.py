@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from inference_core.triton_kernels.block_copy import copy_blocks
-from inference_core.triton_kernels.block_swap import swap_blocks
-from inference_core.triton_kernels.references import reference_copy_blocks
+from inference_core.triton_kernels.attention.block_copy import copy_blocks
+from inference_core.triton_kernels.attention.block_swap import swap_blocks
+from inference_core.triton_kernels.decoder_reference import reference_copy_blocks
 
 
 def noise(size: int) -> torch.Tensor:

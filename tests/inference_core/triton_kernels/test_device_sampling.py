@@ -8,15 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.device.log_probabilities import LogProbabilities
+from inference_core.device.sampling.log_probabilities import LogProbabilities
 from inference_core.protocol import SamplingParams
 from inference_core.sampling.reference_sampler import distribution, sample_row, token_logprob, weights_of
 from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels import token_draws
-from inference_core.triton_kernels.logit_edits import edit_logits
-from inference_core.triton_kernels.row_totals import row_totals
-from inference_core.triton_kernels.sampling_batch import EditTables, draw_laws, is_penalised, row_bias, row_uses
-from inference_core.triton_kernels.token_draws import draw_tokens
+from inference_core.triton_kernels.sampling import token_draws
+from inference_core.triton_kernels.sampling.logit_edits import edit_logits
+from inference_core.triton_kernels.sampling.row_totals import row_totals
+from inference_core.triton_kernels.sampling.sampling_batch import (
+    EditTables,
+    draw_params,
+    is_penalised,
+    row_bias,
+    row_uses,
+)
+from inference_core.triton_kernels.sampling.token_draws import draw_tokens
 
 VOCABULARY = 2500
 
@@ -55,7 +61,7 @@ def edited(logits: torch.Tensor, specs: list[SampleSpec], device: torch.device) 
 def drawn(logits: torch.Tensor, specs: list[SampleSpec], device: torch.device) -> list[int]:
     """Tokens of the kernels."""
     rows = edited(logits, specs, device)
-    laws, tokens = draw_laws(specs), torch.full((len(specs),), 99, dtype=torch.int64, device=device)
+    laws, tokens = draw_params(specs), torch.full((len(specs),), 99, dtype=torch.int64, device=device)
     columns = (laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
     draw_tokens(tokens, rows, *(column.to(device) for column in columns))
     return tokens.tolist()
@@ -186,14 +192,14 @@ def test_rows_without_a_usable_logit_draw_minus_one_and_leave_the_others_alone(d
 def test_rows_may_lie_apart(device: torch.device) -> None:
     wide = rows_of(3, seed=6, vocabulary=700).to(device)
     specs = [spec(seed=row, top_k=9) for row in range(3)]
-    laws, tokens = draw_laws(specs), torch.empty(3, dtype=torch.int64, device=device)
+    laws, tokens = draw_params(specs), torch.empty(3, dtype=torch.int64, device=device)
     columns = (laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
     draw_tokens(tokens, wide[:, :500], *(column.to(device) for column in columns))
     assert tokens.tolist() == expected(wide[:, :500].cpu().contiguous(), specs)
 
 
 def test_a_vocabulary_whose_weights_could_overflow_is_refused(device: torch.device) -> None:
-    laws, one = draw_laws([spec()]), torch.empty(1, dtype=torch.int64, device=device)
+    laws, one = draw_params([spec()]), torch.empty(1, dtype=torch.int64, device=device)
     columns = (laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
     with pytest.raises(ValueError, match="1 to 524287 are possible"):
         draw_tokens(one, torch.empty(1, 1 << 19, device=device), *(column.to(device) for column in columns))

@@ -13,8 +13,8 @@ from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
 from inference_core.models.rotary import rotary_table
-from inference_core.triton_kernels import ops
-from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels import decoder_ops
+from inference_core.triton_kernels.attention.layer_cache import LayerCache
 
 D, HEADS, KV_HEADS, BLOCK = 16, 4, 2, 16
 
@@ -44,7 +44,7 @@ def attention_arguments() -> tuple[Any, ...]:
     batch = batch_of_two(layout().block_bytes)
     tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
     qkv = torch.randn(21, (HEADS + 2 * KV_HEADS) * D)
-    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, *ops.cache_numbers(cache)
+    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, *decoder_ops.cache_numbers(cache)
 
 
 def rope_arguments() -> tuple[Any, ...]:
@@ -60,7 +60,7 @@ def rope_arguments() -> tuple[Any, ...]:
         norm,
         None,
         1e-6,
-        *ops.cache_numbers(cache),
+        *decoder_ops.cache_numbers(cache),
     )
 
 
@@ -149,7 +149,7 @@ def test_a_cache_is_laid_out_as_documented() -> None:
     unturned = torch.cat([torch.ones(8, D // 2), torch.zeros(8, D // 2)], dim=1)
     slot, position = torch.tensor([layout("float16").block_bytes]), batch.positions[-1:]
     torch.ops.aio.rope_and_write(
-        qkv, cache.arena, unturned, position, slot, None, None, 1e-6, *ops.cache_numbers(cache)
+        qkv, cache.arena, unturned, position, slot, None, None, 1e-6, *decoder_ops.cache_numbers(cache)
     )
     block = cache.arena.view(torch.float16).view(2, 2, 2, KV_HEADS, BLOCK, D)  # block, layer, keys or values, ...
     key, value = qkv[0].view(-1, D)[HEADS:].half().view(2, KV_HEADS, D)

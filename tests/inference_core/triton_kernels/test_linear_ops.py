@@ -11,11 +11,17 @@ from inference_core.linear.linear import Linear
 from inference_core.protocol import SamplingParams
 from inference_core.sampling.reference_sampler import sample_row
 from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels import sampling_ops  # noqa: F401  it registers the ops
-from inference_core.triton_kernels.eight_bit import quantize_blocks, quantize_channels
-from inference_core.triton_kernels.int4_weight import Int4Weight, pack_int4
-from inference_core.triton_kernels.linear_reference import dequantized_int4, dequantized_operands
-from inference_core.triton_kernels.sampling_batch import DrawLaws, EditTables, draw_laws, row_bias, row_uses
+from inference_core.triton_kernels.linear.eight_bit import quantize_blocks, quantize_channels
+from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
+from inference_core.triton_kernels.linear.linear_reference import dequantized_int4, dequantized_operands
+from inference_core.triton_kernels.sampling import sampling_ops  # noqa: F401  it registers the ops
+from inference_core.triton_kernels.sampling.sampling_batch import (
+    DrawParams,
+    EditTables,
+    draw_params,
+    row_bias,
+    row_uses,
+)
 from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 
 OUTPUTS, INPUTS = 12, 288
@@ -67,7 +73,7 @@ def total_arguments() -> tuple[Any, ...]:
 
 
 def draw_arguments() -> tuple[Any, ...]:
-    laws: DrawLaws = draw_laws(specs())
+    laws: DrawParams = draw_params(specs())
     drawn = torch.empty(2, dtype=torch.int64)
     return drawn, logits(), laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from inference_core.kv_cache.layout import KVDtype
-from inference_core.triton_kernels.attention_tiles import AttentionTile
-from inference_core.triton_kernels.paged_attention import paged_attention
-from inference_core.triton_kernels.references import reference_paged_attention
+from inference_core.triton_kernels.attention.attention_tiles import AttentionTile
+from inference_core.triton_kernels.attention.paged_attention import paged_attention
+from inference_core.triton_kernels.decoder_reference import reference_paged_attention
 from tests.inference_core.triton_kernels import cells
 from tests.inference_core.triton_kernels.cells import NUMBERS, PHASES, RATIOS, Numbers
 from tests.inference_core.triton_kernels.paged_batch import PADDED_ROWS, SENTINEL, PagedBatch, Span

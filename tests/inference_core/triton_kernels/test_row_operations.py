@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.triton_kernels.references import (
+from inference_core.triton_kernels.decoder_reference import (
     reference_add_rms_norm,
     reference_rms_norm,
     reference_swiglu,

@@ -13,16 +13,16 @@ from inference_core.bench.comparison import Side
 from inference_core.bench.quality import Variant
 from inference_core.errors import ModelFileError
 from inference_core.quantization.calibration import CalibrationText
+from inference_core.quantization.methods.smoothquant import SmoothQuant
 from inference_core.quantization.quality_report import (
     DEFAULT_LIMITS,
-    FirstTokenFigures,
+    FirstTokenMetrics,
     QualityReport,
     read_report,
     shortfalls,
     write_report,
 )
 from inference_core.quantization.quantize_model import quantize_model
-from inference_core.quantization.smoothquant import SmoothQuant
 from quality.evaluation.quantised_model import (
     ComparisonError,
     Effort,
@@ -69,7 +69,7 @@ def test_a_model_compared_with_itself_has_lost_nothing(model: Path, cache: Path)
     assert report.text.mean_kl == pytest.approx(0, abs=1e-9)
     assert report.text.hidden_cosine == pytest.approx(1)
     assert report.text.top1 == 1
-    assert report.first_tokens == FirstTokenFigures(short_questions=8, same_first_token=8)
+    assert report.first_tokens == FirstTokenMetrics(short_questions=8, same_first_token=8)
     assert report.generations is not None
     assert (report.generations.rouge_l, report.generations.same) == (1, 1)
     assert report.candidate.fingerprint == report.reference.fingerprint

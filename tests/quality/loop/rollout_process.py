@@ -17,7 +17,7 @@ from classifier.registry.registry import ArtefactRegistry
 from quality.retraining.messages import RESULT
 from quality.retraining.retrain import RetrainResult, RetrainSettings, retrain
 from quality.retraining.runs import RetrainRuns
-from quality.rollout.rollout import Rollouts, Verdict
+from quality.rollout.rollout import RolloutDecision, Rollouts
 from quality.store.database import open_database
 
 SETTINGS = RetrainSettings(catalogue_fingerprint="serving", models={"serving": ["a", "b", "c", "d"]})
@@ -46,7 +46,7 @@ async def retrain_once(url: str, root: Path, training: Training, now: float) -> 
         await engine.dispose()
 
 
-async def advance_once(url: str, root: Path, now: float) -> Verdict | None:
+async def advance_once(url: str, root: Path, now: float) -> RolloutDecision | None:
     engine = open_database(url)
     try:
         return await Rollouts(engine, ArtefactRegistry(root), clock=lambda: now).advance()

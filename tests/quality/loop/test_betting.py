@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quality.comparison.paired_probes import MOST
+from quality.comparison.paired_outcomes import MOST
 from quality.rollout.evidence import RolloutSettings
 from quality.statistics.betting import evidence, wealth
 

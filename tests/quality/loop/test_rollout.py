@@ -29,7 +29,7 @@ from classifier.errors import ArtefactError
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables import audit_events, classifier_versions, rollouts, verifications
 from quality.retraining.retrain import retrain
-from quality.rollout import operator_commands as version_orders
+from quality.rollout import operator_commands
 from quality.rollout.evidence import RolloutSettings
 from quality.rollout.rollout import Rollouts
 from quality.store.queries import insert_records
@@ -210,12 +210,12 @@ async def test_an_operators_trial_waits_for_her_and_still_ends_on_harm(
     model, order = model_in(registry), {"actor": "ann", "reason": "curious"}
     variant(registry, GOOD), variant(registry, BAD, blind())
     rollout = Rollouts(engine, registry)
-    await version_orders.start_canary(engine, registry, GOOD, 0.5, **order)
+    await operator_commands.start_canary(engine, registry, GOOD, 0.5, **order)
     await store_probes(engine, model, 150, 9e9)
     await rollout.advance()
     assert registry.canary() == Canary(version=GOOD, share=0.5)
 
-    await version_orders.start_canary(engine, registry, BAD, 0.5, **order)
+    await operator_commands.start_canary(engine, registry, BAD, 0.5, **order)
     assert [row["status"] for row in await rows(engine, rollouts)] == ["superseded", "running"]
     assert await _status(engine, GOOD) == "refused"
     await rollout.advance()
@@ -226,13 +226,13 @@ async def test_an_operators_trial_waits_for_her_and_still_ends_on_harm(
 async def test_orders_by_hand_end_what_is_under_way(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
     incumbent, order = registry.current().name, {"actor": "ann", "reason": "complaints"}
     variant(registry, GOOD)
-    await version_orders.start_canary(engine, registry, GOOD, 0.1, **order)
-    assert await version_orders.stop_canary(engine, registry, **order) == GOOD
-    assert await version_orders.stop_canary(engine, registry, **order) is None
-    assert await version_orders.promote(engine, registry, GOOD, **order) == incumbent
+    await operator_commands.start_canary(engine, registry, GOOD, 0.1, **order)
+    assert await operator_commands.stop_canary(engine, registry, **order) == GOOD
+    assert await operator_commands.stop_canary(engine, registry, **order) is None
+    assert await operator_commands.promote(engine, registry, GOOD, **order) == incumbent
     assert (await _status(engine, GOOD), (await _last(engine, rollouts))["stage"]) == ("promoted", "watch")
 
-    assert await version_orders.rollback(engine, registry, **order) == incumbent
+    assert await operator_commands.rollback(engine, registry, **order) == incumbent
 
     assert registry.current().name == incumbent
     assert [row["status"] for row in await rows(engine, rollouts)] == ["stopped", "superseded"]
@@ -244,7 +244,7 @@ async def test_rolling_back_without_a_previous_version_is_refused(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:
     with pytest.raises(ArtefactError, match="no previous version"):
-        await version_orders.rollback(engine, registry, actor="ann", reason="curious")
+        await operator_commands.rollback(engine, registry, actor="ann", reason="curious")
 
 
 async def test_a_trial_that_was_never_written_down_is_ended(

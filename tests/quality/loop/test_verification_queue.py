@@ -16,7 +16,7 @@ from migrations.tables import erasures, training_rows, verifications
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from quality.verification.feedback import Feedback, FeedbackDesk
-from quality.verification.queue import Job, Ruling, VerificationQueue
+from quality.verification.queue import Ruling, VerificationJob, VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
 from tests.examples import examples
 from tests.quality.store.records import make_embedding
@@ -45,7 +45,7 @@ def _queue(engine: AsyncEngine, share: float = 1e9, max_attempts: int = 3) -> Ve
     )
 
 
-async def _waiting_job(queue: VerificationQueue, engine: AsyncEngine, request_id: str = "req-1") -> Job:
+async def _waiting_job(queue: VerificationQueue, engine: AsyncEngine, request_id: str = "req-1") -> VerificationJob:
     await store_request(engine, record(request_id, created_at=NOW))
     await queue.add(record(request_id), DRAWN, NOW)
     job = await queue.next_job(NOW)
@@ -194,7 +194,7 @@ async def test_workers_that_claim_at_once_share_one_budget(any_engine: AsyncEngi
         base = await queue.next_job(NOW + 10)
         assert base is not None
         jobs.append(
-            Job(
+            VerificationJob(
                 **{
                     **{f: getattr(base, f) for f in base.__struct_fields__},
                     "verification_id": row["verification_id"],

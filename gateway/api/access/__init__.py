@@ -1,0 +1,1 @@
+"""Who may call what: keys, sessions, host names and cross-site requests."""

@@ -1,0 +1,196 @@
+"""The guards of the `/v1` endpoints: they name the request, note its arrival, and find out who asks.
+
+They wait for nothing and are coroutines all the same, because litestar sends a plain function to a thread.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from gateway.answering.caller import CALLER, KEYLESS, Caller
+from gateway.api.access.cross_origin import READING, refuse_other_sites, refuse_unknown_hosts
+from gateway.dashboard.sign_in.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsUnavailableError, csrf_is_right
+from gateway.errors import ApiError
+from gateway.parts import PARTS, HttpRequest
+from gateway.request_ids import new_request_id
+from gateway.telemetry.log_context import LOG_CONTEXT, LogContext
+from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
+
+# The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
+OPERATOR: dict[str, str] = {"role": "operator"}
+ADMIN: dict[str, str] = {"role": "admin"}
+_ORIGIN_OF = {
+    "API key": "the operator hands them out",
+    "admin key": "the gateway printed one at its first start, and 'aio keys create NAME --scope admin' makes another",
+}
+
+
+class NotSignedInError(Exception):
+    """A page of the dashboard was asked for by nobody in particular."""
+
+
+def actor_of(request: HttpRequest) -> str:
+    """Who administers, for what is written down about it."""
+    actor = caller_of(request).key_id
+    assert actor is not None, "no guard of administration admits a caller without a key"
+    return actor
+
+
+def caller_of(request: HttpRequest) -> Caller:
+    """Who asks, as the guard found out."""
+    caller: Caller = request.scope["state"][CALLER]
+    return caller
+
+
+async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Set `request_id`, `arrival` (monotonic seconds) and `caller` of the request's state.
+
+    Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
+    another site sends (`gateway.api.access.cross_origin`).
+    """
+    state = _begin(connection, handler)
+    directory = connection.app.state[PARTS].tenancy.directory
+    if directory.asks_for_keys:
+        caller = _known(directory.inference_caller, connection, "API key")
+        if "inference" not in caller.scopes:
+            raise _out_of_scope(caller, "inference")
+        state[CALLER] = caller
+    else:
+        refuse_unknown_hosts(connection)
+
+
+async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """As `admit`, for `/v1/admin` and `/admin/api`: the owner of an admin key, or who is signed in to the dashboard.
+
+    Raises `ApiError` 401, 403, or 503 while it cannot be known who may.
+    """
+    state = _begin(connection, handler)
+    signed_in = None if "authorization" in connection.headers else await session_caller(connection)
+    if signed_in is not None:
+        demand_role(connection, handler, signed_in)
+        await demand_csrf(connection)
+        state[CALLER] = signed_in
+        return
+    directory = connection.app.state[PARTS].tenancy.directory
+    demand_administration(directory)
+    caller = _known(directory.admin_caller, connection, "admin key")
+    demand_role(connection, handler, caller)
+    state[CALLER] = caller
+
+
+async def admit_visitor(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """As `admit`, for pages that need no sign-in: anybody, but no page of another site."""
+    _begin(connection, handler)
+
+
+async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """As `admit`, for pages of the dashboard: who is signed in, may do it, and sent a form of ours if it is a change.
+
+    Raises `NotSignedInError`, or `ApiError` 403 and 503.
+    """
+    state = _begin(connection, handler)
+    caller = await session_caller(connection)
+    if caller is None:
+        raise NotSignedInError
+    state[CALLER] = caller
+    demand_role(connection, handler, caller)
+    await demand_csrf(connection)
+
+
+async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller | None:
+    """Who is signed in to the dashboard in this browser, if anybody is. Raises `ApiError` 503."""
+    token = connection.cookies.get(COOKIE)
+    if not token:
+        return None
+    parts = connection.app.state[PARTS]
+    try:
+        caller: Caller | None = await parts.sessions.caller(token)
+    except SessionsUnavailableError:
+        raise ApiError(
+            503, "The database is away, and with it who is signed in. Try again later.", code="database_unavailable"
+        ) from None
+    return caller
+
+
+def demand_administration(directory: Directory) -> None:
+    """Raises `ApiError` while no key can administer: 503 before the database was read, 403 if none is valid."""
+    if directory.has_admin:
+        return
+    if not directory.is_read:
+        raise ApiError(
+            503,
+            "Administration is off until the database is back: its admin keys are not known yet. Keys of "
+            "AIO_ADMIN_KEYS need no database.",
+            code="keys_unavailable",
+        )
+    raise ApiError(
+        403,
+        "Administration is off: no admin key is valid any more. Set AIO_ADMIN_KEYS, or make a key with "
+        "'aio keys create NAME --scope admin'.",
+        code="admin_disabled",
+    )
+
+
+def demand_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, caller: Caller) -> None:
+    """Reading takes a viewer, a change an admin, or the `role` of the handler's `opt`. Raises `ApiError` 403."""
+    usual = "viewer" if connection.scope.get("method") in READING else "admin"
+    needed = handler.opt.get("role", usual)
+    if caller.scopes.isdisjoint(("admin", needed)):
+        raise _out_of_scope(caller, needed)
+
+
+async def demand_csrf(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """What a cookie alone would let through must come with the token of our own forms, as a field or a header: browsers
+    send cookies for other sites too. Raises `ApiError` 403."""
+    if connection.scope.get("method") in READING:
+        return
+    given = connection.headers.get(CSRF_HEADER)
+    if given is None and connection.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        field = (await cast(HttpRequest, connection).form()).get(CSRF_FIELD)
+        given = field if isinstance(field, str) else None
+    if not csrf_is_right(connection.cookies.get(COOKIE, ""), given):
+        raise ApiError(
+            403,
+            f"The change did not come from a form of this dashboard, or its page is too old: {CSRF_FIELD} is missing "
+            "or wrong. Open the page again.",
+            code="csrf_token_invalid",
+        )
+
+
+def _known(find: Callable[[str | None], Caller], connection: ASGIConnection[Any, Any, Any, Any], what: str) -> Caller:
+    try:
+        return find(connection.headers.get("authorization"))
+    except UnknownKeyError as error:
+        raise ApiError(401, f"{error} Send an {what} as 'Authorization: Bearer KEY'; {_ORIGIN_OF[what]}.") from None
+    except KeysUnavailableError:
+        raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
+
+
+def _out_of_scope(caller: Caller, needed: str) -> ApiError:
+    return ApiError(
+        403,
+        f"{_whose(caller)} scopes are {', '.join(sorted(caller.scopes))}; the request needs {needed}.",
+        code="insufficient_scope",
+    )
+
+
+def _whose(caller: Caller) -> str:
+    return "Your" if (caller.key_id or "").startswith("user:") else "This key's"
+
+
+def _begin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> Any:
+    """What every guard does first: the state of the request, in which it has its name and no caller yet.
+
+    Raises `ApiError` 403 for a change that a page of another site sends.
+    """
+    # litestar makes a new object of it at every `connection.state`.
+    state = connection.scope["state"]
+    state["arrival"] = time.monotonic()
+    state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"))
+    state[CALLER] = KEYLESS
+    LOG_CONTEXT.set(LogContext(state["request_id"]))
+    refuse_other_sites(connection)
+    return state

@@ -1,0 +1,1 @@
+"""Endpoints for operators: live knobs, keys, budgets, costs, statistics."""

@@ -1,0 +1,43 @@
+"""`/v1/admin/batches`: the live knobs of batches, and what waits."""
+
+from typing import Any
+
+from litestar import get, patch
+from litestar.response import Response
+
+from gateway.api.admin.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
+from gateway.api.operations import describe
+from gateway.jobs.batch_knobs import BatchKnobs
+from gateway.jobs.line_book import Waiting
+from gateway.knobs.values import knob_schemas
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+
+
+class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
+    """What waits in the queue of all processes besides."""
+
+    waiting: Waiting
+
+
+_patch = KnobPatch("BatchesPatch", BatchKnobs)
+
+
+@get("/batches", operation_class=describe(None, BatchesShown), summary="Show the knobs of batches and what waits")
+async def show_batches(request: HttpRequest) -> Response[Any]:
+    """The knobs in force, and the queue."""
+    jobs = parts_of(request).jobs
+    waiting = await reached(jobs.lines.waiting(jobs.book.now()))
+    shown = BatchesShown(knobs=jobs.knobs.active, schemas=knob_schemas(BatchKnobs), waiting=waiting)
+    return Response(shown, media_type="application/json")
+
+
+@patch(
+    "/batches",
+    operation_class=describe(BatchKnobs, FileKnobsChanged[BatchKnobs]),
+    summary="Change the knobs of batches",
+)
+async def change_batches(request: HttpRequest) -> Response[Any]:
+    """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
+    processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+    return await _patch.change_file(request, parts_of(request).jobs.knobs)

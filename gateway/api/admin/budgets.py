@@ -1,0 +1,102 @@
+"""`/admin/api/budgets`: what keys and teams may spend, and what they have spent."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, put
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from gateway.answering.caller import Period
+from gateway.api.admin.keys import Reason, obeyed, order_of
+from gateway.api.inference.generating import read_body
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import csv_response, wants_csv
+from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.listings import BUDGETS
+
+# A billion dollars: far above it, micro-dollars would not be exact any more.
+MOST_USD = 1e9
+
+
+class BudgetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most `amount_usd` per calendar day or month (UTC) or in total, for the key or team of this id or name."""
+
+    kind: Literal["key", "team"]
+    subject: Annotated[str, Meta(min_length=1, max_length=128)]
+    period: Period
+    amount_usd: Annotated[float, Meta(ge=0, le=MOST_USD)]
+    reason: Reason | None = None
+
+
+class BudgetSet(msgspec.Struct, frozen=True, kw_only=True):
+    """In force here at once, in other processes within their poll."""
+
+    budget_id: str
+
+
+class BudgetRemoved(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing is bound by it any more."""
+
+    removed: bool = True
+
+
+class BudgetPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is the cursor of the page after this one, None after the last."""
+
+    rows: list[BudgetState]
+    next: str | None
+
+
+_order = msgspec.json.Decoder(BudgetOrder)
+
+
+@get("/budgets", operation_class=describe(None, BudgetPage), summary="List budgets")
+async def list_budgets(request: HttpRequest) -> Response[Any]:
+    """Newest first, with what replicas last told of the period under way. Query: `subject` (an id, or the name of a key
+    of the settings), and as for verifications."""
+    parts = parts_of(request)
+    query = dict(request.query_params)
+    as_csv = wants_csv(query)
+    page = await page_asked_for(request, BUDGETS, query)
+    states = await reached(states_of(parts.database, page.rows, parts.tenancy.clock.now()))
+    if as_csv:
+        columns = BudgetState.__struct_fields__
+        return csv_response("budgets", columns, [msgspec.structs.asdict(state) for state in states])
+    return Response(BudgetPage(rows=states, next=page.next), media_type="application/json")
+
+
+@put("/budgets", operation_class=describe(BudgetOrder, BudgetSet), summary="Set a budget")
+async def put_budget(request: HttpRequest) -> Response[Any]:
+    """A budget of the same subject and period is changed; what was spent of it stays spent."""
+    order = await read_body(request, _order)
+    parts = parts_of(request)
+    static = order.kind == "key" and parts.tenancy.directory.is_static(order.subject)
+    work = set_budget(
+        parts.database,
+        order.kind,
+        order.subject,
+        order.period,
+        order.amount_usd,
+        order_of(request, order.reason),
+        static,
+    )
+    return Response(BudgetSet(budget_id=await obeyed(request, work)), media_type="application/json")
+
+
+@delete(
+    "/budgets/{budget_id:str}",
+    status_code=200,
+    operation_class=describe(None, BudgetRemoved),
+    summary="Remove a budget",
+)
+async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
+    """And forget what was spent of it. Query: `reason`."""
+    reason = request.query_params.get("reason")
+    order = order_of(request, None if reason is None else reason[:1024])
+    await obeyed(request, remove_budget(parts_of(request).database, budget_id, order))
+    return Response(BudgetRemoved(), media_type="application/json")

@@ -1,0 +1,53 @@
+"""`/v1/admin/cache`: the live knobs of the response cache, and what it keeps."""
+
+from typing import Any, Literal
+
+from litestar import get, patch
+from litestar.response import Response
+
+from gateway.api.access.guard import OPERATOR
+from gateway.api.admin.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
+from gateway.api.operations import describe
+from gateway.cache.knobs import CacheKnobs
+from gateway.cache.stores import MemoryStore
+from gateway.knobs.values import knob_schemas
+from gateway.parts import HttpRequest, parts_of
+
+
+class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
+    """Where answers lie besides, and how many of how many bytes, as far as they lie in the memory of the process that
+    was asked."""
+
+    store: Literal["memory", "redis"]
+    entries: int | None
+    bytes: int | None
+
+
+_patch = KnobPatch("CachePatch", CacheKnobs)
+
+
+@get("/cache", operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
+async def show_cache(request: HttpRequest) -> Response[Any]:
+    """The knobs in force, and what is kept."""
+    cache = parts_of(request).cache
+    memory = cache.store if isinstance(cache.store, MemoryStore) else None
+    shown = CacheShown(
+        knobs=cache.knobs.active,
+        schemas=knob_schemas(CacheKnobs),
+        store="redis" if memory is None else "memory",
+        entries=None if memory is None else len(memory),
+        bytes=None if memory is None else memory.bytes,
+    )
+    return Response(shown, media_type="application/json")
+
+
+@patch(
+    "/cache",
+    opt=OPERATOR,
+    operation_class=describe(CacheKnobs, FileKnobsChanged[CacheKnobs]),
+    summary="Change the knobs of the response cache",
+)
+async def change_cache(request: HttpRequest) -> Response[Any]:
+    """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
+    gateway processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+    return await _patch.change_file(request, parts_of(request).cache.knobs)

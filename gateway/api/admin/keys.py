@@ -1,0 +1,202 @@
+"""`/admin/api/keys` and `/admin/api/teams`: keys are made, changed, rotated and revoked, and all is written down."""
+
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from litestar import get, patch, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.api.access.guard import actor_of
+from gateway.api.inference.generating import read_body
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked
+from gateway.api.quality_loop.quality_lists import page_of
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from gateway.tenancy.errors import TenancyError, UnknownSubjectError
+from gateway.tenancy.key_commands import (
+    IssuedKey,
+    change_key,
+    create_key,
+    create_team,
+    revoke_key,
+    rotate_key,
+    shown_key,
+)
+from gateway.tenancy.key_terms import KeyTerms
+from gateway.tenancy.listings import KEYS, TEAMS
+from gateway.tenancy.orders import Order
+from quality.store.pages import Page
+
+T = TypeVar("T")
+# Names are shown in logs and lists; ids begin with key_ and team_.
+Name = Annotated[str, Meta(pattern=r"^(?!key_|team_|budget_)[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,127}\Z")]
+Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
+GRACE_SECONDS = 24 * 3600.0
+
+
+class KeyOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new key: whose, of which team (name or id), and what it may do."""
+
+    name: Name
+    team: str | None = None
+    terms: KeyTerms = KeyTerms()
+    reason: Reason | None = None
+
+
+class ChangeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a key may do from now on; fields of `terms` that are left out stay."""
+
+    terms: KeyTerms
+    reason: Reason | None = None
+
+
+class RotateOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For how long the old secret is good beside the new one; a day by default, at most 90."""
+
+    grace_seconds: Annotated[float, Meta(ge=0, le=90 * 24 * 3600)] = GRACE_SECONDS
+    reason: Reason | None = None
+
+
+class RevokeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why; written down."""
+
+    reason: Reason | None = None
+
+
+class TeamOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new team."""
+
+    name: Name
+    reason: Reason | None = None
+
+
+class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed, as name → [old, new]."""
+
+    changed: dict[str, list[Any]]
+
+
+class KeyRevoked(msgspec.Struct, frozen=True, kw_only=True):
+    """It is refused here at once, by other processes within their poll."""
+
+    key_id: str
+
+
+class TeamMade(msgspec.Struct, frozen=True, kw_only=True):
+    """The new team's id."""
+
+    team_id: str
+
+
+class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of a key but for its hashes."""
+
+    key: dict[str, Any]
+
+
+_new, _change = msgspec.json.Decoder(KeyOrder), msgspec.json.Decoder(ChangeOrder)
+_rotate, _revoke = msgspec.json.Decoder(RotateOrder), msgspec.json.Decoder(RevokeOrder)
+_team = msgspec.json.Decoder(TeamOrder)
+
+
+@get("/keys", operation_class=describe(None, Page), summary="List keys")
+async def list_keys(request: HttpRequest) -> Response[Any]:
+    """Newest first, ended ones too. Query: `team_id`, and as for verifications."""
+    return await page_of(request, KEYS)
+
+
+@post("/keys", operation_class=describe(KeyOrder, IssuedKey), summary="Make a key")
+async def make_key(request: HttpRequest) -> Response[Any]:
+    """The answer holds the key, this once. 409 if the name was used before."""
+    order = await read_body(request, _new)
+    parts = parts_of(request)
+    work = create_key(parts.database, order.name, order.team, order.terms, order_of(request, order.reason))
+    return _shown_once(await obeyed(request, work), 201)
+
+
+@get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
+async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """By id or name. Its hashes stay where they are. Query: `format`, json or csv."""
+    row = await obeyed(request, shown_key(parts_of(request).database, key))
+    return as_asked(request, "key", KeyShown(key=row), list(row), [row])
+
+
+@patch("/keys/{key:str}", operation_class=describe(ChangeOrder, KeyChanged), summary="Change what a key may do")
+async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """By id or name: scopes, tiers, models, rates, concurrency, consent, expiry; not the team."""
+    order = await read_body(request, _change)
+    work = change_key(parts_of(request).database, key, order.terms, order_of(request, order.reason))
+    return Response(KeyChanged(changed=await obeyed(request, work)), media_type="application/json")
+
+
+@post(
+    "/keys/{key:str}/rotate",
+    status_code=200,
+    operation_class=describe(RotateOrder, IssuedKey),
+    summary="Give a key a new secret",
+)
+async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """By id or name. The answer holds the new secret, this once; the old one is good for the grace period."""
+    order = await read_body(request, _rotate)
+    work = rotate_key(parts_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
+    return _shown_once(await obeyed(request, work), 200)
+
+
+@post(
+    "/keys/{key:str}/revoke",
+    status_code=200,
+    operation_class=describe(RevokeOrder, KeyRevoked),
+    summary="Revoke a key",
+)
+async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """By id or name, for good."""
+    order = await read_body(request, _revoke)
+    work = revoke_key(parts_of(request).database, key, order_of(request, order.reason))
+    return Response(KeyRevoked(key_id=await obeyed(request, work)), media_type="application/json")
+
+
+@get("/teams", operation_class=describe(None, Page), summary="List teams")
+async def list_teams(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: as for verifications."""
+    return await page_of(request, TEAMS)
+
+
+@post("/teams", operation_class=describe(TeamOrder, TeamMade), summary="Make a team")
+async def make_team(request: HttpRequest) -> Response[Any]:
+    """Keys of a team share its budgets, caches and prefixes. 409 if the name is taken."""
+    order = await read_body(request, _team)
+    work = create_team(parts_of(request).database, order.name, order_of(request, order.reason))
+    return Response(TeamMade(team_id=await obeyed(request, work)), status_code=201, media_type="application/json")
+
+
+def order_of(request: HttpRequest, reason: str | None) -> Order:
+    """Who orders it, and when by the database."""
+    return Order(actor=actor_of(request), now=parts_of(request).tenancy.clock.now(), reason=reason)
+
+
+async def obeyed(request: HttpRequest, work: Awaitable[T]) -> T:
+    """The order carried out, and in force in this process. Raises `ApiError`: 404, 400 for a time that has passed, 409
+    for what cannot be, 503 while the database is away."""
+    try:
+        done = await reached(work)
+    except UnknownSubjectError as error:
+        raise ApiError(404, f"{error}.", param=error.param, code="not_found") from error
+    except TenancyError as error:
+        if error.param == "expires_at":
+            raise bad_request(f"{error}.", "terms.expires_at", "invalid_value") from error
+        raise ApiError(409, f"{error}.", param=error.param, code="conflict") from error
+    # It is carried out; should the database go away just now, the poll will bring it.
+    with suppress(SQLAlchemyError, OSError):
+        await parts_of(request).tenancy.directory.load()
+    return done
+
+
+def _shown_once(issued: IssuedKey, status: int) -> Response[Any]:
+    return Response(issued, status_code=status, media_type="application/json", headers={"cache-control": "no-store"})

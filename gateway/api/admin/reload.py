@@ -1,0 +1,41 @@
+"""`POST /v1/admin/reload`: the catalogue again, without a restart."""
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import post
+from litestar.response import Response
+from msgspec import Meta
+
+from gateway.api.access.guard import actor_of
+from gateway.api.inference.generating import read_body
+from gateway.api.operations import describe
+from gateway.composition.catalogue_reload import Reloaded
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, parts_of
+from tiers.errors import CatalogError
+
+
+class ReloadOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why it is reloaded; written down."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+_decoder = msgspec.json.Decoder(ReloadOrder)
+
+
+@post("/reload", status_code=200, operation_class=describe(ReloadOrder, Reloaded), summary="Reload the catalogue")
+async def reload_catalogue(request: HttpRequest) -> Response[Any]:
+    """Validated first; a catalogue that is refused changes nothing, and the reason is told. Answers under way end with
+    the tier that began them. As SIGHUP does."""
+    order = await read_body(request, _decoder)
+    parts = parts_of(request)
+    try:
+        done = await parts.reload.reload(actor_of(request), order.reason)
+    except CatalogError as error:
+        raise ApiError(409, str(error), code="catalogue_refused") from error
+    if parts.peers is not None:
+        # What this process has found good, the others find good in a moment.
+        await parts.peers.ask("reload")
+    return Response(done, media_type="application/json")

@@ -1,0 +1,85 @@
+"""`/v1/admin/replicas`: the replicas of remote tiers, and the live knobs of how requests are spread over them."""
+
+from typing import Any
+
+import msgspec
+from litestar import get, patch
+from litestar.response import Response
+
+from gateway.api.access.guard import OPERATOR
+from gateway.api.admin.knob_patch import KnobPatch, PartChange
+from gateway.api.operations import describe
+from gateway.knobs.values import knob_schemas
+from gateway.parts import HttpRequest, parts_of
+from quality.store.knob_log import KnobChange
+from tiers.attempt import ReplicaStatus
+from tiers.catalog.replica_spec import BalancingSpec
+
+PART = "replicas"
+
+
+class ReplicatedTier(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier with replicas: the knobs in force and how each replica fares."""
+
+    tier: int
+    knobs: BalancingSpec
+    replicas: list[ReplicaStatus]
+
+
+class ReplicasShown(msgspec.Struct, frozen=True, kw_only=True):
+    """All tiers with replicas, and what each knob is."""
+
+    tiers: list[ReplicatedTier]
+    schemas: dict[str, dict[str, Any]]
+
+
+class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed; `recorded` is False while the database is away, and the change in force nevertheless."""
+
+    tiers: list[ReplicatedTier]
+    changed: list[KnobChange]
+    recorded: bool
+
+
+_patch = KnobPatch("ReplicasPatch", BalancingSpec, ("tier", int | None, None))
+
+
+@get("/replicas", operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
+async def show_replicas(request: HttpRequest) -> Response[Any]:
+    """By tier with replicas: the knobs in force; each replica's requests in flight, latency, failures, ejection."""
+    shown = ReplicasShown(tiers=_shown(request), schemas=knob_schemas(BalancingSpec))
+    return Response(shown, media_type="application/json")
+
+
+@patch(
+    "/replicas",
+    opt=OPERATOR,
+    operation_class=describe(BalancingSpec, ReplicasChanged),
+    summary="Change the knobs of replicas",
+)
+async def change_replicas(request: HttpRequest) -> Response[Any]:
+    """All named knobs change at once, or none does, of one `tier` or of all; null is the catalogue's value. They
+    outlast restarts, and the other gateway processes of this data folder follow."""
+    body, knobs = await _patch.read(request), parts_of(request).replica_knobs
+    numbers = list(knobs.sets) if body.tier is None else [body.tier]
+    changed, recorded = await _patch.carry_out(
+        request,
+        body,
+        PART if body.tier is None else _part(body.tier),
+        lambda wanted: [
+            PartChange(_part(one.tier.number), one.before, one.after) for one in knobs.change(numbers, wanted)
+        ],
+    )
+    shown = ReplicasChanged(tiers=_shown(request), changed=changed, recorded=recorded)
+    return Response(shown, media_type="application/json")
+
+
+def _part(tier: int) -> str:
+    return f"{PART} of tier {tier}"
+
+
+def _shown(request: HttpRequest) -> list[ReplicatedTier]:
+    sets = parts_of(request).replica_knobs.sets
+    return [
+        ReplicatedTier(tier=number, knobs=tier.balancing, replicas=tier.replicas()) for number, tier in sets.items()
+    ]

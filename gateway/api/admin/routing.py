@@ -1,0 +1,82 @@
+"""`/v1/admin/routing`: the live knobs of routing, and which versions of the classifier serve."""
+
+from typing import Any
+
+import msgspec
+from litestar import get, patch
+from litestar.response import Response
+
+from gateway.api.access.guard import OPERATOR
+from gateway.api.admin.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
+from gateway.api.operations import describe
+from gateway.knobs.values import knob_schemas
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.routing.active_classifier import ActiveClassifier
+from gateway.routing.knobs import EARLIER_NAMES, RoutingKnobs
+
+
+class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
+    """`current` decides, but for the `share` of the requests that `canary` does; `kind`: measured, or a prior.
+
+    `refusal`: why what the registry names last is not in force; empty if it is.
+    """
+
+    current: str | None = None
+    kind: str | None = None
+    parent: str | None = None
+    canary: str | None = None
+    share: float = 0.0
+    refusal: str = ""
+
+
+class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
+    """Who serves besides, and how many `conversations` this process remembers."""
+
+    classifier: ClassifierShown
+    conversations: int
+
+
+_patch = KnobPatch("RoutingPatch", RoutingKnobs, retired=EARLIER_NAMES)
+
+
+@get("/routing", operation_class=describe(None, RoutingShown), summary="Show the knobs of routing and who serves")
+async def show_routing(request: HttpRequest) -> Response[Any]:
+    """The knobs in force, the classifier's versions, and why a version is refused if one is."""
+    parts = parts_of(request)
+    shown = RoutingShown(
+        knobs=parts.routing.knobs.active,
+        schemas=knob_schemas(RoutingKnobs),
+        classifier=_classifier(parts),
+        conversations=len(parts.routing.conversations),
+    )
+    return Response(shown, media_type="application/json")
+
+
+@patch(
+    "/routing",
+    opt=OPERATOR,
+    operation_class=describe(RoutingKnobs, FileKnobsChanged[RoutingKnobs]),
+    summary="Change the knobs of routing",
+)
+async def change_routing(request: HttpRequest) -> Response[Any]:
+    """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
+    gateway processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+    return await _patch.change_file(request, parts_of(request).routing.knobs)
+
+
+def _classifier(parts: Parts) -> ClassifierShown:
+    active = parts.routing.classifier
+    if not isinstance(active, ActiveClassifier):
+        return ClassifierShown()
+    serving = active.serving_or_none
+    if serving is None:
+        return ClassifierShown(refusal=active.refusal)
+    model = serving.current.model
+    return ClassifierShown(
+        current=model.version,
+        kind=serving.current.kind,
+        parent=model.manifest.parent,
+        canary=None if serving.canary is None else serving.canary.version,
+        share=serving.share,
+        refusal=active.refusal,
+    )

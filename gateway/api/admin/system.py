@@ -1,0 +1,74 @@
+"""`GET /admin/api/system`: dependencies with their failure policy, versions, schema, disk; and the checklist."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.response import Response
+
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked
+from gateway.composition.system_state import SystemState, system_state
+from gateway.parts import HttpRequest, parts_of
+from gateway.reporting.checklist import CheckedItem, checklist
+
+# Of a checkout; an installed package has no measurements beside it, and every item is then not measured.
+MEASUREMENTS = Path(__file__).resolve().parents[3] / "docs" / "measurements"
+
+
+class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the whole: `part` is dependency, problem, fact or memory."""
+
+    part: str
+    name: str
+    state: str | None = None
+    detail: str | None = None
+    policy: str | None = None
+
+
+class Checklist(msgspec.Struct, frozen=True, kw_only=True):
+    """The sources' best practices, as `aio checklist` prints them."""
+
+    items: list[CheckedItem]
+
+
+@get("/system", operation_class=describe(None, SystemState), summary="Show what the gateway stands on")
+async def show_system(request: HttpRequest) -> Response[Any]:
+    """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
+    state = await system_state(parts_of(request))
+    return as_asked(request, "system", state, SystemRow.__struct_fields__, _rows(state))
+
+
+@get("/checklist", operation_class=describe(None, Checklist), summary="Show the checklist of best practices")
+async def show_checklist(request: HttpRequest) -> Response[Any]:
+    """Pass, fail or not measured, with the evidence. Query: `format`, json or csv."""
+    items = checklist(MEASUREMENTS)
+    rows = [msgspec.structs.asdict(one.item) | {"status": one.status, "evidence": one.evidence} for one in items]
+    columns = ("row", "area", "item", "status", "evidence")
+    return as_asked(request, "checklist", Checklist(items=items), columns, rows)
+
+
+def _rows(state: SystemState) -> Iterator[SystemRow]:
+    for one in state.dependencies:
+        yield SystemRow(part="dependency", name=one.name, state=one.state, detail=one.detail, policy=one.policy)
+    for name, problem in state.problems.items():
+        yield SystemRow(part="problem", name=name, detail=problem)
+    facts = {
+        "version": state.version,
+        "python": state.python,
+        "started": state.started,
+        "workers": state.workers,
+        "catalogue": state.catalogue,
+        "fingerprint": state.fingerprint,
+        "classifier": state.classifier,
+        "schema": state.schema.current,
+        "newest schema": state.schema.newest,
+        "disk free, bytes": state.disk.free,
+        "disk, bytes": state.disk.total,
+    }
+    for name, value in facts.items():
+        yield SystemRow(part="fact", name=name, detail=None if value is None else str(value))
+    for group, lines in state.memory.items():
+        yield from (SystemRow(part="memory", name=group, detail=line) for line in lines)

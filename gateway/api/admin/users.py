@@ -1,0 +1,34 @@
+"""`DELETE /admin/api/users/{key_id}`: forget a user."""
+
+from typing import Any
+
+from litestar import delete
+from litestar.params import FromPath
+from litestar.response import Response
+
+from classifier.errors import ArtefactError
+from gateway.api.access.guard import actor_of
+from gateway.api.operations import describe
+from gateway.composition.privacy import UserErased
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+
+_LONGEST = 128
+
+
+@delete(
+    "/users/{key_id:str}", status_code=200, operation_class=describe(None, UserErased), summary="Erase a user's data"
+)
+async def erase_user(request: HttpRequest, key_id: FromPath[str]) -> Response[Any]:
+    """All requests, verifications and training rows of the key of this name, and the classifier versions that remember
+    them. Query: `reason`, which is written down. Asking again does no harm; 503 while the database is away."""
+    if len(key_id) > _LONGEST:
+        raise ApiError(404, f"No key has a name of more than {_LONGEST} characters.", param="key_id")
+    reason = request.query_params.get("reason", "erased on request")[:1024]
+    work = parts_of(request).privacy.erase(key_id, actor=actor_of(request), reason=reason)
+    try:
+        erased = await reached(work)
+    except ArtefactError as error:
+        raise ApiError(500, f"The rows are gone, but a classifier version cannot be read: {error}") from error
+    return Response(erased, media_type="application/json")

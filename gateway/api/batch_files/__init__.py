@@ -1,0 +1,1 @@
+"""Files of callers and batches of requests."""

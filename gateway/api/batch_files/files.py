@@ -1,0 +1,178 @@
+"""`/v1/files`: what a caller keeps here, above all the input of batches and what came of them."""
+
+from typing import Any
+
+import msgspec
+from litestar import delete, get, post
+from litestar.params import FromPath
+from litestar.response import Response, Stream
+
+from gateway.answering.caller import Caller
+from gateway.api.access.guard import caller_of
+from gateway.api.batch_files.owned_queries import is_id, not_found, owned_query
+from gateway.api.batch_files.uploads import FILE, UploadedForm, unused_fields
+from gateway.api.operations import describe, describe_form
+from gateway.errors import ApiError, bad_request
+from gateway.jobs.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+
+# Of OpenAI's purposes those that mean something here; the models read no files by themselves.
+PURPOSES: dict[str, Purpose] = {"batch": "batch", "user_data": "user_data"}
+MOST_LISTED = 10_000
+# OpenAI's bounds of `expires_after[seconds]`.
+LEAST_SECONDS, MOST_SECONDS = 3600, 2_592_000
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+
+
+class FileUpload(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the form; `file` is the file."""
+
+    file: str
+    purpose: str
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file as OpenAI shows it; times are UTC epoch seconds."""
+
+    id: str
+    object: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: str
+    expires_at: int | None = None
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of files; `last_id` is the `after` of the next one."""
+
+    object: str = "list"
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    """The file is gone."""
+
+    id: str
+    object: str = "file"
+    deleted: bool = True
+
+
+@post("/files", status_code=200, operation_class=describe_form(FileUpload, FileObject), summary="Upload a file")
+async def upload_file(request: HttpRequest) -> Response[Any]:
+    """A form of `purpose` (batch, user_data), `file`, and if wanted `expires_after[anchor]` (created_at) and
+    `expires_after[seconds]`."""
+    parts = parts_of(request)
+    async with parts.jobs.files.begin(owner_of(caller_of(request))) as writer:
+        form = UploadedForm(writer, parts.settings.file_limit)
+        await reached(form.read(request))
+        stored = await reached(_finished(form, writer))
+    return Response(shown(stored), media_type="application/json")
+
+
+@get("/files", operation_class=describe(None, FileList), summary="List files")
+async def list_files(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `after`, `limit` (1 to 10,000), `order` (asc, desc), `purpose`."""
+    query = owned_query(request, most=MOST_LISTED, default=MOST_LISTED, order=True, purpose=True)
+    store = parts_of(request).jobs.files
+    tenant = caller_of(request).tenant
+    found, more = await reached(
+        store.page(tenant, query.purpose, after=query.after, limit=query.limit, ascending=query.ascending)
+    )
+    data = [shown(one) for one in found]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return Response(FileList(data=data, first_id=first, last_id=last, has_more=more), media_type="application/json")
+
+
+@get("/files/{file_id:str}", operation_class=describe(None, FileObject), summary="Show a file")
+async def show_file(request: HttpRequest, file_id: FromPath[str]) -> Response[Any]:
+    """What is known of it; another tenant's is as if there were none."""
+    return Response(shown(await _file(request, file_id)), media_type="application/json")
+
+
+@get(
+    "/files/{file_id:str}/content",
+    media_type="application/octet-stream",
+    operation_class=describe(None),
+    summary="Download a file",
+)
+async def show_content(request: HttpRequest, file_id: FromPath[str]) -> Stream:
+    """Its bytes, as they were sent."""
+    stored = await _file(request, file_id)
+    return Stream(
+        parts_of(request).jobs.files.content(stored.file_id),
+        media_type="application/octet-stream",
+        headers={"x-content-type-options": "nosniff", "content-disposition": "attachment"},
+    )
+
+
+@delete("/files/{file_id:str}", status_code=200, operation_class=describe(None, FileDeleted), summary="Delete a file")
+async def delete_file(request: HttpRequest, file_id: FromPath[str]) -> Response[Any]:
+    """At once and for good. Batches that have read it go on."""
+    gone = is_id(file_id) and await reached(parts_of(request).jobs.files.delete(caller_of(request).tenant, file_id))
+    if not gone:
+        raise not_found("file", file_id)
+    return Response(FileDeleted(id=file_id), media_type="application/json")
+
+
+def owner_of(caller: Caller) -> Owner:
+    """Whose what this caller makes is."""
+    return Owner(caller.tenant, caller.key_id)
+
+
+def shown(stored: StoredFile) -> FileObject:
+    """As OpenAI words it."""
+    return FileObject(
+        id=stored.file_id,
+        object="file",
+        bytes=stored.size,
+        created_at=int(stored.created_at),
+        filename=stored.filename,
+        purpose=stored.purpose,
+        status="processed",
+        expires_at=None if stored.expires_at is None else int(stored.expires_at),
+    )
+
+
+async def _finished(form: UploadedForm, writer: FileWriter) -> StoredFile:
+    unused_fields(form, frozenset(("purpose", _ANCHOR, _SECONDS)))
+    purpose = PURPOSES.get(form.fields.get("purpose", ""))
+    if purpose is None:
+        allowed = ", ".join(PURPOSES)
+        given = form.fields.get("purpose")
+        said = "You must provide purpose" if given is None else f"Invalid purpose {given[:64]!r}"
+        raise bad_request(f"{said}: allowed are {allowed}.", "purpose", "invalid_value")
+    if not writer.size:
+        raise bad_request("The file is empty.", FILE, "empty_file")
+    try:
+        return await writer.finish(purpose, form.filename or FILE, _expires_in(form.fields))
+    except QuotaError as error:
+        raise ApiError(
+            413, f"No room: {error} (AIO_FILES_QUOTA). Delete some.", param=FILE, code="storage_limit_exceeded"
+        ) from None
+
+
+def _expires_in(fields: dict[str, str]) -> float | None:
+    anchor, seconds = fields.get(_ANCHOR), fields.get(_SECONDS)
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise bad_request(f"{_ANCHOR} must be created_at.", _ANCHOR, "invalid_value")
+    if seconds is None or not seconds.isdigit() or not LEAST_SECONDS <= int(seconds[:9]) <= MOST_SECONDS:
+        raise bad_request(
+            f"{_SECONDS} must be a number from {LEAST_SECONDS} to {MOST_SECONDS}.", _SECONDS, "invalid_value"
+        )
+    return float(seconds)
+
+
+async def _file(request: HttpRequest, file_id: str) -> StoredFile:
+    tenant = caller_of(request).tenant
+    found = await reached(parts_of(request).jobs.files.find(tenant, file_id)) if is_id(file_id) else None
+    if found is None:
+        raise not_found("file", file_id)
+    return found

@@ -1,0 +1,114 @@
+"""One line of a batch answered as its endpoint would answer it, whole and behind everybody who waits for an answer."""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.answering.answer import Answer
+from gateway.answering.ask import Ask
+from gateway.answering.caller import Caller
+from gateway.answering.slo_class import SLO_CLASSES
+from gateway.api.inference.chat import chat_ask
+from gateway.api.inference.completions import completion_ask
+from gateway.api.inference.embeddings import EmbeddingsRequest, embedded
+from gateway.api.inference.generating import CompletionsWording, Received, Wording
+from gateway.api.inference.parsing import decode_body
+from gateway.api.inference.responses import ResponsesWording
+from gateway.api.inference.responses_input import chat_of, renamed
+from gateway.api.inference.responses_schemas import ResponsesRequest
+from gateway.api.inference.schemas import ChatRequest, CompletionRequest
+from gateway.errors import ApiError, bad_request
+from gateway.jobs.batch import Batch
+from gateway.jobs.batch_input import InputLine
+from gateway.parts import Parts
+from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
+
+_BATCH = SLO_CLASSES["batch"]
+
+_chat = msgspec.json.Decoder(ChatRequest)
+_completion = msgspec.json.Decoder(CompletionRequest)
+_embeddings = msgspec.json.Decoder(EmbeddingsRequest)
+_responses = msgspec.json.Decoder(ResponsesRequest)
+
+
+class LineAnswers:
+    """Call it with a batch, one of its lines, and the id that the request goes by: the JSON of the answer.
+
+    The line's caller is whoever made the batch, with the limits and budgets of now. Raises what the endpoint would.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def __call__(self, batch: Batch, line: InputLine, request_id: str) -> bytes:
+        """See the class."""
+        headers: dict[str, str] = {"x-aio-slo": _BATCH.name}
+        if batch.traceparent is not None:
+            headers["traceparent"] = batch.traceparent
+        caller = await self._caller(batch.key_id)
+        given = Received(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
+        return await ENDPOINTS[batch.endpoint](self._parts, given, line.body.encode(), {"batch_id": batch.batch_id})
+
+    async def _caller(self, key_id: str | None) -> Caller:
+        directory = self._parts.tenancy.directory
+        try:
+            with suppress(UnknownKeyError):
+                return directory.caller_of(key_id)
+            # Another process may have made the key since this one looked.
+            await directory.load()
+            return directory.caller_of(key_id)
+        except UnknownKeyError as error:
+            raise ApiError(401, str(error)) from None
+        except (KeysUnavailableError, SQLAlchemyError, OSError):
+            raise ApiError(503, "Keys cannot be checked now.", code="keys_unavailable") from None
+
+
+async def _chat_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked = decode_body(_chat, body)
+    return await _generated(parts, chat_ask(parts, given, asked), CompletionsWording(parts, None), tags)
+
+
+async def _completion_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked = decode_body(_completion, body)
+    return await _generated(parts, completion_ask(parts, given, asked), CompletionsWording(parts, None), tags)
+
+
+async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked = decode_body(_responses, body)
+    try:
+        return await _generated(parts, chat_ask(parts, given, chat_of(asked)), ResponsesWording(parts, asked), tags)
+    except ApiError as error:
+        raise renamed(error) from None
+
+
+async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked = decode_body(_embeddings, body)
+    asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
+    answer, _ = await embedded(parts, given, asked, _BATCH.priority)
+    return msgspec.json.encode(answer)
+
+
+async def _generated(parts: Parts, ask: Ask, wording: Wording, tags: dict[str, str]) -> bytes:
+    if ask.stream:
+        raise bad_request("A line of a batch is answered whole: leave stream out.", "stream", "unsupported_parameter")
+    ask = msgspec.structs.replace(
+        ask,
+        priority=max(ask.priority, _BATCH.priority),
+        service_tier=None if ask.service_tier is None else "batch",
+        metadata=(ask.metadata or {}) | tags,
+    )
+    answer: Answer = await parts.service.complete(ask)
+    return wording.whole(answer)
+
+
+LineEndpoint = Callable[[Parts, Received, bytes, dict[str, str]], Awaitable[bytes]]
+
+ENDPOINTS: dict[str, LineEndpoint] = {
+    "/v1/chat/completions": _chat_line,
+    "/v1/completions": _completion_line,
+    "/v1/embeddings": _embeddings_line,
+    "/v1/responses": _responses_line,
+}

@@ -1,0 +1,184 @@
+"""Whole answers as OpenAI shapes them, built from a finished Answer."""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gateway.answering.answer import Answer
+from gateway.answering.choice import Choice
+from gateway.api.inference.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
+from quality.records.record import CacheUse
+from tiers.tier import Usage
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """`usage.prompt_tokens_details`: tokens whose keys and values were in the prefix cache."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """`usage.completion_tokens_details`: tokens spent on thinking."""
+
+    reasoning_tokens: int
+
+
+class UsageBody(msgspec.Struct, frozen=True):
+    """`usage`, of whole answers and of the last chunk of a stream."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+class Routed(msgspec.Struct, frozen=True):
+    """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before.
+
+    `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true, where a
+    tier's price was not given and `cost_usd` rests on an estimate.
+    """
+
+    decision_id: str
+    tier: int
+    model: str
+    p_ok: float
+    cost_usd: float
+    overhead_ms: float
+    reason: str
+    cache: CacheUse | None = None
+    cost_estimated: Literal[True] | UnsetType = UNSET
+
+
+class FunctionBody(msgspec.Struct, frozen=True):
+    """The function of a call; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallBody(msgspec.Struct, frozen=True):
+    """A call of a tool."""
+
+    id: str
+    type: str
+    function: FunctionBody
+
+
+class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered.
+
+    `content` is null where there is nothing but calls.
+    """
+
+    role: str
+    content: str | None
+    refusal: None
+    annotations: list[Any]
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallBody] | None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One choice of a chat."""
+
+    index: int
+    message: ChatMessageBody
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One choice of a text completion."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+
+
+class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a whole chat answer; `service_tier` is there if the caller asked for one."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    x_aio: Routed
+
+
+class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a whole text completion."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    x_aio: Routed
+
+
+def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAnswer:
+    """The body for a finished answer."""
+    shared: dict[str, Any] = {
+        "id": answer.ask.request_id,
+        "created": int(answer.ask.created_at),
+        "model": answer.tier.model,
+        "usage": usage_body(answer.usage),
+        "system_fingerprint": fingerprint,
+        "x_aio": routed(answer),
+    }
+    numbered = enumerate(answer.choices)
+    if answer.ask.api == "chat":
+        choices = [_chat_choice(place, choice, answer) for place, choice in numbered]
+        return ChatAnswer(choices=choices, service_tier=answer.ask.service_tier or msgspec.UNSET, **shared)
+    return CompletionAnswer(choices=[_completion_choice(place, choice, answer) for place, choice in numbered], **shared)
+
+
+def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:
+    calls = [ToolCallBody(c.id, "function", FunctionBody(c.name, c.arguments)) for c in choice.tool_calls]
+    content = choice.text or (None if calls else "")
+    message = ChatMessageBody("assistant", content, None, [], choice.reasoning or None, calls or None)
+    drawn = chat_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
+    return ChatChoice(index, message, drawn, choice.finish_reason)
+
+
+def _completion_choice(index: int, choice: Choice, answer: Answer) -> CompletionChoice:
+    drawn = completion_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
+    return CompletionChoice(index, choice.echo + choice.text, drawn, choice.finish_reason)
+
+
+def usage_body(usage: Usage | None) -> UsageBody:
+    """Token counts in OpenAI's shape."""
+    usage = usage or Usage(prompt_tokens=0, completion_tokens=0)
+    return UsageBody(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.prompt_tokens + usage.completion_tokens,
+        PromptDetails(usage.cached_tokens),
+        CompletionDetails(usage.reasoning_tokens),
+    )
+
+
+def routed(answer: Answer) -> Routed:
+    """How the answer came about."""
+    before = answer.escalated_from
+    return Routed(
+        decision_id=answer.ask.request_id,
+        tier=answer.tier.number,
+        model=answer.tier.model,
+        p_ok=answer.p_ok,
+        cost_usd=answer.cost_usd,
+        overhead_ms=round(answer.overhead_ms(), 3),
+        reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
+        cache=answer.source.cached,
+        cost_estimated=True if answer.cost_is_estimated else UNSET,
+    )

@@ -1,0 +1,166 @@
+"""Server-sent events of a streamed answer, cut from a template per stream: only the new text is encoded per chunk."""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from gateway.answering.answer import Answer
+from gateway.api.inference.answers import routed, usage_body
+from gateway.api.inference.logprobs import chat_logprobs, completion_logprobs
+from gateway.errors import ErrorEnvelope, as_api_error
+from tiers.tier import Delta
+from tiers.tool_types import ToolCallDelta
+
+DONE = b"data: [DONE]\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Chunks(Protocol):
+    """The wording of one API's stream."""
+
+    def opening(self) -> bytes:
+        """Events before the first delta."""
+
+    def piece(self, delta: Delta) -> bytes:
+        """Events for one delta; empty if it says nothing new."""
+
+    def closing(self, answer: Answer) -> bytes:
+        """Events after the last delta."""
+
+    def failed(self, error: Exception) -> bytes:
+        """The last events of a stream that broke."""
+
+
+class _Template:
+    """The parts that all chunks of a stream share: id, creation time and model never change within it."""
+
+    def __init__(self, answer: Answer, object_: str, fingerprint: str, include_usage: bool) -> None:
+        shared: dict[str, Any] = {
+            "id": answer.ask.request_id,
+            "object": object_,
+            "created": int(answer.ask.created_at),
+            "model": answer.tier.model,
+            "system_fingerprint": fingerprint,
+        }
+        if answer.ask.service_tier is not None:
+            shared["service_tier"] = answer.ask.service_tier
+        self.include_usage = include_usage
+        self.head = b"data: " + _encode(shared)[:-1] + b',"choices":['
+        # OpenAI puts "usage": null on every chunk but the last when usage is asked for.
+        self.tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+
+    def closing(self, answer: Answer) -> bytes:
+        if not self.include_usage:
+            return DONE
+        usage = _encode({"usage": usage_body(answer.usage), "x_aio": routed(answer)})
+        return self.head + b"]," + usage[1:] + b"\n\n" + DONE
+
+
+class ChatChunks:
+    """`chat.completion.chunk`: the role first, then pieces, then one finish reason per choice."""
+
+    def __init__(self, answer: Answer, fingerprint: str, include_usage: bool) -> None:
+        self._template = _Template(answer, "chat.completion.chunk", fingerprint, include_usage)
+        self._choices = len(answer.choices)
+        # Nearly all chunks are a piece of text and nothing else.
+        self._before = [
+            b'%b{"index":%d,"delta":{"content":' % (self._template.head, index) for index in range(self._choices)
+        ]
+        self._after = b'},"logprobs":null,"finish_reason":null}' + self._template.tail
+
+    def opening(self) -> bytes:
+        """One role-only chunk per choice."""
+        return b"".join(self._chunk(index, b'{"role":"assistant","content":""}') for index in range(self._choices))
+
+    def piece(self, delta: Delta) -> bytes:
+        """A chunk with the new text, and one with the finish reason if the choice has ended."""
+        if delta.text and not (delta.reasoning or delta.logprobs or delta.finish_reason or delta.tool_calls):
+            return self._before[delta.index] + _encode(delta.text) + self._after
+        events = b""
+        if delta.reasoning:
+            events = self._chunk(delta.index, b'{"reasoning_content":' + _encode(delta.reasoning) + b"}")
+        drawn = b"null"
+        if delta.logprobs and not delta.reasoning:
+            drawn = _encode(chat_logprobs(delta.logprobs))
+        if delta.text or drawn != b"null":
+            events += self._chunk(delta.index, b'{"content":' + _encode(delta.text) + b"}", drawn)
+        for call in delta.tool_calls:
+            events += self._chunk(delta.index, _encode({"tool_calls": [_call_piece(call)]}))
+        if delta.finish_reason:
+            events += self._chunk(delta.index, b"{}", finish=_encode(delta.finish_reason))
+        return events
+
+    def closing(self, answer: Answer) -> bytes:
+        """The usage, if asked for, and the end mark."""
+        return self._template.closing(answer)
+
+    def failed(self, error: Exception) -> bytes:
+        """See `error_event`."""
+        return error_event(error)
+
+    def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
+        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+            self._template.head,
+            index,
+            delta,
+            logprobs,
+            finish,
+            self._template.tail,
+        )
+
+
+class CompletionChunks:
+    """`text_completion` chunks: pieces, then one finish reason per choice."""
+
+    def __init__(self, answer: Answer, fingerprint: str, include_usage: bool) -> None:
+        self._template = _Template(answer, "text_completion", fingerprint, include_usage)
+        self._offsets = [0] * len(answer.choices)
+
+    def opening(self) -> bytes:
+        """Nothing: this API has no roles."""
+        return b""
+
+    def piece(self, delta: Delta) -> bytes:
+        """A chunk with the new text, and one with the finish reason if the choice has ended."""
+        events, drawn = b"", b"null"
+        if delta.logprobs:
+            logprobs = completion_logprobs(delta.logprobs, self._offsets[delta.index])
+            self._offsets[delta.index] = logprobs.text_offset[-1] + len(delta.logprobs[-1].token)
+            drawn = _encode(logprobs)
+        if delta.text or drawn != b"null":
+            events = self._chunk(delta.index, _encode(delta.text), drawn)
+        if delta.finish_reason:
+            events += self._chunk(delta.index, b'""', finish=_encode(delta.finish_reason))
+        return events
+
+    def closing(self, answer: Answer) -> bytes:
+        """The usage, if asked for, and the end mark."""
+        return self._template.closing(answer)
+
+    def failed(self, error: Exception) -> bytes:
+        """See `error_event`."""
+        return error_event(error)
+
+    def _chunk(self, index: int, text: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
+        return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+            self._template.head,
+            index,
+            text,
+            logprobs,
+            finish,
+            self._template.tail,
+        )
+
+
+def _call_piece(call: ToolCallDelta) -> dict[str, Any]:
+    """A call's first piece has its id, type and name; later ones only more of its arguments."""
+    if not call.id and not call.name:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that failed; no end mark follows, so that nobody takes the answer for whole."""
+    return b"data: " + _encode(ErrorEnvelope(as_api_error(error).body)) + b"\n\n"

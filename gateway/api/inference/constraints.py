@@ -1,0 +1,153 @@
+"""What binds an answer: `response_format`, `structured_outputs`, `tools` and `tool_choice`, checked and translated."""
+
+import json
+from typing import Any, Literal
+
+import msgspec
+
+from gateway.api.inference.schemas import (
+    ChatRequest,
+    NamedToolChoice,
+    ResponseFormat,
+    StructuredOutputs,
+    ToolDefinition,
+)
+from gateway.errors import bad_request
+from inference_core.protocol import Grammar
+from tiers.tool_types import Tool, Tooling
+
+_CHOICES: dict[str, Literal["none", "auto", "required"]] = {"none": "none", "auto": "auto", "required": "required"}
+
+
+def grammar_of(response_format: ResponseFormat | None, structured: StructuredOutputs | None) -> Grammar | None:
+    """The grammar that an answer must follow; None if it is free. Whether it can be compiled, the core will tell."""
+    by_format = None if response_format is None else _of_format(response_format)
+    if structured is None:
+        return by_format
+    if by_format is not None:
+        raise bad_request(
+            "Give response_format or structured_outputs, not both.", "structured_outputs", "invalid_value"
+        )
+    return _of_extension(structured)
+
+
+def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
+    """`response_format` as the caller wrote it, for servers that read it themselves; None where it asks for nothing."""
+    if response_format is None or response_format.type == "text":
+        return None
+    built: dict[str, Any] = msgspec.to_builtins(response_format)
+    inner = built.get("json_schema")
+    given = {"type": built["type"]}
+    return given if inner is None else given | {"json_schema": {k: v for k, v in inner.items() if v is not None}}
+
+
+def _of_format(given: ResponseFormat) -> Grammar | None:
+    if given.type not in ("text", "json_object", "json_schema"):
+        raise bad_request(
+            f"Invalid response_format.type {given.type!r}: allowed are text, json_object and json_schema.",
+            "response_format.type",
+            "invalid_value",
+        )
+    if (given.type == "json_schema") != (given.json_schema is not None):
+        raise bad_request(
+            "response_format.json_schema goes with the type json_schema, and with no other.",
+            "response_format.json_schema",
+            "invalid_value",
+        )
+    if given.type == "text":
+        return None
+    if given.json_schema is None:
+        return Grammar(kind="json_object", param="response_format")
+    if given.json_schema.schema is None:
+        raise bad_request(
+            "You must provide the parameter response_format.json_schema.schema.",
+            "response_format.json_schema.schema",
+            "missing_required_parameter",
+        )
+    return Grammar(kind="json_schema", text=_text(given.json_schema.schema), param="response_format.json_schema.schema")
+
+
+def _of_extension(given: StructuredOutputs) -> Grammar:
+    named = {
+        "json": given.json,
+        "regex": given.regex,
+        "choice": given.choice,
+        "grammar": given.grammar,
+        "json_object": given.json_object or None,
+    }
+    chosen = [name for name, value in named.items() if value is not None]
+    if len(chosen) != 1:
+        raise bad_request(
+            f"structured_outputs needs exactly one of {', '.join(named)}; given: {', '.join(chosen) or 'none'}.",
+            "structured_outputs",
+            "invalid_value",
+        )
+    param = f"structured_outputs.{chosen[0]}"
+    if given.json is not None:
+        text = given.json if isinstance(given.json, str) else _text(given.json)
+        return Grammar(kind="json_schema", text=text, param=param)
+    if given.regex is not None:
+        return Grammar(kind="regex", text=given.regex, param=param)
+    if given.choice is not None:
+        return Grammar(kind="choice", text=_text(given.choice), param=param)
+    if given.grammar is not None:
+        return Grammar(kind="lark", text=given.grammar, param=param)
+    return Grammar(kind="json_object", param=param)
+
+
+def tooling_of(body: ChatRequest) -> Tooling | None:
+    """The tools of a chat; None if there are none."""
+    choice = body.tool_choice
+    if not body.tools:
+        if choice not in (None, "none", "auto"):
+            raise bad_request("tool_choice needs tools to choose from.", "tool_choice", "invalid_value")
+        return None
+    tools = tuple(_tool(given, f"tools[{place}]") for place, given in enumerate(body.tools))
+    names = [tool.name for tool in tools]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise bad_request(f"Two tools are called {name!r}.", f"tools[{place}].function.name", "invalid_value")
+    parallel = body.parallel_tool_calls is not False
+    if isinstance(choice, NamedToolChoice):
+        if choice.type != "function" or choice.function.name not in names:
+            raise bad_request(
+                f"tool_choice names {choice.function.name!r}; the functions given are {', '.join(names)}.",
+                "tool_choice.function.name",
+                "invalid_value",
+            )
+        return Tooling(tools=tools, choice="named", name=choice.function.name, parallel=False)
+    known = _CHOICES.get(choice or "auto")
+    if known is None:
+        raise bad_request(
+            f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)} and a named function.",
+            "tool_choice",
+            "invalid_value",
+        )
+    return Tooling(tools=tools, choice=known, parallel=parallel)
+
+
+def _tool(given: ToolDefinition, where: str) -> Tool:
+    if given.type != "function":
+        raise bad_request(
+            f"Unsupported tool type {given.type!r}: only 'function' is available.",
+            f"{where}.type",
+            "unsupported_parameter",
+        )
+    function = given.function
+    kind = None if function.parameters is None else function.parameters.get("type", "object")
+    if kind not in (None, "object"):
+        raise bad_request(
+            f"The parameters of a function are a JSON schema of type object, not of {kind!r}.",
+            f"{where}.function.parameters",
+            "invalid_value",
+        )
+    return Tool(
+        name=function.name,
+        description=function.description,
+        parameters=None if function.parameters is None else {"type": "object"} | function.parameters,
+        strict=bool(function.strict),
+    )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

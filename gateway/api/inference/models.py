@@ -1,0 +1,93 @@
+"""`GET /v1/models`: what a request may name as its model."""
+
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.params import FromPath
+from litestar.response import Response
+
+from gateway.answering.caller import Caller
+from gateway.api.access.guard import caller_of
+from gateway.api.operations import describe
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, Parts, parts_of
+from tiers.catalog.tier_spec import TierSpec
+
+
+class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens.
+
+    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty."""
+
+    tier: int
+    tier_class: str | None
+    model: str
+    max_context: int
+    input_usd_per_million: float
+    output_usd_per_million: float
+    price_estimated: str
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in OpenAI's shape; `x_aio` lists the tiers it may lead to: none for one that only embeds."""
+
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "aio"
+    x_aio: list[ModelTier] = []
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """All models."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+async def model_cards(parts: Parts, caller: Caller) -> list[ModelCard]:
+    """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, and for
+    each that embeds; of those that `caller` may use."""
+    adapted = [name for name in await parts.core_adapters.served_names() if parts.routing.split_adapter(name)[1]]
+    names = (*parts.routing.model_names(), *adapted, *parts.embedders)
+    return [card for name in names if (card := _card(parts, name, caller)) is not None]
+
+
+def _card(parts: Parts, name: str, caller: Caller) -> ModelCard | None:
+    if name in parts.embedders:
+        return ModelCard(id=name, created=parts.created)
+    pinned = parts.routing.pinned_tier(name)
+    specs = parts.routing.catalog.tiers if pinned is None else [parts.routing.spec(pinned)]
+    tiers = [_tier(parts, spec) for spec in specs if caller.may_use(spec.number)]
+    return ModelCard(id=name, created=parts.created, x_aio=tiers) if tiers else None
+
+
+def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
+    return ModelTier(
+        tier=spec.number,
+        tier_class=None if spec.tier_class is None else spec.tier_class.value,
+        model=spec.model_name,
+        max_context=parts.routing.tier(spec.number).max_context,
+        input_usd_per_million=spec.price.input_usd_per_million,
+        output_usd_per_million=spec.price.output_usd_per_million,
+        price_estimated=spec.price.estimated,
+    )
+
+
+@get("/models", operation_class=describe(None, ModelList), summary="List the models")
+async def list_models(request: HttpRequest) -> Response[Any]:
+    """`auto`, the tiers, the catalogue's models, and those that loaded adapters make of them (`MODEL:ADAPTER`); of
+    these what the caller's key may use."""
+    cards = await model_cards(parts_of(request), caller_of(request))
+    return Response(ModelList(data=cards), media_type="application/json")
+
+
+@get("/models/{model:path}", operation_class=describe(None, ModelCard), summary="Show one model")
+async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any]:
+    """One model by name; 404 in the error envelope for a name that is not served, or that the key may not use."""
+    name = model.lstrip("/")
+    card = _card(parts_of(request), name, caller_of(request))
+    if card is None:
+        raise ApiError(404, f"This key does not have access to model {name!r}.", param="model", code="model_not_found")
+    return Response(card, media_type="application/json")

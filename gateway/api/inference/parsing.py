@@ -1,0 +1,316 @@
+"""From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
+
+import re
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from gateway.answering.ask import TIER_DEFAULTS, Prompt
+from gateway.answering.slo_class import SERVICE_TIERS, SloName, slo_class
+from gateway.api.inference.constraints import grammar_of
+from gateway.api.inference.schemas import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_PROMPTS,
+    ChatRequest,
+    CompletionRequest,
+    ContentPart,
+    Message,
+    Sampling,
+)
+from gateway.errors import ApiError, bad_request
+from inference_core.protocol import SamplingParams
+from tiers.tier import ChatMessage
+from tiers.tool_types import ToolCall
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2, "batch": 2}
+# OpenAI's default of the older API; chat has none.
+COMPLETION_MAX_TOKENS = 16
+
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
+
+
+def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    """Decode JSON strictly. Raises `ApiError` 400 for bad UTF-8, bad JSON, wrong types, ranges and unknown fields."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise refusal_of(error) from None
+    except UnicodeDecodeError as error:
+        raise bad_request(f"The body is not valid UTF-8: {error.reason} in a string.", None, "invalid_utf8") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise bad_request(f"The body is not valid JSON: {error}.", None, "invalid_json") from None
+
+
+def refusal_of(error: msgspec.ValidationError) -> ApiError:
+    """The 400 that names what did not fit."""
+    matched = _PATH.match(str(error))
+    what, path = (matched["what"], matched["path"] or "") if matched else (str(error), "")
+    if unknown := _UNKNOWN_FIELD.match(what):
+        name = _join(path, unknown[1])
+        return bad_request(f"Unrecognized request argument supplied: {name}.", name, "unknown_parameter")
+    if missing := _MISSING_FIELD.match(what):
+        name = _join(path, missing[1])
+        return bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
+    name = path.replace("[...]", "")
+    return bad_request(f"Invalid value for {name or 'the body'}: {what}.", name or None, "invalid_value")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def check_chat(body: ChatRequest) -> list[ChatMessage]:
+    """The conversation as plain text turns, after everything that decoding could not check."""
+    refuse_given(
+        body,
+        ("function_call", "audio", "prediction", "verbosity", "web_search_options"),
+    )
+    if body.functions:
+        raise bad_request("Unsupported parameter functions: give tools.", "functions", "unsupported_parameter")
+    if body.modalities not in (None, ["text"]):
+        raise bad_request('Unsupported modalities: only ["text"] is available.', "modalities", "unsupported_parameter")
+    if body.max_tokens == 0:
+        raise bad_request("max_tokens is 0: an answer needs at least 1.", "max_tokens", "invalid_value")
+    if body.max_tokens and body.max_completion_tokens:
+        raise bad_request("Give max_completion_tokens or max_tokens, not both.", "max_tokens", "invalid_value")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+    check_sampling(body)
+    return turns_of(body.messages)
+
+
+def turns_of(messages: list[Message]) -> list[ChatMessage]:
+    """The conversation as plain text turns."""
+    if not messages:
+        raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
+    if len(messages) > MAX_MESSAGES:
+        raise bad_request(
+            f"messages holds {len(messages)}; at most {MAX_MESSAGES} fit one request.", "messages", "array_too_long"
+        )
+    parts = sum(map(_num_parts, messages))
+    if parts > MAX_PARTS:
+        raise bad_request(
+            f"messages hold {parts} content parts and tool calls; at most {MAX_PARTS} fit one request.",
+            "messages",
+            "array_too_long",
+        )
+    return [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+
+
+def _num_parts(message: Message) -> int:
+    parts = len(message.content) if isinstance(message.content, list) else 0
+    return parts if message.tool_calls is None else parts + len(message.tool_calls)
+
+
+def check_completion(body: CompletionRequest) -> list[Prompt]:
+    """The prompts, one or more, each a text or token ids, after everything that decoding could not check."""
+    if body.suffix is not None:
+        raise bad_request(
+            "Unsupported parameter suffix: the models here continue a text and cannot fill one in. Leave it out.",
+            "suffix",
+            "unsupported_parameter",
+        )
+    if body.max_tokens == 0 and not body.echo:
+        raise bad_request(
+            "max_tokens is 0: give at least 1, or echo with logprobs to score the prompt alone.",
+            "max_tokens",
+            "invalid_value",
+        )
+    _check_best_of(body)
+    check_sampling(body)
+    prompts = prompts_of(body.prompt, "prompt")
+    if len(prompts) > MAX_PROMPTS:
+        raise bad_request(
+            f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} fit one request.", "prompt", "array_too_long"
+        )
+    for place, prompt in enumerate(prompts):
+        if not prompt:
+            raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
+    return prompts
+
+
+def _check_best_of(body: CompletionRequest) -> None:
+    wanted = body.n or 1
+    if body.best_of is None or body.best_of == wanted:
+        return
+    if body.best_of < wanted:
+        raise bad_request(
+            f"best_of is {body.best_of}: of fewer than n = {wanted} choices no {wanted} can be returned.",
+            "best_of",
+            "invalid_value",
+        )
+    if body.stream:
+        raise bad_request(
+            "best_of above n cannot be streamed: the best choices are known once all have ended.",
+            "best_of",
+            "invalid_value",
+        )
+
+
+def prompts_of(given: str | list[str | int | list[int]], param: str) -> list[Prompt]:
+    """The texts, or lists of token ids, that `param` gives, one or several."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise bad_request(f"{param} is empty: give at least one.", param, "empty_array")
+    # Millions of token ids may be given, so they are looked at in one pass.
+    kinds = set(map(type, given))
+    if kinds == {int}:
+        return [cast(list[int], given)]
+    if kinds in ({str}, {list}):
+        return cast(list[Prompt], given)
+    raise bad_request(f"{param} mixes texts and token ids: give texts, token ids, or lists of one kind.", param)
+
+
+def check_sampling(body: Sampling) -> None:
+    """Checks common to both APIs."""
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
+    for name in body.logit_bias or {}:
+        if not name.isascii() or not name.isdigit() or len(name) > 9:
+            raise bad_request(f"logit_bias maps token ids to biases; {name!r} is no token id.", "logit_bias")
+    limit = token_limit(body)
+    if body.min_tokens is not None and limit is not None and body.min_tokens > limit:
+        raise bad_request(
+            f"min_tokens {body.min_tokens} is above the token limit {limit}.", "min_tokens", "invalid_value"
+        )
+
+
+def refuse_given(body: msgspec.Struct, names: tuple[str, ...]) -> None:
+    """Refuse by name every field that has a value and no machinery."""
+    for name in names:
+        if getattr(body, name) is not None:
+            raise bad_request(f"Unsupported parameter {name}: leave it out.", name, "unsupported_parameter")
+
+
+def _turn(message: Message, where: str) -> ChatMessage:
+    if message.role not in ROLES:
+        raise bad_request(
+            f"Invalid role {message.role!r}: allowed are system, developer, user, assistant and tool.", f"{where}.role"
+        )
+    if message.role == "function":
+        raise bad_request(
+            "Unsupported role 'function': give tools, and results in the role tool.",
+            f"{where}.role",
+            "unsupported_parameter",
+        )
+    for name in ("function_call", "audio"):
+        if getattr(message, name):
+            raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
+    calls = _calls(message, where)
+    if message.role == "tool" and not message.tool_call_id:
+        raise bad_request(
+            "A message of the role tool needs the tool_call_id that it answers.",
+            f"{where}.tool_call_id",
+            "missing_required_parameter",
+        )
+    role = "system" if message.role == "developer" else message.role
+    content = "" if calls and not message.content else _text(message.content, f"{where}.content")
+    return ChatMessage(
+        role=role, content=content, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id
+    )
+
+
+def _calls(message: Message, where: str) -> tuple[ToolCall, ...]:
+    if not message.tool_calls:
+        return ()
+    if message.role != "assistant":
+        raise bad_request(
+            f"Only an assistant calls tools, not a {message.role}.", f"{where}.tool_calls", "invalid_value"
+        )
+    for place, call in enumerate(message.tool_calls):
+        if call.type != "function":
+            raise bad_request(
+                f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{place}].type", "invalid_value"
+            )
+    return tuple(
+        ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments) for call in message.tool_calls
+    )
+
+
+def _text(content: str | list[ContentPart] | None, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not content:
+        raise bad_request("A message needs content: a string or a list of text parts.", where, "invalid_value")
+    return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
+
+
+def _part(part: ContentPart, where: str) -> str:
+    if part.type == "text" and part.text is not None:
+        return part.text
+    if part.type == "refusal" and part.refusal is not None:
+        return part.refusal
+    if part.type in ("text", "refusal"):
+        raise bad_request(f"A part of type {part.type!r} needs the field {part.type}.", f"{where}.{part.type}")
+    if part.type in ("image_url", "input_audio", "file"):
+        raise bad_request(
+            f"Content of type {part.type!r} is not supported: the models here read text only.",
+            f"{where}.{part.type}",
+            "unsupported_content",
+        )
+    raise bad_request(f"Invalid content type {part.type!r}: only 'text' is available.", f"{where}.type")
+
+
+def token_limit(body: Sampling) -> int | None:
+    """The limit on generated tokens, by either name; None (chat only) for as many as the context allows."""
+    if isinstance(body, ChatRequest):
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+
+
+def priority_of(body: Sampling, slo: SloName | None = None) -> int:
+    """The scheduling class: `priority` if given, else what `service_tier` says, else that of the class of service
+    that was asked for."""
+    if body.priority is not None:
+        return body.priority
+    service_tier = body.service_tier if isinstance(body, ChatRequest) else None
+    if service_tier is None:
+        return slo_class(slo, 1).priority
+    if service_tier not in PRIORITY_OF_SERVICE_TIER:
+        allowed = ", ".join(PRIORITY_OF_SERVICE_TIER)
+        raise bad_request(f"Invalid service_tier {service_tier!r}: allowed are {allowed}.", "service_tier")
+    return PRIORITY_OF_SERVICE_TIER[service_tier]
+
+
+def served_tier(asked: str | None, priority: int) -> str | None:
+    """What `service_tier` of an answer says: the class it was served in, which a key's ceiling may have lowered; None
+    where the caller did not ask."""
+    if asked is None or PRIORITY_OF_SERVICE_TIER.get(asked) == priority:
+        return "default" if asked == "auto" else asked
+    return SERVICE_TIERS[priority]
+
+
+def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
+    """The core's sampling parameters; what the caller left open takes the tier's default later (`unset_of`)."""
+    names = (
+        "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+        "seed", "min_tokens", "ignore_eos",
+    )  # fmt: skip
+    given: dict[str, Any] = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+    return SamplingParams(
+        **given,
+        top_k=max(body.top_k or 0, 0),  # -1 is vLLM's way to switch it off
+        logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logprobs=logprobs,
+        grammar=grammar_of(body.response_format if isinstance(body, ChatRequest) else None, body.structured_outputs),
+    )
+
+
+def unset_of(body: Sampling) -> tuple[str, ...]:
+    """The sampling fields that the caller left to the tier."""
+    return tuple(name for name in TIER_DEFAULTS if getattr(body, name) is None)
+
+
+def stops_of(body: Sampling) -> tuple[str, ...]:
+    """The stop strings as a tuple."""
+    if body.stop is None:
+        return ()
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)

@@ -1,0 +1,117 @@
+"""The events of a streamed Response: each item is added, grows by deltas, and is done before the next one begins."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.answering.answer import Answer
+from gateway.api.inference.response_body import (
+    ResponseBody,
+    call_item,
+    called,
+    message_item,
+    output_of,
+    reasoning_item,
+    status_of,
+    text_part,
+)
+from gateway.errors import as_api_error
+from tiers.tier import Delta
+from tiers.tool_types import ToolCallDelta
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ResponseEvents:
+    """`Chunks` in the wording of `/v1/responses`. What an item holds in the end is read off the answer."""
+
+    def __init__(self, answer: Answer, body: ResponseBody) -> None:
+        self._answer, self._body = answer, body
+        self._number = 0
+        self._open: str | None = None  # reasoning, message, or call:N
+        self._items = 0
+
+    def opening(self) -> bytes:
+        """The Response, with nothing in it yet."""
+        shown = self._body.shown("in_progress", [])
+        return self._event("response.created", response=shown) + self._event("response.in_progress", response=shown)
+
+    def piece(self, delta: Delta) -> bytes:
+        """Events for one delta; empty if it says nothing new."""
+        events = b""
+        if delta.reasoning:
+            events += self._turn_to("reasoning")
+            events += self._growth("response.reasoning_text.delta", content_index=0, delta=delta.reasoning)
+        if delta.text:
+            events += self._turn_to("message")
+            events += self._growth("response.output_text.delta", content_index=0, delta=delta.text, logprobs=[])
+        for call in delta.tool_calls:
+            events += self._turn_to(f"call:{call.index}", call)
+            if call.arguments:
+                events += self._growth("response.function_call_arguments.delta", delta=call.arguments)
+        return events
+
+    def closing(self, answer: Answer) -> bytes:
+        """The last item, and the Response as a whole."""
+        events = self._turn_to("message") if not self._items else b""
+        status = status_of(answer)
+        events += self._done()
+        return events + self._event(f"response.{status}", response=self._body.shown(status, output_of(answer)))
+
+    def failed(self, error: Exception) -> bytes:
+        """The Response, with what went wrong."""
+        failure = as_api_error(error).body
+        return self._event("response.failed", response=self._body.shown("failed", [], failure))
+
+    def _turn_to(self, kind: str, call: ToolCallDelta | None = None) -> bytes:
+        """End the item under way and begin one of this kind, unless it is that already."""
+        if self._open == kind:
+            return b""
+        events = self._done()
+        self._open, self._items = kind, self._items + 1
+        item = self._item("in_progress", call)
+        events += self._event("response.output_item.added", output_index=self._items - 1, item=item)
+        if kind == "message":
+            events += self._growth("response.content_part.added", content_index=0, part=text_part(""))
+        return events
+
+    def _done(self) -> bytes:
+        if self._open is None:
+            return b""
+        choice, events = self._answer.choices[0], b""
+        if self._open == "reasoning":
+            events = self._growth("response.reasoning_text.done", content_index=0, text=choice.reasoning)
+        elif self._open == "message":
+            part = text_part(choice.text)
+            events = self._growth("response.output_text.done", content_index=0, text=choice.text, logprobs=[])
+            events += self._growth("response.content_part.done", content_index=0, part=part)
+        else:
+            _, name, arguments = called(choice, self._place)
+            events = self._growth("response.function_call_arguments.done", name=name, arguments=arguments)
+        item = self._item(status_of(self._answer))
+        self._open = None
+        return events + self._event("response.output_item.done", output_index=self._items - 1, item=item)
+
+    @property
+    def _place(self) -> int:
+        """Of the call under way among the calls."""
+        return int(str(self._open).removeprefix("call:"))
+
+    def _item(self, status: str, begun: ToolCallDelta | None = None) -> dict[str, Any]:
+        """The item under way; one that has just begun has nothing to show yet but a call's name."""
+        choice, fresh = self._answer.choices[0], status == "in_progress"
+        if self._open == "reasoning":
+            return reasoning_item(self._answer, "" if fresh else choice.reasoning)
+        if self._open == "message":
+            return message_item(self._answer, "" if fresh else choice.text, status)
+        told = called(choice, self._place) if begun is None else (begun.id, begun.name, "")
+        return call_item(self._answer, self._place, *told, status)
+
+    def _growth(self, kind: str, **fields: Any) -> bytes:
+        """An event about the item under way."""
+        return self._event(kind, item_id=self._item("in_progress")["id"], output_index=self._items - 1, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        event = {"type": kind, "sequence_number": self._number, **fields}
+        self._number += 1
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(event))

@@ -1,0 +1,54 @@
+"""`POST /v1/responses`: OpenAI's newer API over the same tiers; stateless, so that conversations come whole."""
+
+import msgspec
+from litestar import post
+from litestar.types import ASGIApp
+
+from gateway.answering.answer import Answer
+from gateway.api.inference.chat import chat_ask
+from gateway.api.inference.generating import read_body, received, respond
+from gateway.api.inference.response_body import ResponseBody, output_of, status_of
+from gateway.api.inference.response_events import ResponseEvents
+from gateway.api.inference.responses_input import chat_of, renamed
+from gateway.api.inference.responses_schemas import ResponsesRequest
+from gateway.api.operations import describe
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, Parts, parts_of
+
+_decoder = msgspec.json.Decoder(ResponsesRequest)
+
+
+@post(
+    "/responses",
+    status_code=200,
+    operation_class=describe(ResponsesRequest, streamed=True),
+    summary="Answer an input",
+    opt={"id_prefix": "resp"},
+)
+async def responses(request: HttpRequest) -> ASGIApp:
+    """Answer a text or a list of items, whole or as OpenAI's events; see docs/clients.md for what is not kept."""
+    body = await read_body(request, _decoder)
+    parts = parts_of(request)
+    try:
+        ask = chat_ask(parts, received(request), chat_of(body))
+        return await respond(request, ask, ResponsesWording(parts, body))
+    except ApiError as error:
+        raise renamed(error) from None
+
+
+class ResponsesWording:
+    """That of `/v1/responses`."""
+
+    def __init__(self, parts: Parts, body: ResponsesRequest) -> None:
+        self._parts, self._request = parts, body
+
+    def whole(self, answer: Answer) -> bytes:
+        """See `Wording.whole`."""
+        return msgspec.json.encode(self._body(answer).shown(status_of(answer), output_of(answer)))
+
+    def chunks(self, answer: Answer) -> ResponseEvents:
+        """See `Wording.chunks`."""
+        return ResponseEvents(answer, self._body(answer))
+
+    def _body(self, answer: Answer) -> ResponseBody:
+        return ResponseBody(self._request, answer, self._parts.routing.spec(answer.tier.number).sampling)

@@ -1,0 +1,121 @@
+"""Bodies of `POST /v1/responses`, field by field as OpenAI documents them; what has no machinery is refused by name."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.inference.schemas import (
+    MAX_PARTS,
+    MAX_TOOLS,
+    Metadata,
+    PositiveInt,
+    StreamOptions,
+    Temperature,
+    TopP,
+    Unsupported,
+)
+
+FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a message: `input_text`, `output_text` or `refusal`. What clients repeat of earlier answers beside
+    the text is not needed."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of the input; `type` says which fields count.
+
+    `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` and `arguments`.
+    `function_call_output`: `call_id` and `output`. `reasoning`: earlier thoughts, which models here do not read again.
+    """
+
+    type: str = "message"
+    role: str | None = None
+    content: str | list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[Part] | None = None
+
+
+class ResponseTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool; only functions are understood, so that nothing else needs to be checked of others."""
+
+    type: str
+    name: FunctionName = "tool"
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """`tool_choice` as an object: call this function."""
+
+    type: str
+    name: str = ""
+
+
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`text.format`: `text`, `json_object`, or `json_schema` with its name and schema."""
+
+    type: str
+    name: FunctionName | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the text must be."""
+
+    format: TextFormat | None = None
+    verbosity: Unsupported = None
+
+
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much to think; thoughts are given whole, so that `summary` asks for nothing."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/responses`; nothing of it is kept to be referred to, so that a conversation comes whole each time."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    input: str | Annotated[list[Item], Meta(max_length=MAX_PARTS)]
+    instructions: str | None = None
+    max_output_tokens: PositiveInt | None = None
+    max_tool_calls: PositiveInt | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: bool | None = None
+    metadata: Metadata | None = None
+    service_tier: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    include: list[str] | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    background: bool | None = None
+    previous_response_id: Unsupported = None
+    conversation: Unsupported = None
+    prompt: Unsupported = None
+    context_management: Unsupported = None
+    moderation: Unsupported = None

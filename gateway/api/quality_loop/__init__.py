@@ -1,0 +1,1 @@
+"""Endpoints for operators about answers, labels, versions of the classifier and experiments."""

@@ -1,0 +1,119 @@
+"""`/admin/api/experiments`: an operator splits the traffic between two versions or tiers, and ends that."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from litestar import post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from classifier.errors import ArtefactError
+from classifier.policy.experiment_split import Arm
+from classifier.registry.registry import ArtefactRegistry
+from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.inference.generating import read_body
+from gateway.api.operations import describe
+from gateway.api.quality_loop.classifier_commands import Reason, VersionOrder, check_version
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, parts_of
+from gateway.routing.class_prior import tier_prior
+from gateway.stores.database_reach import reached
+from quality.rollout.experiments import ExperimentError, Experiments, Plan
+from tiers.catalog.catalog import Catalog
+
+
+class ArmOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either a `version` of the classifier that decides, or the `tier` that answers."""
+
+    version: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    tier: Annotated[int, Meta(ge=1)] | None = None
+
+
+class ExperimentOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Split a `share` of the requests between two arms, half each; `level` and `most_probes` say when it ends."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    share: Annotated[float, Meta(gt=0, le=1)]
+    a: ArmOrder
+    b: ArmOrder
+    reason: Reason
+    level: Annotated[float, Meta(gt=0, lt=1)] = 0.05
+    most_probes: Annotated[int, Meta(ge=1)] = 1000
+
+
+class ExperimentStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """Servers follow within seconds."""
+
+    experiment_id: str
+
+
+class ExperimentStopped(msgspec.Struct, frozen=True, kw_only=True):
+    """It has ended without a verdict."""
+
+    stopped: bool
+
+
+_order = msgspec.json.Decoder(ExperimentOrder)
+_stop = msgspec.json.Decoder(VersionOrder)
+
+
+@post(
+    "/experiments",
+    opt=OPERATOR,
+    operation_class=describe(ExperimentOrder, ExperimentStarted),
+    summary="Start an experiment",
+)
+async def start_experiment(request: HttpRequest) -> Response[Any]:
+    """Requests to `auto` are put into an arm by a hash of their ids. It ends by itself when the evidence of probes is
+    enough, or after `most_probes`. 409 while another one runs, or for a version that may not serve."""
+    started = await begin_experiment(request, await read_body(request, _order))
+    return Response(ExperimentStarted(experiment_id=started), status_code=201, media_type="application/json")
+
+
+async def begin_experiment(request: HttpRequest, order: ExperimentOrder) -> str:
+    """Start what is ordered; its id. Raises `ApiError` 400, 409 and 503."""
+    parts = parts_of(request)
+    registry = ArtefactRegistry(parts.settings.registry_path)
+    plan = _plan(order, parts.routing.catalog, parts.settings.data_path)
+    for arm in (plan.a, plan.b):
+        if arm.version is not None:
+            await check_version(request, registry, arm.version)
+    experiments = Experiments(parts.database, registry)
+    try:
+        return await reached(experiments.start(order.name, plan, actor=actor_of(request), reason=order.reason))
+    except (ExperimentError, ArtefactError) as error:
+        raise ApiError(409, str(error), code="experiment_refused") from error
+
+
+@post(
+    "/experiments/{experiment_id:str}/stop",
+    opt=OPERATOR,
+    status_code=200,
+    operation_class=describe(VersionOrder, ExperimentStopped),
+    summary="Stop an experiment",
+)
+async def stop_experiment(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
+    """End it without a verdict; 404 if it is not running."""
+    await end_experiment(request, experiment_id, (await read_body(request, _stop)).reason)
+    return Response(ExperimentStopped(stopped=True), media_type="application/json")
+
+
+async def end_experiment(request: HttpRequest, experiment_id: str, reason: str) -> None:
+    """End it. Raises `ApiError` 404 and 503."""
+    parts = parts_of(request)
+    experiments = Experiments(parts.database, ArtefactRegistry(parts.settings.registry_path))
+    if not await reached(experiments.stop(experiment_id, actor=actor_of(request), reason=reason)):
+        raise ApiError(404, f"No experiment {experiment_id[:64]!r} is running.", code="experiment_not_running")
+
+
+def _plan(order: ExperimentOrder, catalog: Catalog, data_path: Path) -> Plan:
+    tiers, prior = len(catalog.tiers), tier_prior(catalog, data_path)
+    try:
+        a, b = (Arm(version=arm.version, tier=arm.tier) for arm in (order.a, order.b))
+        return Plan(
+            share=order.share, a=a, b=b, tiers=tiers, level=order.level, most_probes=order.most_probes, prior=prior
+        )
+    except ValueError as error:
+        raise bad_request(f"{error}.", "a", "invalid_value") from error

@@ -1,0 +1,89 @@
+"""`/admin/api/learning`: what was learned of each key, and how well the newest labels were predicted."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.response import Response
+
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked
+from gateway.api.quality_loop.routing_views import active_version, rule_at
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.routing.label_source import label_source
+from gateway.stores.database_reach import reached
+from quality.learning.curve import Measured
+from quality.learning.learning import LabelSource, Learned, Learning
+
+
+class LearningRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A point of a key's learning curve, or the key alone where it has none; figures as in the curve."""
+
+    key_id: str | None
+    name: str
+    labels: int
+    requests: int
+    saving: float | None
+    expected_no_worse: float | None
+    at_labels: int | None = None
+    tested: int | None = None
+    rate_error: float | None = None
+    error: float | None = None
+    error_low: float | None = None
+    error_high: float | None = None
+    no_worse: float | None = None
+    no_worse_low: float | None = None
+    no_worse_high: float | None = None
+    curve_saving: float | None = None
+    curve_saving_low: float | None = None
+    curve_saving_high: float | None = None
+    utility: float | None = None
+    utility_low: float | None = None
+    utility_high: float | None = None
+    of_oracle: float | None = None
+    of_oracle_low: float | None = None
+    of_oracle_high: float | None = None
+
+
+@get("/learning", operation_class=describe(None, Learning), summary="Show what was learned of each key")
+async def show_learning(request: HttpRequest) -> Response[Any]:
+    """Labels, class mix, saving, expected quality and the learning curve, for all keys together and for each. 409
+    without a classifier. `format`: json, or csv for the points of the curves."""
+    parts = parts_of(request)
+    shown = await reached(parts.learning.of(learning_source(parts)))
+    rows = (row for one in (shown.together, *shown.keys) for row in _rows(one))
+    return as_asked(request, "learning", shown, LearningRow.__struct_fields__, rows)
+
+
+def learning_source(parts: Parts) -> LabelSource:
+    """Of the serving version at the target in force. Raises `ApiError` 409 without one."""
+    tau = rule_at(parts, parts.routing.active_target).tau
+    return label_source(active_version(parts).model, parts.routing.catalog, parts.settings.data_path, tau)
+
+
+def _rows(one: Learned) -> Iterator[LearningRow]:
+    seen, curve = one.traffic, one.curve
+    row = LearningRow(
+        key_id=one.key_id,
+        name=one.name,
+        labels=one.labels,
+        requests=0 if seen is None else seen.requests,
+        saving=None if seen is None else seen.saving,
+        expected_no_worse=None if seen is None else seen.p_ok,
+    )
+    if curve is None:
+        yield row
+        return
+    for point in curve.points:
+        figures = {"error": point.error, "no_worse": point.no_worse, "curve_saving": point.saving}
+        figures |= {"utility": point.utility, "of_oracle": point.of_oracle}
+        columns = {name: value for figure, known in figures.items() for name, value in _columns(figure, known)}
+        at = {"at_labels": point.labels, "tested": curve.tested, "rate_error": curve.rate_error}
+        yield msgspec.structs.replace(row, **at, **columns)
+
+
+def _columns(name: str, measured: Measured | None) -> list[tuple[str, float]]:
+    if measured is None:
+        return []
+    return [(name, measured.value), (f"{name}_low", measured.low), (f"{name}_high", measured.high)]

@@ -1,0 +1,228 @@
+"""`/admin/api`: what was served; what the quality loop has seen, estimated and decided; and "retrain now"."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.inference.generating import read_body
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked, csv_stream, head_of, lines_of, wants_csv
+from gateway.api.quality_loop.estimate_rows import EstimateRow, estimate_rows
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from quality.monitor.monitor import MonitorStatus
+from quality.store.database import MOST_INTEGER
+from quality.store.listings import (
+    ARTEFACTS,
+    BATCHES,
+    EXPERIMENTS,
+    REQUESTS,
+    RETRAININGS,
+    ROLLOUTS,
+    TRANSITIONS,
+    VERIFICATIONS,
+)
+from quality.store.pages import MOST, Listing, Page, PageError
+
+_BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
+
+USUAL_CSV_ROWS, MOST_CSV_ROWS = 10_000, 100_000
+
+
+class RetrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why somebody wants it now; written down."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class RetrainStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """`started` is false where one was under way in this process already."""
+
+    started: bool
+
+
+class VerificationShown(msgspec.Struct, frozen=True, kw_only=True):
+    """All columns of the row."""
+
+    verification: dict[str, Any]
+
+
+_decoder = msgspec.json.Decoder(RetrainOrder)
+
+
+@get("/requests", operation_class=describe(None, Page), summary="List requests")
+async def list_requests(request: HttpRequest) -> Response[Any]:
+    """Newest first, without texts; `/admin/api/requests/{request_id}` has the whole record. Query: `tier`, `status`,
+    `requested_model`, `key_id`, and as for verifications."""
+    return await page_of(request, REQUESTS)
+
+
+@get("/batches", operation_class=describe(None, Page), summary="List the batches of all callers")
+async def list_all_batches(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `status`, `key_id`, and as for verifications."""
+    return await page_of(request, BATCHES)
+
+
+@get("/verifications", operation_class=describe(None, Page), summary="List verifications")
+async def list_verifications(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `tier`, `status`, `label`, `judge`, `sampled_reason`, `key_id`; `since` and `until` in epoch
+    seconds; `limit`; `cursor`, the `next` of the page before; `format`: json, or csv for a file with up to 100,000 rows
+    (10,000 unless `limit` says)."""
+    return await page_of(request, VERIFICATIONS)
+
+
+@get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
+async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+    """The whole of it, the verifier's answer included. Query: `format`, json or csv."""
+    possible = 1 <= number <= MOST_INTEGER
+    row = await reached(VERIFICATIONS.one(parts_of(request).database, number)) if possible else None
+    if row is None:
+        raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
+    return as_asked(request, "verification", VerificationShown(verification=row), list(row), [row])
+
+
+@get("/artefacts", operation_class=describe(None, Page), summary="List classifier versions")
+async def list_artefacts(request: HttpRequest) -> Response[Any]:
+    """Newest first, with what became of each and why. Query: `status`, and as for verifications."""
+    return await page_of(request, ARTEFACTS)
+
+
+@get("/transitions", operation_class=describe(None, Page), summary="List audit events")
+async def list_transitions(request: HttpRequest) -> Response[Any]:
+    """Promotions, refusals, alarms and others, newest first. Query: `action`, `actor`, and as for verifications."""
+    return await page_of(request, TRANSITIONS)
+
+
+@get("/retrainings", operation_class=describe(None, Page), summary="List retraining runs")
+async def list_retrainings(request: HttpRequest) -> Response[Any]:
+    """Newest first, with progress, candidate and judgement. Query: `status`, `trigger`, and as for verifications."""
+    return await page_of(request, RETRAININGS)
+
+
+@get("/rollouts", operation_class=describe(None, Page), summary="List rollouts")
+async def list_rollouts(request: HttpRequest) -> Response[Any]:
+    """Newest first: versions on trial or watched, with the evidence of the last look, and how each ended. Query:
+    `status`, and as for verifications."""
+    return await page_of(request, ROLLOUTS)
+
+
+@get("/experiments", operation_class=describe(None, Page), summary="List experiments")
+async def list_experiments(request: HttpRequest) -> Response[Any]:
+    """Newest first, with what became of each arm's requests, the evidence, and how each ended. Query: `status`, and as
+    for verifications."""
+    return await page_of(request, EXPERIMENTS)
+
+
+@get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
+async def show_estimates(request: HttpRequest) -> Response[Any]:
+    """By tier with intervals, the evidence that errors have become more frequent, what verification costs, and how far
+    the judges can be trusted. Query: `format`, json or csv."""
+    shown = await estimates_shown(request)
+    return as_asked(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
+
+
+async def estimates_shown(request: HttpRequest) -> MonitorStatus:
+    """The estimates. Raises `ApiError` 409 without a monitor, and 503."""
+    loop = parts_of(request).quality_loop
+    if loop is None or loop.monitor is None:
+        raise _monitor_off()
+    return await reached(loop.monitor.status())
+
+
+def _monitor_off() -> ApiError:
+    """There is no quality loop here."""
+    return ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
+
+
+@post(
+    "/retrainings",
+    status_code=202,
+    opt=OPERATOR,
+    operation_class=describe(RetrainOrder, RetrainStarted),
+    summary="Retrain now",
+)
+async def retrain_now(request: HttpRequest) -> Response[Any]:
+    """Begin in the background; the list of runs says how it goes. One run at a time over all replicas."""
+    started = await order_retraining(request, (await read_body(request, _decoder)).reason)
+    return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
+
+
+async def order_retraining(request: HttpRequest, reason: str) -> bool:
+    """Begin one; False where one was under way in this process. Raises `ApiError` 409 and 503."""
+    loop = parts_of(request).quality_loop
+    if loop is None:
+        raise _monitor_off()
+    return await reached(loop.retrain_now(actor_of(request), reason))
+
+
+async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
+    """The page that the query asks for; with `format=csv` all of its rows up to `limit`, as a file. Raises `ApiError`
+    400 and 503."""
+    given = dict(request.query_params)
+    if wants_csv(given):
+        return await _as_csv(request, listing, given)
+    return Response(await page_asked_for(request, listing, given), media_type="application/json")
+
+
+async def page_asked_for(request: HttpRequest, listing: Listing, given: dict[str, str] | None = None) -> Page:
+    """As `page_of`, before it is written. `given`: the query, unless it is the request's own."""
+    chosen, bounds = asked_for(listing, dict(request.query_params) if given is None else given)
+    return await _found(request, listing, chosen, bounds)
+
+
+def asked_for(listing: Listing, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a query chooses of a list, and its bounds. Raises `ApiError` 400."""
+    left = dict(given)
+    chosen = {name: _value(name, left.pop(name), listing.kind(name)) for name in listing.filters if name in left}
+    bounds = {name: _value(name, left.pop(name), kind) for name, kind in _BOUNDS.items() if name in left}
+    if left:
+        allowed = ", ".join((*listing.filters, *_BOUNDS, "format"))
+        raise bad_request(f"Unknown query parameter; allowed: {allowed}.", next(iter(left)))
+    return chosen, bounds
+
+
+async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any], bounds: dict[str, Any]) -> Page:
+    try:
+        return await reached(listing.page(parts_of(request).database, chosen, **bounds))
+    except PageError as error:
+        raise bad_request(f"{error}.", error.param, "invalid_value") from error
+
+
+async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str]) -> Response[Any]:
+    chosen, bounds = asked_for(listing, given)
+    left: int = bounds.pop("limit", USUAL_CSV_ROWS)
+    if not 1 <= left <= MOST_CSV_ROWS:
+        allowed = f"it must lie between 1 and {MOST_CSV_ROWS}"
+        raise bad_request(f"limit is {left}; {allowed}.", "limit", "invalid_value")
+    # What is wrong is said before the file begins; should the database go away later, the file breaks off.
+    first = await _found(request, listing, chosen, bounds | {"limit": min(left, MOST)})
+
+    async def chunks() -> AsyncIterator[str]:
+        page, rows = first, left
+        yield head_of(listing.columns)
+        while True:
+            yield lines_of(listing.columns, page.rows)
+            rows -= len(page.rows)
+            if page.next is None or rows <= 0:
+                return
+            page = await _found(request, listing, chosen, bounds | {"cursor": page.next, "limit": min(rows, MOST)})
+
+    return csv_stream(listing.table.name, chunks())
+
+
+def _value(name: str, given: str, kind: type[Any]) -> Any:
+    try:
+        value = kind(given)
+        # Neither database compares with what it cannot hold.
+        if (isinstance(value, int) and abs(value) > MOST_INTEGER) or "\0" in given or value != value:
+            raise ValueError
+        return value
+    except ValueError:
+        raise bad_request(f"Invalid {name}: {given[:64]!r} is no {kind.__name__}.", name, "invalid_value") from None

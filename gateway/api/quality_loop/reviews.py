@@ -1,0 +1,115 @@
+"""`/admin/api/reviews`: judged answers for operators to read; and what they say that such an answer was worth."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.inference.generating import read_body
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.stores.database_reach import reached
+from quality.records.record import Record
+from quality.store.database import MOST_INTEGER
+from quality.store.listings import VERIFICATIONS
+from quality.store.pages import Page, PageError
+from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken
+from quality.verification.review_queue import reviewable
+
+ReviewVerdict = Literal["no_worse", "tie", "worse"]
+_SCORES: dict[ReviewVerdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}
+_LOOKED_THROUGH = 50
+
+
+class ReviewOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The served answer beside the verifier's; `comment` is for people to read."""
+
+    verdict: ReviewVerdict
+    comment: Annotated[str, Meta(max_length=8192)] | None = None
+
+
+class Reviewable(msgspec.Struct, frozen=True):
+    """A judged answer whose texts are stored: the verification's whole row, and its request."""
+
+    row: dict[str, Any]
+    record: Record
+
+
+_order = msgspec.json.Decoder(ReviewOrder)
+
+
+@get("/reviews", operation_class=describe(None, Page), summary="List answers to review")
+async def list_reviews(request: HttpRequest) -> Response[Any]:
+    """Verifications that a judge called worse and nobody reviewed, the newest first, without texts; of so many at a
+    time looked through that a page may be short. Query: `cursor`; `format`, json or csv."""
+    asked = await reviews_from(request, _LOOKED_THROUGH)
+    return as_asked(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
+
+
+@post(
+    "/verifications/{number:int}/review",
+    opt=OPERATOR,
+    status_code=200,
+    operation_class=describe(ReviewOrder, FeedbackTaken),
+    summary="Review a judged answer",
+)
+async def review_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+    """The strongest label, in the place of the judge's; learned from by the next training. 409 unless it is of the
+    answer that was served, with stored texts."""
+    taken = await order_review(request, number, await read_body(request, _order))
+    return Response(taken, media_type="application/json")
+
+
+async def order_review(request: HttpRequest, number: int, order: ReviewOrder) -> FeedbackTaken:
+    """Take the verdict. Raises `ApiError` 404, 409 and 503."""
+    parts = parts_of(request)
+    row = await reached(VERIFICATIONS.one(parts.database, number)) if 1 <= number <= MOST_INTEGER else None
+    if row is None:
+        raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
+    asked = await _with_texts(parts, row)
+    if asked is None:
+        because = "only served answers that have been judged, with stored texts, can be reviewed"
+        raise ApiError(409, f"Verification {number}: {because}.", param="number", code="not_reviewable")
+    feedback = Feedback(score=_SCORES[order.verdict], comment=order.comment)
+    return await reached(parts.feedback.take(asked.record, feedback, reviewer=actor_of(request)))
+
+
+async def review_of(request: HttpRequest, number: int) -> Reviewable | None:
+    """That verification with its texts, None if they are gone. Raises `ApiError` 503."""
+    parts = parts_of(request)
+    row = await reached(VERIFICATIONS.one(parts.database, number))
+    return None if row is None else await _with_texts(parts, row)
+
+
+async def reviews_from(request: HttpRequest, most: int) -> Page:
+    """The newest answers, from the query's `cursor` on, that a judge called worse and nobody reviewed; `most` of them,
+    of so many looked through, without texts. Raises `ApiError` 400 and 503."""
+    database, cursor = parts_of(request).database, request.query_params.get("cursor")
+    chosen, bounds = {"status": "done", "label": "worse"}, {"cursor": cursor} if cursor else {}
+    try:
+        judged = await reached(VERIFICATIONS.page(database, chosen, limit=_LOOKED_THROUGH, **bounds))
+    except PageError as error:
+        raise bad_request(f"{error}.", error.param, "invalid_value") from error
+    unseen = [row["verification_id"] for row in judged.rows if row["judge"] != JUDGE]
+    with_texts = await reached(reviewable(database, unseen))
+    rows = [row for row in judged.rows if row["verification_id"] in with_texts]
+    if len(rows) < most or rows[most - 1] is judged.rows[-1]:
+        return Page(rows=rows, next=judged.next)
+    return Page(rows=rows[:most], next=VERIFICATIONS.cursor_of(rows[most - 1]))
+
+
+async def _with_texts(parts: Parts, row: dict[str, Any]) -> Reviewable | None:
+    """None unless it is of the answer that was served, judged, with both texts: as `reviewable`, but also of a request
+    that is recorded and not stored yet."""
+    if row["status"] != "done" or row["verifier_answer"] is None:
+        return None
+    record = await reached(parts.records.find(row["request_id"]))
+    if not isinstance(record, Record) or record.tier != row["tier"] or not record.messages or record.answer is None:
+        return None
+    return Reviewable(row, record)

@@ -1,0 +1,318 @@
+"""`/admin/api/routing/…`: how routing weighs cost against quality, what another target would do, and whom to trust."""
+
+import asyncio
+import time
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from litestar import get
+from litestar.response import Response
+
+from classifier.complexity.classes import Complexity
+from classifier.complexity.prior import QUALITY_SETTINGS
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.routing.active_classifier import ActiveClassifier
+from gateway.routing.loaded_version import LoadedVersion
+from gateway.routing.model import rule_of
+from gateway.routing.preview import OperatingPoint, Preview, preview
+from gateway.routing.rule import RoutingRule
+from gateway.stores.database_reach import reached
+from quality.estimates.decision_sample import sample_decisions
+from quality.estimates.kinds import Acceptance, Kind, KindShare, acceptance
+from quality.estimates.reliability import ReliabilityBin, reliability
+from quality.estimates.traffic import (
+    ClassTraffic,
+    Traffic,
+    expected_in_words,
+    in_words,
+    newest_requests,
+    stored_labels,
+    traffic,
+)
+from quality.estimates.upgrade_rate import Share
+from quality.evaluation.tier_value import ReportFileError, compare_tiers, mean_cost_usd, overpriced_tiers, stored_report
+from quality.learning.kind_names import plain_name
+
+DAY = 86_400.0
+# Of the kinds by application, those with most verified answers are shown.
+_APPLICATIONS = 8
+
+
+class CurveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A point of the curve at one `threshold` of P(good enough). `cost_share`: of always asking the strongest tier, at
+    reference prices."""
+
+    threshold: float
+    no_worse: float
+    cost_share: float
+
+
+class CurveShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The serving `version`'s curve on `probes`, and where the target in force lies on it; None without probes."""
+
+    version: str
+    probes: int
+    active: RoutingRule = msgspec.field(name="in_force")
+    no_worse: float | None
+    cost_share: float | None
+    points: list[CurveRow]
+
+
+class ReliabilityShown(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted against verified, of the newest verdicts."""
+
+    bins: list[ReliabilityBin]
+
+
+class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
+    """None while nothing was routed in the time."""
+
+    preview: Preview | None
+
+
+class KindRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of prompts at a tier below the strongest. `name` in words; a kind is a complexity class or an application:
+    a key with a system prompt (`app`, its hash). `answers` were verified; the rest as in the estimates."""
+
+    name: str
+    by: str
+    complexity: str | None
+    key_id: str | None
+    app: str
+    tier: int
+    answers: int = 0
+    no_worse: float | None = None
+    low: float = 0.0
+    high: float = 1.0
+
+
+class KindsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The classes, then the applications with most verified answers; by tier."""
+
+    rows: list[KindRow]
+
+
+class TrafficShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest requests, and what is said of them. `labels`: how many prompts have labels; `verified`: the share of
+    answers as good as the strongest tier's, by a sample; None without one."""
+
+    traffic: Traffic
+    sentences: list[str]
+    labels: int
+    verified: KindShare | None
+
+
+class TierRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier's price in US dollars per million tokens, and what `aio bench tiers` measured, if it did: tasks right, and
+    mean seconds and US dollars a task. `not_better_than`: the cheapest tier that it does not beat significantly.
+    `accepted`: of its verified live answers, those no worse than the strongest tier's. `price_estimated`: from what,
+    where the catalogue gives no price (size, seconds or order); else empty."""
+
+    tier: int
+    name: str
+    model: str
+    input_usd_per_million: float
+    output_usd_per_million: float
+    accuracy: Share | None = None
+    seconds: float | None = None
+    cost_usd: float | None = None
+    not_better_than: int | None = None
+    p_value: float | None = None
+    accepted: Share | None = None
+    price_estimated: str = ""
+
+
+class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
+    """`measured_at` is None where nothing was measured; `problem` says why a measurement cannot be read."""
+
+    measured_at: datetime | None
+    tasks: int
+    problem: str
+    tiers: list[TierRow]
+
+
+@get("/routing/curve", operation_class=describe(None, CurveShown), summary="Show the cost-quality curve")
+async def show_curve(request: HttpRequest) -> Response[Any]:
+    """Of the serving version on probes, where there are any. 409 without a classifier. `format`: json or csv."""
+    shown = await curve_shown(parts_of(request))
+    return as_asked(request, "curve", shown, CurveRow.__struct_fields__, shown.points)
+
+
+@get("/routing/preview", operation_class=describe(None, PreviewShown), summary="Preview another quality target")
+async def show_preview(request: HttpRequest) -> Response[Any]:
+    """What `quality_target` (0 to 1; empty is the one in force) would do with the traffic of the last 24 hours; nothing
+    changes. `format`: json or csv."""
+    shown = PreviewShown(preview=await preview_of(request))
+    rows = [] if shown.preview is None else [shown.preview.now, shown.preview.then]
+    return as_asked(request, "preview", shown, OperatingPoint.__struct_fields__, rows)
+
+
+@get(
+    "/routing/reliability", operation_class=describe(None, ReliabilityShown), summary="Show calibration on live traffic"
+)
+async def show_reliability(request: HttpRequest) -> Response[Any]:
+    """By tier and tenth of the predicted P(no worse). `format`: json or csv."""
+    parts = parts_of(request)
+    shown = ReliabilityShown(bins=await reached(reliability(parts.database, parts.routing.strongest)))
+    return as_asked(request, "reliability", shown, ReliabilityBin.__struct_fields__, shown.bins)
+
+
+@get("/routing/kinds", operation_class=describe(None, KindsShown), summary="Show kinds of prompts")
+async def show_kinds(request: HttpRequest) -> Response[Any]:
+    """How good each tier is for each kind, by verified answers. `format`: json or csv."""
+    parts = parts_of(request)
+    shown = await kinds_shown(parts, await reached(acceptance(parts.database)))
+    return as_asked(request, "kinds", shown, KindRow.__struct_fields__, shown.rows)
+
+
+@get("/routing/traffic", operation_class=describe(None, TrafficShown), summary="Show what is asked, and what it costs")
+async def show_traffic(request: HttpRequest) -> Response[Any]:
+    """Classes of the newest requests, which tiers answered them, saving, expected quality. `format`: json, or csv for
+    the classes."""
+    parts = parts_of(request)
+    shown = await traffic_shown(parts, await reached(acceptance(parts.database)))
+    return as_asked(request, "traffic", shown, ClassTraffic.__struct_fields__, shown.traffic.classes)
+
+
+@get("/routing/tiers", operation_class=describe(None, TiersCompared), summary="Compare the tiers")
+async def show_tiers(request: HttpRequest) -> Response[Any]:
+    """Accuracy, price and latency, and which tier is not worth its price. `format`: json or csv."""
+    parts = parts_of(request)
+    shown = await tiers_compared(parts, await reached(acceptance(parts.database)))
+    return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
+
+
+def active_version(parts: Parts) -> LoadedVersion:
+    """The serving version. Raises `ApiError` 409 where there is none."""
+    classifier = parts.routing.classifier
+    serving = classifier.serving_or_none if isinstance(classifier, ActiveClassifier) else None
+    if serving is None:
+        raise ApiError(409, "This server has no classifier of its own in force.", code="classifier_off")
+    return serving.current
+
+
+async def curve_shown(parts: Parts) -> CurveShown:
+    """The curve with its operating point. Raises `ApiError` 409 and 503."""
+    version, rule = active_version(parts), rule_at(parts, parts.routing.active_target)
+    drawn = await reached(parts.cost_quality_curves.of(version.version, version.table))
+    at = [point.threshold for point in drawn.points]
+    no_worse, cost_share = ([getattr(point, name) for point in drawn.points] for name in ("no_worse", "cost_share"))
+    return CurveShown(
+        version=version.version,
+        probes=drawn.probes,
+        active=rule,
+        no_worse=float(np.interp(rule.tau, at, no_worse)) if at else None,
+        cost_share=float(np.interp(rule.tau, at, cost_share)) if at else None,
+        points=[
+            CurveRow(threshold=point.threshold, no_worse=point.no_worse, cost_share=point.cost_share)
+            for point in drawn.points
+        ],
+    )
+
+
+async def preview_of(request: HttpRequest) -> Preview | None:
+    """Of the query's `quality_target`. Raises `ApiError` 400 and 503."""
+    parts, until = parts_of(request), time.time()
+    wanted = target_of(request.query_params.get("quality_target", ""))
+    now = parts.routing.active_target
+    rules = rule_at(parts, now), rule_at(parts, now if wanted is None else wanted)
+    sample = await reached(sample_decisions(parts.database, until - DAY, until))
+    return await asyncio.to_thread(preview, sample, parts.routing.strongest, *rules, until - DAY, until)
+
+
+def target_of(given: str) -> float | None:
+    """A quality target as a form or query says it, by number or name; "" is none. Raises `ApiError` 400."""
+    if not (given := given.strip()):
+        return None
+    try:
+        target = QUALITY_SETTINGS[given] if given in QUALITY_SETTINGS else float(given)
+    except ValueError:
+        target = -1.0
+    if not 0 <= target <= 1:
+        allowed = f"a number from 0 to 1, {', '.join(QUALITY_SETTINGS)}"
+        raise bad_request(f"Invalid quality_target: {given[:64]!r} is none of {allowed}.", "quality_target")
+    return target
+
+
+def rule_at(parts: Parts, target: float | None) -> RoutingRule:
+    """The rule of the version in force, or of the heuristic without one, at a target; None is the version's own."""
+    return rule_of(parts.routing.classifier, "", target)
+
+
+async def kinds_shown(parts: Parts, accepted: Acceptance) -> KindsShown:
+    """What was verified of each kind. Raises `ApiError` 503."""
+    names = await reached(parts.kind_names.now())
+    live = {(one.tier, one.kind): one for one in accepted.by_kind}
+    kinds: list[Kind] = [Kind(by="class", complexity=complexity) for complexity in Complexity]
+    kinds += [one.kind for one in accepted.by_kind if one.tier is None and one.kind.by == "application"][:_APPLICATIONS]
+    rows, named = [], Counter[str]()
+    for kind in kinds:
+        name = names.get(kind) or plain_name(kind)
+        named[name] += 1
+        # Applications whose texts are not stored look alike.
+        rows += [
+            _kind_row(kind, name if named[name] == 1 else f"{name} (another one, {named[name]})", tier, live)
+            for tier in range(1, parts.routing.strongest)
+        ]
+    return KindsShown(rows=rows)
+
+
+async def traffic_shown(parts: Parts, accepted: Acceptance) -> TrafficShown:
+    """Of the newest requests. Raises `ApiError` 503."""
+    seen = traffic(await reached(newest_requests(parts.database)))
+    labels, verified = await reached(stored_labels(parts.database)), accepted.overall
+    sentences = in_words(seen)
+    if seen.requests:
+        sentences.append(expected_in_words(seen, labels, verified))
+    return TrafficShown(traffic=seen, sentences=sentences, labels=labels, verified=verified)
+
+
+async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
+    """The catalogue's tiers, with the stored measurement of them."""
+    catalog, problem = parts.routing.catalog, ""
+    report = None
+    try:
+        report = await asyncio.to_thread(stored_report, parts.settings.data_path, catalog)
+    except ReportFileError as error:
+        problem = str(error)
+    measured = {} if report is None else {one.tier: one for one in report.tiers}
+    flagged = {} if report is None else {one.dearer: one for one in overpriced_tiers(compare_tiers(report, catalog))}
+    rows = []
+    for spec in catalog.tiers:
+        one, flag = measured.get(spec.number), flagged.get(spec.number)
+        rows.append(
+            TierRow(
+                tier=spec.number,
+                name=spec.name,
+                model=spec.model_name,
+                input_usd_per_million=spec.price.input_usd_per_million,
+                output_usd_per_million=spec.price.output_usd_per_million,
+                accuracy=None if one is None else one.accuracy,
+                seconds=None if one is None else one.mean_latency_seconds,
+                cost_usd=None if one is None else mean_cost_usd(one, spec.price),
+                not_better_than=None if flag is None else flag.cheaper,
+                p_value=None if flag is None else flag.p_value,
+                accepted=accepted.by_tier.get(spec.number),
+                price_estimated=spec.price.estimated,
+            )
+        )
+    return TiersCompared(
+        measured_at=None if report is None else report.measured_at,
+        tasks=0 if report is None else report.tiers[0].accuracy.total,
+        problem=problem,
+        tiers=rows,
+    )
+
+
+def _kind_row(kind: Kind, name: str, tier: int, live: dict[tuple[int | None, Kind], KindShare]) -> KindRow:
+    complexity = None if kind.complexity is None else kind.complexity.name
+    row = KindRow(name=name, by=kind.by, complexity=complexity, key_id=kind.key_id, app=kind.app, tier=tier)
+    if (one := live.get((tier, kind))) is None:
+        return row
+    return msgspec.structs.replace(row, answers=one.answers, no_worse=one.value, low=one.low, high=one.high)

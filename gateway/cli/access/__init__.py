@@ -1,0 +1,1 @@
+"""Commands for keys, teams and users of the dashboard."""

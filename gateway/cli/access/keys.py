@@ -1,0 +1,264 @@
+"""`aio keys`: keys in the database: made, listed, changed, rotated, revoked; running servers follow within seconds."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from gateway.cli.access.stored_order import with_database
+from gateway.cli.options import (
+    QUALITY_METAVAR,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
+
+if TYPE_CHECKING:
+    from gateway.tenancy.key_terms import KeyTerms
+    from gateway.tenancy.orders import Order
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+reason_option = click.option("--reason", metavar="TEXT", help="Why; written down with the change.")
+DAY_SECONDS = 86_400.0
+ACTOR = "command line"
+# What the command line shows of a key, as the column and the head above it.
+_SHOWN = ("key_id", "name", "prefix", "team_id", "scopes")
+
+
+@click.group()
+def keys() -> None:
+    """Make, show, change, rotate and revoke API keys."""
+
+
+def stored_options(command: Command) -> Command:
+    """Which database, and how to print."""
+    return data_dir_option(database_option(json_option(command)))
+
+
+def terms_options(command: Command) -> Command:
+    """What a key may do; "none" takes a bound away."""
+    for option in reversed(
+        (
+            click.option("--scope", "scopes", multiple=True, help="inference, viewer or admin; may be given again."),
+            click.option(
+                "--tier", "tiers", multiple=True, metavar="N|none", help="A tier it may use; may be repeated."
+            ),
+            click.option("--model", "models", multiple=True, metavar="NAME|none", help="A model it may use; likewise."),
+            click.option("--min-tier", metavar="N|none", help="Never answered below this tier."),
+            click.option(
+                "--quality",
+                metavar=f"{QUALITY_METAVAR}|none",
+                help="Its quality target, where a request names none.",
+            ),
+            click.option("--consent/--no-consent", default=None, help="Texts may be stored, sampled and learned from."),
+            click.option("--priority-ceiling", type=click.IntRange(0, 2), help="Most urgent class; 0 goes first."),
+            click.option("--rpm", "requests_per_minute", metavar="N|none", help="Requests per minute."),
+            click.option("--tpm", "tokens_per_minute", metavar="N|none", help="Tokens per minute."),
+            click.option("--concurrency", metavar="N|none", help="Requests in flight."),
+            click.option("--expires-in-days", metavar="DAYS|none", help="When it ends, from now."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--team", help="Its team, for good: name or id.")
+@terms_options
+@reason_option
+@stored_options
+def create(name: str, team: str | None, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Make a key called NAME. It is shown this once: only its hash is stored."""
+    from gateway.api.admin.keys import KeyOrder
+    from gateway.tenancy.key_commands import create_key
+
+    settings, wanted = settings_from(**_database_of(given)), terms_of(given)
+    checked(KeyOrder, {"name": name, "team": team})
+    issued = with_database(settings, lambda engine: create_key(engine, name, team, wanted, order(reason)))
+    if as_json:
+        echo_json(issued)
+    else:
+        click.echo(f"key {issued.key_id} of {issued.name}, shown this once:\n{issued.key}")
+
+
+@keys.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@stored_options
+def list_keys(limit: int, as_json: bool, **given: Any) -> None:
+    """Show keys, newest first, ended ones too."""
+    from gateway.tenancy.listings import KEYS
+
+    page = with_database(settings_from(**given), lambda engine: KEYS.page(engine, {}, limit=limit))
+    if as_json:
+        echo_json(page)
+        return
+    rows = [[*(_text(row[name]) for name in _SHOWN), _bounds(row), _state(row, time.time())] for row in page.rows]
+    click.echo(table(["id", "name", "prefix", "team", "scopes", "bounds", "state"], rows))
+
+
+@keys.command()
+@click.argument("key")
+@stored_options
+def show(key: str, as_json: bool, **given: Any) -> None:
+    """Show one key (id or name) and its budgets."""
+    from gateway.tenancy.budget_commands import states_of
+    from gateway.tenancy.key_commands import shown_key
+    from gateway.tenancy.listings import BUDGETS
+
+    async def look(engine: Any) -> tuple[dict[str, Any], list[Any]]:
+        row = await shown_key(engine, key)
+        budgets = [
+            budget
+            for subject in (row["key_id"], row["team_id"])
+            if subject is not None
+            for budget in (await BUDGETS.page(engine, {"subject": subject})).rows
+        ]
+        return row, await states_of(engine, budgets, time.time())
+
+    row, budgets = with_database(settings_from(**given), look)
+    if as_json:
+        echo_json({"key": row, "budgets": budgets})
+        return
+    click.echo("\n".join(f"{name:20} {_text(value)}" for name, value in row.items()))
+    for budget in budgets:
+        click.echo(
+            f"budget of the {budget.subject_kind:8} ${budget.spent_usd:.6f} spent and ${budget.leased_usd:.6f} leased "
+            f"of ${budget.amount_usd:g} ({budget.period_key})"
+        )
+
+
+@keys.command()
+@click.argument("key")
+@terms_options
+@click.option("--budget-day", type=click.FloatRange(0), metavar="USD", help="Most per day (UTC).")
+@click.option("--budget-month", type=click.FloatRange(0), metavar="USD", help="Most per month (UTC).")
+@click.option("--budget-total", type=click.FloatRange(0), metavar="USD", help="Most in total.")
+@reason_option
+@stored_options
+def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Change what KEY (id or name) may do and spend; what is not named stays."""
+    from gateway.tenancy.budget_commands import set_budget
+    from gateway.tenancy.key_commands import change_key
+
+    budgets: dict[Any, float | None] = {period: given.pop(f"budget_{period}") for period in ("day", "month", "total")}
+    settings, wanted = settings_from(**_database_of(given)), terms_of(given)
+
+    async def change(engine: Any) -> dict[str, Any]:
+        changed = await change_key(engine, key, wanted, order(reason))
+        for period, amount in budgets.items():
+            if amount is not None:
+                await set_budget(engine, "key", key, period, amount, order(reason))
+                changed[f"budget_{period}"] = [None, amount]
+        return changed
+
+    changed = with_database(settings, change)
+    if as_json:
+        echo_json({"changed": changed})
+        return
+    for name, (old, new) in changed.items():
+        click.echo(f"{name}: {_text(new)}" if name.startswith("budget_") else f"{name}: {_text(old)} -> {_text(new)}")
+    if not changed:
+        click.echo("nothing to change")
+
+
+@keys.command()
+@click.argument("key")
+@click.option("--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0, show_default=True)
+@reason_option
+@stored_options
+def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Give KEY (id or name) a new secret; the old one is good for the grace period."""
+    from gateway.tenancy.key_commands import rotate_key
+
+    issued = with_database(
+        settings_from(**given), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
+    )
+    if as_json:
+        echo_json(issued)
+    else:
+        click.echo(f"key {issued.key_id} of {issued.name}, shown this once:\n{issued.key}")
+
+
+@keys.command()
+@click.argument("key")
+@reason_option
+@stored_options
+def revoke(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
+    """End KEY (id or name) for good."""
+    from gateway.tenancy.key_commands import revoke_key
+
+    key_id = with_database(settings_from(**given), lambda engine: revoke_key(engine, key, order(reason)))
+    if as_json:
+        echo_json({"key_id": key_id})
+    else:
+        click.echo(f"{key_id} is revoked; running servers refuse it within seconds")
+
+
+def order(reason: str | None) -> "Order":
+    """An order of whoever sits at the command line."""
+    from gateway.tenancy.orders import Order
+
+    return Order(actor=ACTOR, now=time.time(), reason=reason)
+
+
+def terms_of(given: dict[str, Any]) -> "KeyTerms":
+    """The terms among options. Raises `click.UsageError`."""
+    from gateway.tenancy.key_terms import KeyTerms
+
+    fields = {name: value for name, value in given.items() if name in KeyTerms.__struct_fields__}
+    days = given.get("expires_in_days")
+    if days is not None:
+        fields["expires_at"] = None if days == "none" else time.time() + float(checked(float, days)) * DAY_SECONDS
+    wanted = {name: _value(value) for name, value in fields.items() if value is not None and value != ()}
+    if days == "none":
+        wanted["expires_at"] = None
+    return checked(KeyTerms, wanted)
+
+
+T = TypeVar("T")
+
+
+def checked(kind: type[T], value: Any) -> T:
+    """`value` as a `kind`. Raises `click.UsageError`."""
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _value(given: Any) -> Any:
+    none = given in ("none", ("none",))
+    return None if none else list(given) if isinstance(given, tuple) else given
+
+
+def _database_of(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("data_dir", "database_url")}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _bounds(row: dict[str, Any]) -> str:
+    heads = {"requests_per_minute": "rpm", "tokens_per_minute": "tpm", "concurrency": "in flight", "tiers": "tiers"}
+    bounds = [f"{_text(row[name])} {head}" for name, head in heads.items() if row[name] is not None]
+    bounds += [f"from tier {row['min_tier']} on"] if row["min_tier"] is not None else []
+    bounds += [f"quality {row['quality']}"] if row["quality"] is not None else []
+    return ", ".join([*bounds, *(["models"] if row["models"] is not None else [])])
+
+
+def _state(row: dict[str, Any], now: float) -> str:
+    if row["revoked_at"] is not None:
+        return "revoked"
+    if row["expires_at"] is None:
+        return "good"
+    return "expired" if row["expires_at"] <= now else f"good for {(row['expires_at'] - now) / DAY_SECONDS:.1f} days"

@@ -1,0 +1,1 @@
+"""Commands that change a running server: knobs and adapters."""

@@ -1,0 +1,35 @@
+"""What the commands of the gateway's own knobs share: the change of a part's knobs, and the table of them."""
+
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.cli.live.knobs import ask_server, assignment
+from gateway.cli.options import echo_json, table
+
+
+def change_part(
+    path: str, assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool
+) -> None:
+    """PATCH the knobs behind `path` to NAME=VALUE…, and say what changed."""
+    answer = ask_server(url, key, "PATCH", path, dict(map(assignment, assignments)) | {"reason": reason})
+    if as_json:
+        echo_json(answer)
+        return
+    for change in answer["changed"]:
+        click.echo(f"{change['knob']} {_json(change['old_value'])} -> {_json(change['new_value'])}")
+    if not answer["changed"]:
+        click.echo("nothing to change: these are the values in force")
+    if not answer["recorded"]:
+        click.secho("warning: the server's database is away; the change is in force but not recorded yet", fg="yellow")
+
+
+def knob_table(shown: dict[str, Any]) -> str:
+    """A part's knobs with their values and what each is."""
+    rows = [[name, _json(shown["knobs"][name]), schema["description"]] for name, schema in shown["schemas"].items()]
+    return table(["knob", "value", "what it is"], rows)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

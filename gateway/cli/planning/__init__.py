@@ -1,0 +1,1 @@
+"""Commands about models, memory, cost and capacity."""

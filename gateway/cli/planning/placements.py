@@ -1,0 +1,233 @@
+"""What `aio kv-calc` works out: from its options to demands, memory plans and placements."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from inference_core.errors import CoreError, ModelFileError
+from inference_core.kv_cache.layout import KVDtype, KVLayout
+from inference_core.kv_cache.memory_plan import GB, Devices, KVDemand, MemoryPlan, format_bytes, plan_memory
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.known_shapes import SHAPES
+from inference_core.loaders.known_shapes import shape as known_shape
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.model_config import ModelConfig
+from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.parallel.topology.mesh import Mesh
+from inference_core.placement.hardware import Device, read_devices
+from inference_core.placement.hardware import device as known_device
+from inference_core.placement.machines import Machines, Workload
+from inference_core.placement.placed_draft import PlacedDraft
+from inference_core.placement.placement import Placement
+from inference_core.placement.planner import place
+from inference_core.placement.weight_formats import WeightFormat, weight_format
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
+from tiers.catalog.load import load_catalog
+
+Options = Mapping[str, Any]
+# The oldest generation that the kernels are compiled for, where a catalogue names only a card's memory.
+_ANY_CARD_CAPABILITY = 8.0
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """One model of a catalogue: which tiers it serves and where, the arithmetic, and the placement if there is one."""
+
+    title: str
+    lines: list[str]
+    placement: Placement | None = None
+
+
+def read_shape(model: str | None, shape: str | None) -> ModelConfig | None:
+    """The model that was named; None if none was. Raises ModelFileError."""
+    if model is not None:
+        return open_checkpoint(resolve_model_path(model)).config
+    return None if shape is None else known_shape(shape)
+
+
+def plan_cache(config: ModelConfig | None, given: Options) -> tuple[KVDemand, MemoryPlan | None]:
+    """The cache that the options describe, and a plan if they say how large a device is. Raises MemoryPlanError."""
+    length, batch, dtype = given["length"], given["batch"], given["dtype"]
+    if config is not None:
+        kv = KVDemand.of_model(config, length=length, batch=batch, dtype=dtype)
+    elif given["layers"] is None or given["heads"] is None:
+        raise click.UsageError("give --model PATH, --shape NAME or --catalog NAME, or --layers and --heads")
+    else:
+        kv = KVDemand(
+            num_layers=given["layers"],
+            num_heads=given["heads"],
+            num_kv_heads=given["kv_heads"] or given["heads"],
+            head_dim=given["head_dim"],
+            length=length,
+            batch=batch,
+            dtype=dtype,
+        )
+    if given["device_gb"] is None:
+        return kv, None
+    cards = Devices(
+        bytes_each=int(given["device_gb"] * GB), count=given["devices"] or 1, usable_share=given["usable_share"]
+    )
+    return kv, plan_memory(devices=cards, weight_bytes=int((given["weights_gb"] or 0) * GB), kv=kv)
+
+
+def place_model(config: ModelConfig, given: Options) -> Placement:
+    """Where the model goes on the devices of the options. Raises PlacementError and MeshError."""
+    machines = Machines(
+        device=_device(given), devices_per_node=given["devices"] or 1, nodes=given["nodes"], island=given["island"]
+    )
+    form = None if given["weights"] is None else weight_format(given["weights"])
+    return place(config, machines, _workload(given), form, _mesh(given))
+
+
+def explain_catalog(name: str, given: Options) -> list[Explanation]:
+    """Every model of a catalogue: those of CPU cores as they are loaded, those of GPU groups as they would be placed.
+
+    `--device`, `--devices` and the like take the place of what the catalogue says of its GPUs.
+    """
+    catalog = load_catalog(name)
+    found = [_explain_core_model(catalog, model) for model in catalog.core.models]
+    return found + [
+        _explain_gpu_model(catalog, group, model, given) for group in catalog.gpu_groups for model in group.models
+    ]
+
+
+def _device(given: Options) -> Device:
+    name = given["device_name"]
+    if given["hardware"] is None:
+        found = known_device(name)
+    else:
+        listed = read_devices(given["hardware"])
+        if name not in listed:
+            raise click.UsageError(f"{given['hardware']} has no device '{name}'; it has {', '.join(listed)}")
+        found = listed[name]
+    if given["device_gb"] is None:
+        return found
+    return msgspec.structs.replace(found, memory_bytes=int(given["device_gb"] * GB))
+
+
+def _workload(given: Options) -> Workload:
+    return Workload(
+        length=given["length"],
+        batch=given["batch"],
+        kv_dtype=given["dtype"],
+        usable_share=given["usable_share"],
+        max_watts=given["max_watts"],
+        host_bytes=int(given["host_gb"] * GB),
+        uneven_splits=given["uneven"],
+    )
+
+
+def _mesh(given: Options) -> Mesh | None:
+    """The mesh that was asked for; one of its two sizes implies 1 for the other."""
+    if given["tensor"] is None and given["pipeline"] is None:
+        return None
+    return Mesh(tensor=given["tensor"] or 1, pipeline=given["pipeline"] or 1)
+
+
+def _title(catalog: Catalog, model: str, where: str) -> str:
+    tiers = ", ".join(str(tier.number) for tier in catalog.tiers if tier.model == model)
+    targets = ", ".join(target for target, draft in catalog.drafts.items() if draft == model)
+    return f"{model} ({where}), tier {tiers or 'none'}{f', drafts for {targets}' if targets else ''}"
+
+
+def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
+    title = _title(catalog, model.name, "this machine's CPU")
+    from inference_core.loaders.random_checkpoint import RandomCheckpoint
+    from inference_core.loading.load_core import max_context_of, weight_bytes
+
+    checkpoint: Checkpoint
+    source: list[str] = []
+    try:
+        checkpoint = open_checkpoint(resolve_model_path(model.path))
+    except ModelFileError as error:
+        named = max((name for name in SHAPES if model.name.startswith(name)), key=len, default=None)
+        if named is None:
+            return Explanation(title, [f"its shape is in its file, which is not here: {error}"])
+        # Its tensors have shapes and kinds; their numbers are only made when asked for, and nobody does.
+        checkpoint = RandomCheckpoint(SHAPES[named], "Q4_0")
+        source = [f"its file is not here ({model.path}); by its name it has the shape of {named}, taken as Q4_0"]
+    config, core = checkpoint.config, catalog.core
+    length = max_context_of(model, config)
+    # The CPU's dtypes are all among those that can be planned with.
+    demand = KVDemand.of_model(config, length=length, batch=1, dtype=model.kv_dtype)
+    return Explanation(
+        title,
+        [
+            *source,
+            f"weights: {format_bytes(weight_bytes(checkpoint, model))} packed for {model.compute}",
+            *demand.explain()[:2],
+            *_arena_lines(core, model, config, length),
+        ],
+    )
+
+
+def _arena_lines(core: CoreSpec, model: ModelSpec, config: ModelConfig, length: int) -> list[str]:
+    dtype: KVDtype = model.kv_dtype
+    layout = KVLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=model.block_size,
+        dtype=dtype,
+    )
+    slabs, per_slab = core.arena_bytes // core.slab_bytes, layout.blocks_per_slab(core.slab_bytes)
+    tokens = slabs * per_slab * model.block_size
+    return [
+        f"arena: {format_bytes(core.arena_bytes)} for {len(core.models)} model(s) = {slabs:,} slabs x {per_slab} "
+        f"blocks x {model.block_size} tokens = {tokens:,} tokens if this model has all of it",
+        f"sequences: {tokens:,} tokens / {length:,} = {tokens // length:,} at the same time",
+    ]
+
+
+def _explain_gpu_model(catalog: Catalog, group: GpuGroupSpec, model: GpuModelSpec, given: Options) -> Explanation:
+    title = _title(catalog, model.name, f"{group.name}, {group.cards} x {group.card_bytes / GB:g} GB")
+    draft = group.draft_of(model)
+    placed = [model] if draft is None else [model, draft]
+    # Placements are of one model each, with its draft.
+    if any(m.shape is None for m in placed) or len(group.models) > len(placed):
+        return Explanation(title, group.memory_lines())
+    try:
+        placement = _place_in_group(group, model, draft, given)
+    except CoreError as error:
+        return Explanation(title, str(error).splitlines())
+    stated = [f"the catalogue states {format_bytes(m.weight_bytes)} of weights of {m.name}" for m in placed]
+    return Explanation(title, [*stated, *placement.lines], placement)
+
+
+def _place_in_group(group: GpuGroupSpec, model: GpuModelSpec, draft: GpuModelSpec | None, given: Options) -> Placement:
+    if given["device_name"] is None:
+        card = Device(
+            name=f"card of {group.card_bytes / GB:g} GB",
+            kind="gpu",
+            memory_bytes=group.card_bytes,
+            compute_capability=_ANY_CARD_CAPABILITY,
+        )
+    else:
+        card = _device(given)
+    machines = Machines(
+        device=card, devices_per_node=given["devices"] or group.cards, nodes=given["nodes"], island=given["island"]
+    )
+    asked = _mesh(given)
+    if asked is None and given["device_name"] is None and given["devices"] is None:
+        asked = Mesh(tensor=group.tensor, pipeline=group.pipeline)  # as the catalogue has it
+    form: WeightFormat = weight_format(given["weights"] or model.weights)
+    placed_draft = None
+    if draft is not None:
+        placed_draft = PlacedDraft(
+            name=draft.name, config=_shape_of(draft), form=weight_format(draft.weights), kv_dtype=draft.kv_dtype
+        )
+    workload = msgspec.structs.replace(
+        _workload(given),
+        length=min(given["length"], model.max_context),
+        kv_dtype=model.kv_dtype,
+        usable_share=group.memory_utilization,
+    )
+    return place(_shape_of(model), machines, workload, form, asked, placed_draft)
+
+
+def _shape_of(model: GpuModelSpec) -> ModelConfig:
+    assert model.shape is not None  # only models with one are placed
+    return SHAPES[model.shape]

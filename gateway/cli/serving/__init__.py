@@ -1,0 +1,1 @@
+"""Commands that start processes or prepare their data folder."""

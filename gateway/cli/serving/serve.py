@@ -1,0 +1,148 @@
+"""`aio serve`: all of AIO in one process, or one of its two roles."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import (
+    QUALITY_METAVAR,
+    cache_dir_option,
+    catalog_option,
+    data_dir_option,
+    database_option,
+    settings_from,
+)
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+
+@click.command()
+@click.option(
+    "--role",
+    type=click.Choice(["all", "gateway", "core"]),
+    default="all",
+    show_default=True,
+    help="all: one process. core: a core's models, on a Unix socket. gateway: HTTP, no models, on the cores' sockets.",
+)
+@click.option(
+    "--gateway-workers",
+    type=int,
+    metavar="N",
+    help="Processes that serve HTTP on the one port, beside processes of the cores.  [AIO_GATEWAY_WORKERS; 1]",
+)
+@click.option("--host", help="Address to listen on.  [AIO_HOST; 127.0.0.1]")
+@click.option("--port", type=int, help="Port to listen on; 0 takes a free one.  [AIO_PORT; 8080]")
+@catalog_option
+@data_dir_option
+@cache_dir_option
+@database_option
+@click.option(
+    "--group",
+    metavar="NAME",
+    envvar="AIO_GROUP",
+    help="With --role core: which core this process is, cpu or a GPU group of the catalogue.  [the only one]",
+)
+@click.option("--socket", "core_socket", metavar="PATH", help="Socket between core and gateway.  [AIO_CORE_SOCKET]")
+@click.option("--cluster", metavar="ADDRESS", help="Cores on Ray: auto, HOST:PORT or ray://HOST:PORT.  [AIO_CLUSTER]")
+@click.option(
+    "--quality-target",
+    metavar=QUALITY_METAVAR,
+    help="Share of answers no worse than the strongest tier's.  [AIO_QUALITY_TARGET; the classifier's own]",
+)
+@click.option(
+    "--sampling-rate", type=float, help="Most of the cheaper tiers' answers that is verified, 0 to 1.  [0.05]"
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
+@click.option("--supervised", is_flag=True, hidden=True, help="End when standard input does.")
+@click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")
+def serve(role: str, group: str | None, supervised: bool, worker: str | None, **given: Any) -> None:
+    """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
+
+    Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
+    """
+    if role == "gateway":
+        # First, for libraries begin threads when they are imported. A core's threads compute, and keep their heaps.
+        from gateway.processes.allocator import share_one_heap
+
+        share_one_heap()
+    from gateway.telemetry.set_up import set_up_telemetry
+
+    settings = settings_from(role="all" if role == "core" else role, **given)
+    if settings.cluster:
+        settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
+    set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
+    if supervised:
+        from gateway.processes.worker_place import end_with_supervisor
+
+        end_with_supervisor()
+    if role == "core":
+        _serve_core(settings, group)
+    elif group is not None:
+        raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
+    elif settings.gateway_workers > 1:
+        _serve_supervised(settings)
+    else:
+        _serve_http(settings, worker)
+
+
+def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> "Settings":
+    """Have the catalogue's cores come up on the cluster, unless they serve there; this process is a gateway then."""
+    import msgspec
+
+    if role == "core":
+        raise click.UsageError("--role core serves a core here; --cluster has them started by Ray")
+    if deploys:
+        from gateway.cli.cluster import require_ray
+        from tiers.catalog.load import load_catalog
+
+        require_ray()
+        from gateway.cluster.fleet import Scale, deploy, join
+
+        join(settings.cluster)
+        deploy(load_catalog(settings.catalog), settings, Scale())
+    return msgspec.structs.replace(settings, role="gateway")
+
+
+def _serve_core(settings: "Settings", group: str | None) -> None:
+    import asyncio
+
+    from gateway.core_factory import (
+        chosen_core,
+        core_factory,
+        core_title,
+        require_machine,
+        socket_of,
+        watchdog_seconds_of,
+    )
+    from inference_core.transport.server import serve_core
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    core = chosen_core(catalog, group)
+    asyncio.run(require_machine(catalog, settings, [core]))
+    path = socket_of(settings, core)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    title = core_title(catalog, core)
+    click.echo(f"{title.removeprefix('the ')} of catalogue {catalog.name!r} on {path}")
+    serve_core(
+        core_factory(catalog, settings, core),
+        path,
+        watchdog_seconds=watchdog_seconds_of(catalog, core),
+        title=title,
+    )
+
+
+def _serve_supervised(settings: "Settings") -> None:
+    from gateway.processes.supervisor import run_supervised
+
+    click.get_current_context().exit(run_supervised(settings))
+
+
+def _serve_http(settings: "Settings", worker: str | None) -> None:
+    import msgspec
+
+    from gateway.processes.server import run_server
+    from gateway.processes.worker_place import WorkerPlace
+
+    run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace))

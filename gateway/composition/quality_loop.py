@@ -1,0 +1,247 @@
+"""The quality loop of a process: the monitor beside the tiers, the retraining job with its triggers, the rollout."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import ArtefactRegistry
+from gateway.routing.class_prior import tier_prior
+from gateway.settings import Settings
+from gateway.stores.retries import background, until_it_works
+from gateway.telemetry.metrics_export.metrics import Metrics
+from quality.estimates.upgrade_rate import UpgradeRate
+from quality.judges.default_panel import standing_panel
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
+from quality.monitor.background_loop import WorkLoop
+from quality.monitor.e_detector import ShiftAlarm
+from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.records.record import Record
+from quality.records.redaction import Redact
+from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
+from quality.retraining.runs import RetrainRuns
+from quality.retraining.schedule import RetrainJob
+from quality.retraining.subprocess import OnProgress, Train, run_training_process
+from quality.rollout.evidence import RolloutSettings
+from quality.rollout.experiments import Experiments
+from quality.rollout.rollout import Rollouts
+from quality.store.queries import record_audit
+from quality.verification.sampling import SamplingSettings, sampling_of
+from quality.verification.training_rows import Encode, text_embedder
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import cost_usd
+from tiers.tier import Tier, Usage
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 86_400.0
+
+ROLLOUT_POLL_SECONDS = 10.0
+
+
+def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
+    """Whose outcomes the stored rows are (the catalogue's models, by tier), and how a candidate comes to serve."""
+    models: list[str | None] = [spec.model_name for spec in catalog.tiers]
+    return RetrainSettings(
+        catalogue_fingerprint=catalog.fingerprint,
+        models={catalog.name: models},
+        tiers=catalog.tier_fingerprints,
+        prior=tier_prior(catalog, settings.data_path),
+        rollout=RolloutSettings(share=settings.canary_share),
+    )
+
+
+async def run_retraining(
+    settings: Settings,
+    catalog: Catalog,
+    engine: AsyncEngine,
+    trigger: Trigger,
+    on_progress: OnProgress = lambda step, share: None,
+    train: Train = run_training_process,
+) -> RetrainResult:
+    """One retraining, in a niced subprocess or as `train` has it; the shipped artefact is the first incumbent of an
+    empty registry.
+
+    What an earlier one put on trial is looked at first, so that a cron job alone brings it to its end.
+    """
+    registry = ArtefactRegistry(settings.registry_path)
+    await asyncio.to_thread(registry.seed, default_artefact())
+    await Rollouts(engine, registry).advance()
+    ordered = retrain_settings(settings, catalog)
+    result = await retrain(engine, registry, ordered, trigger=trigger, on_progress=on_progress, train=train)
+    log.info("retraining (%s): %s, because %s", trigger, result.outcome, result.reason)
+    return result
+
+
+class QualityLoop:
+    """Monitor and retraining job of one process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        engine: AsyncEngine,
+        tiers: Mapping[int, Tier],
+        encode: Encode | None,
+        redact: Redact | None = None,
+    ) -> None:
+        self._settings, self._catalog, self._engine = settings, catalog, engine
+        self._tiers, self._encode, self._redact = tiers, encode, redact
+        self._retraining: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self.monitor: Monitor | None = None
+        self.job = RetrainJob(self._retrain_by_cron, self._last_cron_run, settings.retrain_cron)
+        registry = ArtefactRegistry(settings.registry_path)
+        self._rollouts, self._experiments = Rollouts(engine, registry), Experiments(engine, registry)
+        self._rollout = WorkLoop("rollout", self._advance, ROLLOUT_POLL_SECONDS)
+
+    async def start(self) -> None:
+        """Seat the panel, begin to verify, schedule retraining. What an earlier, failed call began goes on."""
+        if self.monitor is None:
+            self.monitor = Monitor(
+                self._engine,
+                list(self._tiers.values()),
+                MonitorSettings(sampling=self._sampling()),
+                price=self._price,
+                panel=await self._panel(),
+                encode=self._encode,
+                on_alarm=self.on_alarm,
+                samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
+                redact=self._redact,
+                fingerprints=lambda: self._catalog.tier_fingerprints,
+            )
+        await self.monitor.start()
+        await self.job.start()
+        await self._rollout.start()
+
+    async def _panel(self) -> Panel:
+        strongest = self._tiers[max(self._tiers)]
+        embed = None if self._encode is None else text_embedder(self._encode)
+        return await standing_panel(self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint)
+
+    async def renew(self) -> None:
+        """Seat the panel anew, as another catalogue needs: what a judge was measured on counts for one catalogue.
+
+        While the database is away nobody knows how far the strongest tier's judgement can be trusted: it sits out.
+        """
+        if self.monitor is None:
+            return
+        try:
+            self.monitor.panel = await self._panel()
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("judges cannot be read (%s); no tier judges until the next reload", type(error).__name__)
+            before = self.monitor.panel
+            asking_none = [judge for judge in before.judges if not isinstance(judge, PairwiseJudge)]
+            self.monitor.panel = Panel(asking_none, before.calibrations)
+
+    async def close(self) -> None:
+        """Stop everything; a retraining under way is resumed by whoever starts the next one."""
+        await self._rollout.close()
+        await self.job.close()
+        if self._later is not None:
+            self._later.cancel()
+        if self._retraining is not None:
+            self._retraining.cancel()
+            await asyncio.gather(self._retraining, return_exceptions=True)
+        if self.monitor is not None:
+            await self.monitor.close()
+
+    def offer(self, record: Record) -> None:
+        """Let the monitor consider a finished request; before the monitor is there, nothing is sampled."""
+        if self.monitor is not None:
+            self.monitor.offer(record)
+
+    async def upgrade_rate(self) -> UpgradeRate | None:
+        """Of the last verified answers of all tiers; None before there is a monitor and while the database is away."""
+        try:
+            return None if self.monitor is None else await self.monitor.upgrade_rate()
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("the upgrade rate is not known: %s", error)
+            return None
+
+    async def show(self, metrics: Metrics) -> None:
+        """Put the upgrade rates into the metrics; a database that is away leaves the last ones."""
+        if self.monitor is None:
+            return
+        try:
+            for tier in self.monitor.judged_tiers:
+                rate = await self.monitor.upgrade_rate(tier)
+                if rate.needs_upgrade.total:
+                    share = rate.needs_upgrade.count / rate.needs_upgrade.total
+                    metrics.upgrade_rate.labels(str(tier)).set(share)
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("upgrade rates are not known: %s", error)
+
+    def _sampling(self) -> SamplingSettings:
+        settings = self._settings
+        rate, share = settings.sampling_rate, settings.verification_budget
+        return sampling_of(len(self._tiers), rate, share, settings.cold_start_usd)
+
+    def _price(self, tier: int, usage: Usage) -> float:
+        return cost_usd(self._catalog.tier(tier), usage)
+
+    async def on_alarm(self, alarm: ShiftAlarm) -> None:
+        """Retrain in the background, unless that is being done already."""
+        self._begin_retraining("drift")
+
+    async def retrain_now(self, actor: str, reason: str) -> bool:
+        """Write down who wants it and why, and retrain in the background; False if that is being done already."""
+        await record_audit(
+            self._engine, at=time.time(), actor=actor, action="retrain.ordered", subject="classifier", reason=reason
+        )
+        return self._begin_retraining("button")
+
+    def _begin_retraining(self, trigger: Trigger) -> bool:
+        if self._retraining is not None and not self._retraining.done():
+            return False
+        self._retraining = asyncio.create_task(self._retrain(trigger))
+        return True
+
+    async def retraining_ended(self) -> None:
+        """Wait for the retraining that the last alarm or order began."""
+        if self._retraining is not None:
+            await asyncio.shield(self._retraining)
+
+    async def _retrain(self, trigger: Trigger) -> None:
+        try:
+            result = await run_retraining(self._settings, self._catalog, self._engine, trigger)
+        except Exception:
+            # The run has its own row with the reason; serving and monitoring go on.
+            log.exception("the retraining (%s) failed", trigger)
+            return
+        if trigger == "drift" and result.outcome == "refused":
+            # The shift is there, and its repair was not yet proven: try again with another day's evidence.
+            self._later = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._begin_retraining, trigger)
+
+    async def _retrain_by_cron(self) -> RetrainResult:
+        return await run_retraining(self._settings, self._catalog, self._engine, "cron")
+
+    async def _last_cron_run(self) -> float | None:
+        lease_seconds = retrain_settings(self._settings, self._catalog).lease_seconds
+        return await RetrainRuns(self._engine, lease_seconds).last_started("cron")
+
+    async def _advance(self) -> bool:
+        """Whether there may be more to do at once: a version that was just promoted has its watch to begin."""
+        if (ended := await self._experiments.advance()) is not None:
+            log.warning("experiment: %s", ended)
+        said = await self._rollouts.advance()
+        if said is None or said.act == "go on":
+            return False
+        log.warning("rollout: %s, because %s", said.act, said.reason)
+        return True
+
+
+@asynccontextmanager
+async def running_quality_loop(loop: QualityLoop) -> AsyncIterator[QualityLoop]:
+    """Started in the background, because it needs the database and serving does not; closed at the end."""
+    async with background(until_it_works(loop.start, "quality loop", {}, 5.0)):
+        try:
+            yield loop
+        finally:
+            await loop.close()

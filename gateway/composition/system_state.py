@@ -1,0 +1,193 @@
+"""What a gateway stands on at this moment: its dependencies and what happens without each, its versions, its disk."""
+
+import asyncio
+import platform
+import shutil
+import time
+from collections.abc import Awaitable
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import text
+
+from gateway import __version__
+from gateway.cores.reading import read_cores
+from gateway.parts import Parts
+from gateway.settings import Settings
+from gateway.stores.redis_store import RedisUnavailableError
+from quality.store.database import head_revision
+
+State = Literal["ok", "away", "not used"]
+PATIENCE_SECONDS = 2.0
+
+
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+    """`detail`: how long it took to answer, or why it does not. `policy`: what happens while it is away."""
+
+    name: str
+    state: State
+    detail: str
+    policy: str
+
+
+class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
+    """The revision that the database is at, and the one that this version brings; None while it is away."""
+
+    current: str | None
+    newest: str
+
+
+class DiskState(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk of the data folder, in bytes."""
+
+    path: str
+    total: int
+    free: int
+
+
+class SystemState(msgspec.Struct, frozen=True, kw_only=True):
+    """`started`: epoch seconds. `workers`: gateway processes behind this port. `problems` keep the server from serving,
+    wholly or in part. `memory`: the arithmetic of each GPU group, line by line."""
+
+    version: str
+    python: str
+    started: float
+    workers: int
+    catalogue: str
+    fingerprint: str
+    classifier: str | None
+    problems: dict[str, str]
+    dependencies: list[Dependency]
+    schema: SchemaState
+    disk: DiskState
+    memory: dict[str, list[str]]
+
+
+async def system_state(parts: Parts) -> SystemState:
+    """Asks every dependency, for at most `PATIENCE_SECONDS` each."""
+    database, redis, cores, current = await asyncio.gather(
+        _database(parts), _redis(parts), _cores(parts), _within(_revision(parts))
+    )
+    data, catalog = parts.settings.data_path, parts.routing.catalog
+    usage = await asyncio.to_thread(shutil.disk_usage, data)
+    model = parts.routing.classifier
+    return SystemState(
+        version=__version__,
+        python=platform.python_version(),
+        started=parts.created,
+        workers=1 if parts.peers is None else parts.settings.gateway_workers,
+        catalogue=catalog.name,
+        fingerprint=parts.fingerprint,
+        classifier=_version_of(model),
+        problems={**parts.away, **parts.not_ready},
+        dependencies=[database, redis, *cores, *_tiers(parts)],
+        schema=SchemaState(current=current if isinstance(current, str) else None, newest=head_revision()),
+        disk=DiskState(path=str(data), total=usage.total, free=usage.free),
+        memory={group.name: group.memory_lines() for group in catalog.gpu_groups},
+    )
+
+
+async def _database(parts: Parts) -> Dependency:
+    async def ask() -> None:
+        async with parts.database.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+
+    kind = parts.database.dialect.name
+    name = f"database ({'SQLite' if kind == 'sqlite' else 'PostgreSQL'})"
+    return _dependency(name, await _timed(ask()), _database_policy(parts.settings))
+
+
+def _database_policy(settings: Settings) -> str:
+    spent = "requests go on" if settings.budgets_without_database == "open" else "its requests get 503"
+    return (
+        "Requests are served and recorded in the journal, which replays them; known keys hold, orders wait; "
+        f"once a budget's slice is spent, {spent}."
+    )
+
+
+async def _redis(parts: Parts) -> Dependency:
+    opened = parts.settings.limits_without_redis == "open"
+    policy = "Every process counts limits by itself." if opened else "Keys with limits get 503."
+    store = parts.redis
+    if store is None:
+        detail = "Each process counts by itself; set AIO_REDIS_URL where several share limits."
+        return Dependency(name="Redis", state="not used", detail=detail, policy=policy)
+
+    async def ask() -> None:
+        await store.ask(lambda redis: redis.exists("aio"))
+
+    return _dependency("Redis", await _timed(ask()), policy)
+
+
+async def _cores(parts: Parts) -> list[Dependency]:
+    cores = parts.core_knobs.cores
+    there, away = await read_cores(cores)
+    policy = "Its streams end with an error, its tiers are routed around, and it is connected to again."
+    found = []
+    for name in cores:
+        problem = str(away[name]) if name in away else None
+        steps = there[name].steps if name in there else 0
+        found.append(
+            Dependency(
+                name=f"core {name}",
+                state="ok" if problem is None else "away",
+                detail=problem or f"{steps:,} steps since its start",
+                policy=policy,
+            )
+        )
+    return found
+
+
+def _tiers(parts: Parts) -> list[Dependency]:
+    """Those of servers elsewhere; the others are as their core is."""
+    found = []
+    for number, tier in sorted(parts.routing.tiers.items()):
+        if tier.core_name is not None:
+            continue
+        healthy = tier.load().healthy
+        found.append(
+            Dependency(
+                name=f"tier {number}, {tier.model}",
+                state="ok" if healthy else "away",
+                detail="takes requests" if healthy else "takes no requests now",
+                policy="The next allowed tier up answers; without one, 503 with Retry-After.",
+            )
+        )
+    return found
+
+
+async def _revision(parts: Parts) -> str | None:
+    async with parts.database.connect() as connection:
+        found: Any = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return None if found is None else str(found)
+
+
+async def _timed(work: Awaitable[None]) -> float | Exception:
+    began = time.perf_counter()
+    failure = await _within(work)
+    return failure if isinstance(failure, Exception) else time.perf_counter() - began
+
+
+async def _within(work: Awaitable[Any]) -> Any:
+    """What it gives, or why it gives nothing."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await work
+    except TimeoutError:
+        return TimeoutError(f"no answer within {PATIENCE_SECONDS:g} s")
+    except RedisUnavailableError as error:
+        return error
+    except Exception as error:
+        # What is wrong with a dependency is what this is about, whatever it is; addresses and secrets stay out of it.
+        return RuntimeError(type(error).__name__)
+
+
+def _dependency(name: str, took: float | Exception, policy: str) -> Dependency:
+    if isinstance(took, Exception):
+        return Dependency(name=name, state="away", detail=str(took), policy=policy)
+    return Dependency(name=name, state="ok", detail=f"answered in {took * 1e3:.1f} ms", policy=policy)
+
+
+def _version_of(model: object) -> str | None:
+    serving = getattr(model, "serving_or_none", None)
+    return None if serving is None else str(serving.current.version)

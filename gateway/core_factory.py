@@ -1,0 +1,115 @@
+"""The cores of a catalogue: their names, where each listens and how each is loaded."""
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.settings import Settings
+from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.core_spec import core_spec, group_spec
+from tiers.catalog.hardware_check import require_plans, require_servable, validate_files
+from tiers.catalog.quality_gate import require_quality
+from tiers.errors import CatalogError
+
+if TYPE_CHECKING:
+    from inference_core.parallel.ranks.local_ranks import RankHosts
+    from inference_core.transport.core_thread import CoreFactory, SteppingCore
+
+
+def socket_of(settings: Settings, core: str) -> Path:
+    """Where a core listens: `core.sock` is the CPU's, `core.NAME.sock` beside it a GPU group's."""
+    return _beside(settings.socket_path, core)
+
+
+def knobs_file_of(settings: Settings, core: str) -> Path:
+    """Where changed knobs of a core are kept: every core reads and replaces a file of its own."""
+    return _beside(settings.knobs_path, core)
+
+
+def core_title(catalog: Catalog, core: str) -> str:
+    """What logs and errors call a core: by its name only where there are several."""
+    return "the core" if catalog.core_names == [CPU_CORE] else f"the core {core}"
+
+
+def core_problem_key(core: str) -> str:
+    """The name of a core's entry among the problems of `/health/ready`."""
+    return "core" if core == CPU_CORE else f"core {core}"
+
+
+def chosen_core(catalog: Catalog, group: str | None) -> str:
+    """The core that `--group` names; None is the only one. Raises CatalogError that lists them."""
+    names = catalog.core_names
+    if group is None and len(names) == 1:
+        return names[0]
+    if group in names:
+        return str(group)
+    if not names:
+        raise CatalogError(f"catalogue '{catalog.name}' has no core to serve: all its tiers are remote")
+    listed = ", ".join(names)
+    if group is None:
+        raise CatalogError(f"catalogue '{catalog.name}' has several cores; say with --group which one: {listed}")
+    raise CatalogError(f"--group {group}: no tier of catalogue '{catalog.name}' runs on it; its cores are {listed}")
+
+
+async def require_machine(catalog: Catalog, settings: Settings, cores: Collection[str]) -> None:
+    """Check before anything is loaded that `cores` can be served here: cards, files and reports of quality are there.
+
+    Raises DevicesMissingError, ModelFileError, or CatalogError with what is missing and what to do.
+    """
+    groups = [group for group in catalog.served_groups if group.name in cores]
+    meshes = [group.name for group in groups if group.cards > 1]
+    if len(meshes) > 1:
+        raise CatalogError(
+            f"catalogue '{catalog.name}': {', '.join(meshes)} take several cards each, and a process leads one such "
+            "group; serve each by aio serve --role core --group NAME, and the API by aio serve --role gateway"
+        )
+    if groups:
+        await asyncio.to_thread(_check_machine, catalog, settings, [group.name for group in groups])
+    await asyncio.to_thread(require_quality, catalog, settings.cache_path, cores)
+
+
+def _check_machine(catalog: Catalog, settings: Settings, groups: list[str]) -> None:
+    from inference_core.device.cards import visible_cards
+
+    require_servable(catalog, visible_cards(), groups)
+    validate_files(catalog, groups)
+    require_plans(catalog, settings.cache_path, groups)
+
+
+def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankHosts | None" = None) -> "CoreFactory":
+    """Loads a core on the thread that it is called on. `places`: where the ranks of a group run if a cluster gave it
+    machines, whose cards are then all its own; None is this machine."""
+    knobs_file = knobs_file_of(settings, core)
+
+    # Imported on the core's thread: torch takes seconds, and a gateway process must never need it.
+    if core == CPU_CORE:
+
+        def load_cpu() -> "SteppingCore":
+            from inference_core.loading.load_core import load_core
+
+            return load_core(core_spec(catalog), settings.cache_path, knobs_file=knobs_file)
+
+        return load_cpu
+
+    def load_gpus() -> "SteppingCore":
+        from inference_core.parallel.leader.load_group import load_group
+
+        spec = group_spec(catalog, core)
+        if places is None:
+            return load_group(spec, settings.cache_path, knobs_file=knobs_file)
+        spec = msgspec.structs.replace(spec, first_card=0)  # a cluster numbers what it gives from 0
+        return load_group(spec, settings.cache_path, knobs_file=knobs_file, hosts=places)
+
+    return load_gpus
+
+
+def watchdog_seconds_of(catalog: Catalog, core: str) -> float:
+    """After how long a step of a core is taken for stuck."""
+    return catalog.core.watchdog_seconds if core == CPU_CORE else catalog.group(core).watchdog_seconds
+
+
+def _beside(path: Path, core: str) -> Path:
+    return path if core == CPU_CORE else path.with_name(f"{path.stem}.{core}{path.suffix}")

@@ -1,0 +1,159 @@
+"""The core page: what runs, what the arena holds, how large steps are, and the live knobs with who changed what."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar import get, post
+from litestar.response import Response
+
+from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.cores.knobs import KnobOrder
+from gateway.cores.reading import read_cores
+from gateway.dashboard.forms import form_of, text_of
+from gateway.dashboard.knob_form import knob_fields, wanted_changes
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, parts_of
+from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
+from inference_core.engine.step_statistics import STEP_SECONDS
+from inference_core.protocol import CoreStats
+from quality.store.knob_log import KnobChange
+
+CHANGES = 30
+_PATH = "/admin/core"
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A row of a histogram: what it counts, how many, and which share of the fullest row that is."""
+
+    label: str
+    count: int
+    share: float
+
+
+class ArenaPart(msgspec.Struct, frozen=True):
+    """A share of a core's arena."""
+
+    name: str
+    share: float
+    colour: int
+
+
+@get("/core")
+async def show_core(request: HttpRequest) -> Response[Any]:
+    """Every core with its models, and the knobs of one of them (`model`; the first otherwise). Query: `before`, the id
+    of the last change of the page before this one."""
+    parts = parts_of(request)
+    there, away = await read_cores(parts.core_knobs.cores)
+    homes = {model.name: name for name, stats in there.items() for model in stats.models}
+    models = {model.name: model for stats in there.values() for model in stats.models}
+    chosen = request.query_params.get("model") or next(iter(models), "")
+    if models and chosen not in models:
+        raise bad_request(f"Invalid model: {chosen[:64]!r}; there are {', '.join(models)}.", "model", "invalid_value")
+    changes, history_problem = await _changes(request)
+    return page(
+        request,
+        "core.html",
+        "Core",
+        cores=there,
+        away=away,
+        arenas={name: arena_parts(stats) for name, stats in there.items()},
+        models=models,
+        homes=homes,
+        chosen=models.get(chosen),
+        sizes=size_bars(models[chosen].batch_sizes) if models else [],
+        times=time_bars(models[chosen].step_seconds_counts) if models else [],
+        fields=knob_fields(msgspec.structs.asdict(models[chosen].knobs), knob_schemas()) if models else [],
+        common=COMMON_KNOBS,
+        changes=changes,
+        history_problem=history_problem,
+        older=changes[-1].knob_change_id if len(changes) == CHANGES else None,
+    )
+
+
+@post(["/core", "/core/common"], opt=OPERATOR, status_code=200)
+async def change_core(request: HttpRequest) -> Response[Any]:
+    """Change the knobs of `model` that the form has changed, or of a core's models alike (no `model`)."""
+    form = await form_of(request)
+    model, core = text_of(form, "model"), text_of(form, "core")
+    names = [name for name in KNOB_NAMES if (name in COMMON_KNOBS) == (model is None)]
+    changes = wanted_changes(form, names, knob_schemas())
+    back = f"{_PATH}?model={text_of(form, 'shown') or model or ''}"
+    if not changes:
+        return back_to(back, "Nothing was changed: every field is as it was.")
+    order = KnobOrder(
+        changes=changes,
+        actor=actor_of(request),
+        model=model,
+        core=core,
+        keep="keep" in form,
+        reason=(text_of(form, "reason") or "")[:1000] or None,
+    )
+    done = await parts_of(request).core_knobs.change(order)
+    return back_to(back, f"{_said(done.changed)}{'' if done.recorded else ' The database is away: it is told later.'}")
+
+
+def arena_parts(stats: CoreStats) -> list[ArenaPart]:
+    """What each model computes with and what it keeps for later prompts, and what is free, as shares of the arena.
+
+    A model's blocks are measured against those that it would have in an arena of its own.
+    """
+    found = []
+    for place, model in enumerate(stats.models):
+        most = max(model.blocks_total, 1)
+        found.append(ArenaPart(f"{model.name}, in use", model.blocks_in_use / most, 1 + 2 * (place % 2)))
+        found.append(ArenaPart(f"{model.name}, cached prefixes", model.blocks_cached / most, 2 + 2 * (place % 2)))
+    return [*found, ArenaPart("free", max(0.0, 1 - sum(part.share for part in found)), 0)]
+
+
+def size_bars(batch_sizes: Mapping[int, int]) -> list[Bar]:
+    """Steps by the number of sequences in them: 1, 2, 3–4, 5–8 and so on."""
+    counts: dict[int, int] = {}
+    for size, count in batch_sizes.items():
+        exponent = max(size - 1, 0).bit_length()
+        counts[exponent] = counts.get(exponent, 0) + count
+    rows = [(_range_of(exponent), counts.get(exponent, 0)) for exponent in range(max(counts, default=-1) + 1)]
+    return _bars(rows)
+
+
+def time_bars(counts: list[int]) -> list[Bar]:
+    """Steps by their duration, from the first bucket that has any to the last."""
+    labels = [f"≤ {seconds * 1e3:g} ms" for seconds in STEP_SECONDS] + [f"> {STEP_SECONDS[-1]:g} s"]
+    rows = list(zip(labels, counts, strict=False))
+    full = [place for place, (_, count) in enumerate(rows) if count]
+    return _bars(rows[full[0] : full[-1] + 1]) if full else []
+
+
+def _range_of(exponent: int) -> str:
+    low, high = 2 ** (exponent - 1) + 1, 2**exponent
+    return str(high) if exponent < 2 else f"{low}–{high}"
+
+
+def _bars(rows: list[tuple[str, int]]) -> list[Bar]:
+    most = max((count for _, count in rows), default=0)
+    return [Bar(label, count, count / most if most else 0.0) for label, count in rows]
+
+
+def _said(changed: list[KnobChange]) -> str:
+    told = [f"{c.knob} of {c.model}: {_json(c.old_value)} → {_json(c.new_value)}" for c in changed]
+    return "; ".join(told) + "." if told else "It was so already."
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+async def _changes(request: HttpRequest) -> tuple[list[KnobChange], str]:
+    """The page of the history that is asked for, and why there is none if so: the core is shown without it too."""
+    before = request.query_params.get("before")
+    if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
+        raise bad_request(f"Invalid before: {before[:32]!r}.", "before", "invalid_value")
+    try:
+        return await parts_of(request).core_knobs.history(CHANGES, None if before is None else int(before), None), ""
+    except ApiError as error:
+        return [], str(error)
+
+
+CORE_PAGE = Page(title="Core", path="/core", handlers=(show_core, change_core))

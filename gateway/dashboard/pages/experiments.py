@@ -1,0 +1,90 @@
+"""The experiments page: two arms set up, watched until the evidence or patience ends it, and stopped."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+
+from classifier.registry.registry import ArtefactRegistry
+from gateway.api.access.guard import OPERATOR
+from gateway.api.quality_loop.experiments import ExperimentOrder, begin_experiment, end_experiment
+from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.dashboard.forms import fields_of, number_of, reason_of
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.errors import bad_request
+from gateway.parts import HttpRequest, parts_of
+from quality.rollout.experiments import Plan, Results
+from quality.store.listings import EXPERIMENTS
+
+PATH = "/admin/experiments"
+ROWS = 20
+
+
+class ShownExperiment(msgspec.Struct, frozen=True):
+    """A row of the list with its plan and results as such. `needed`: the evidence that ends it for either arm."""
+
+    row: dict[str, Any]
+    plan: Plan
+    results: Results
+    needed: float
+
+
+@get("/experiments")
+async def show_experiments(request: HttpRequest) -> Response[Any]:
+    """Newest first; one at most is running. Query: as for `/admin/api/experiments`."""
+    found = await page_asked_for(request, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
+    parts = parts_of(request)
+    versions = await asyncio.to_thread(ArtefactRegistry(parts.settings.registry_path).versions)
+    arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(parts.routing.tiers)]
+    arms += [(f"version:{version}", f"Version {version}") for version in versions]
+    shown = [_shown(row) for row in found.rows]
+    running = any(one.row["status"] == "running" for one in shown)
+    return page(request, "experiments.html", "Experiments", found=found, shown=shown, running=running, arms=arms)
+
+
+@post("/experiments", opt=OPERATOR, status_code=200)
+async def start(request: HttpRequest) -> Response[Any]:
+    """Start what the form says."""
+    fields = await fields_of(request)
+    given = {
+        "name": fields.get("name", ""),
+        "share": number_of(fields, "share") / 100,
+        "a": _arm(fields, "a"),
+        "b": _arm(fields, "b"),
+        "reason": reason_of(fields),
+        "level": number_of(fields, "level", 0.05),
+        "most_probes": number_of(fields, "most_probes", 1000.0),
+    }
+    try:
+        order = msgspec.convert(given, ExperimentOrder, strict=False)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"{error}.", str(error).rpartition("$.")[2].rstrip("`") or None, "invalid_value") from None
+    await begin_experiment(request, order)
+    return back_to(PATH, f"The experiment {order.name} has begun.")
+
+
+@post("/experiments/{experiment_id:str}/stop", opt=OPERATOR, status_code=200)
+async def stop(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
+    """End it without a verdict."""
+    await end_experiment(request, experiment_id, reason_of(await fields_of(request)))
+    return back_to(PATH, "The experiment has ended.")
+
+
+def _arm(fields: dict[str, str], name: str) -> dict[str, str]:
+    kind, _, which = fields.get(name, "").partition(":")
+    if kind not in ("tier", "version") or not which:
+        raise bad_request(f"Say which tier or version arm {name} is.", name, "invalid_value")
+    return {kind: which}
+
+
+def _shown(row: dict[str, Any]) -> ShownExperiment:
+    plan = msgspec.convert(row["config"], Plan)
+    results = Results() if row["metrics"] is None else msgspec.convert(row["metrics"], Results)
+    return ShownExperiment(row, plan, results, 2 / plan.level)
+
+
+EXPERIMENTS_PAGE = Page(title="Experiments", path="/experiments", handlers=(show_experiments, start, stop))

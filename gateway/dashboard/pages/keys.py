@@ -1,0 +1,208 @@
+"""The pages of keys, teams and budgets: made, changed, rotated, revoked; and what is spent of what may be."""
+
+from typing import Any
+
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from sqlalchemy import select
+
+from gateway.api.admin.budgets import BudgetOrder
+from gateway.api.admin.keys import (
+    ChangeOrder,
+    KeyOrder,
+    RevokeOrder,
+    RotateOrder,
+    TeamOrder,
+    obeyed,
+    order_of,
+)
+from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.dashboard.forms import Form, form_of, given_of, is_changed, list_of, taken, text_of
+from gateway.dashboard.page import Page
+from gateway.dashboard.pages.requests import epoch_of
+from gateway.dashboard.rendering import back_to, page
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.stores.database_reach import reached
+from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.key_commands import (
+    IssuedKey,
+    change_key,
+    create_key,
+    create_team,
+    revoke_key,
+    rotate_key,
+    shown_key,
+)
+from gateway.tenancy.listings import BUDGETS, KEYS, TEAMS
+from migrations.tables import api_keys, budgets, teams
+
+ROWS = 50
+_PATH = "/admin/keys"
+_LISTS = ("scopes", "tiers", "models")
+_TEXTS = (
+    "consent",
+    "priority_ceiling",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrency",
+    "quality",
+    "min_tier",
+)
+_HOUR = 3600.0
+
+
+@get("/keys")
+async def show_keys(request: HttpRequest) -> Response[Any]:
+    """A page of the keys, and the newest teams and budgets. Query: as for `/admin/api/keys`."""
+    parts = parts_of(request)
+    asked = {name: value for name, value in request.query_params.items() if value.strip()}
+    found = await page_asked_for(request, KEYS, {"limit": str(ROWS)} | asked)
+    groups = await page_asked_for(request, TEAMS, {"limit": str(ROWS)})
+    bounds = await page_asked_for(request, BUDGETS, {"limit": str(ROWS)})
+    now = parts.tenancy.clock.now()
+    states = await reached(states_of(parts.database, bounds.rows, now))
+    return page(
+        request,
+        "keys.html",
+        "Keys and budgets",
+        found=found,
+        asked=asked,
+        teams=groups.rows,
+        budgets=states,
+        names=await _names(parts, states, [row["team_id"] for row in found.rows]),
+        now=now,
+        tiers=sorted(parts.routing.tiers),
+    )
+
+
+@get("/keys/{key:str}")
+async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """What a key may do and has spent."""
+    parts = parts_of(request)
+    row = await obeyed(request, shown_key(parts.database, key))
+    now = parts.tenancy.clock.now()
+    states = await reached(_budgets_of(parts, row, now))
+    names = await _names(parts, states, [row["team_id"]])
+    tiers = sorted(parts.routing.tiers)
+    return page(request, "key.html", row["name"], key=row, now=now, budgets=states, names=names, tiers=tiers)
+
+
+@post("/keys", status_code=200)
+async def make_key(request: HttpRequest) -> Response[Any]:
+    """A new key; the page that follows shows it this once."""
+    form = await form_of(request)
+    values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
+    order = taken(values | given_of(form, "team", "reason"), KeyOrder)
+    work = create_key(parts_of(request).database, order.name, order.team, order.terms, order_of(request, order.reason))
+    return _issued(request, await obeyed(request, work))
+
+
+@post("/keys/{key:str}", status_code=200)
+async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Change what the form has changed of what a key may do."""
+    form = await form_of(request)
+    order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
+    work = change_key(parts_of(request).database, key, order.terms, order_of(request, order.reason))
+    changed = await obeyed(request, work)
+    said = "; ".join(f"{name}: {before} → {after}" for name, (before, after) in changed.items())
+    return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
+
+
+@post("/keys/{key:str}/rotate", status_code=200)
+async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """A new secret; the page that follows shows it this once. The old one is good for `hours` more."""
+    form = await form_of(request)
+    given = {} if (hours := text_of(form, "hours")) is None else {"grace_seconds": _seconds(hours)}
+    order = taken(given | given_of(form, "reason"), RotateOrder)
+    work = rotate_key(parts_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
+    return _issued(request, await obeyed(request, work))
+
+
+@post("/keys/{key:str}/revoke", status_code=200)
+async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """For good."""
+    order = taken(given_of(await form_of(request), "reason"), RevokeOrder)
+    await obeyed(request, revoke_key(parts_of(request).database, key, order_of(request, order.reason)))
+    return back_to(f"{_PATH}/{key}", "The key is revoked: refused here at once, and by other processes in a moment.")
+
+
+@post("/teams", status_code=200)
+async def make_team(request: HttpRequest) -> Response[Any]:
+    """A new team."""
+    form = await form_of(request)
+    order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
+    await obeyed(request, create_team(parts_of(request).database, order.name, order_of(request, order.reason)))
+    return back_to(_PATH, f"There is a team {order.name}.")
+
+
+@post("/budgets", status_code=200)
+async def put_budget(request: HttpRequest) -> Response[Any]:
+    """Bound what a key or team may spend."""
+    parts, form = parts_of(request), await form_of(request)
+    order = taken(given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
+    static = order.kind == "key" and parts.tenancy.directory.is_static(order.subject)
+    done = order_of(request, order.reason)
+    work = set_budget(parts.database, order.kind, order.subject, order.period, order.amount_usd, done, static)
+    await obeyed(request, work)
+    return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
+
+
+@post("/budgets/{budget_id:str}/remove", status_code=200)
+async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
+    """Bound it no more."""
+    reason = text_of(await form_of(request), "reason")
+    await obeyed(request, remove_budget(parts_of(request).database, budget_id, order_of(request, reason)))
+    return back_to(_PATH, "The budget is removed.")
+
+
+def _issued(request: HttpRequest, issued: IssuedKey) -> Response[Any]:
+    return page(request, "key_issued.html", f"Key {issued.name}", issued=issued)
+
+
+def _terms(form: Form) -> dict[str, Any]:
+    """What the form has changed of the terms; an emptied bound is none."""
+    terms: dict[str, Any] = {name: list_of(form, name) for name in _LISTS if is_changed(form, name)}
+    terms |= {name: text_of(form, name) for name in _TEXTS if name in form and is_changed(form, name)}
+    if is_changed(form, "expires_at"):
+        expires = text_of(form, "expires_at")
+        terms["expires_at"] = None if expires is None else epoch_of("expires_at", expires)
+    return terms
+
+
+def _seconds(hours: str) -> Any:
+    """As a number if it is one; what it may be is checked with the order."""
+    try:
+        return float(hours) * _HOUR
+    except ValueError:
+        return hours
+
+
+async def _names(parts: Parts, states: list[BudgetState], team_ids: list[str | None]) -> dict[str, str]:
+    """Names of the keys and teams with these ids."""
+    wanted = {state.subject for state in states} | {team_id for team_id in team_ids if team_id is not None}
+
+    async def read() -> dict[str, str]:
+        of_keys = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(wanted))
+        of_teams = select(teams.c.team_id, teams.c.name).where(teams.c.team_id.in_(wanted))
+        async with parts.database.connect() as connection:
+            return {row.key_id: row.name for row in await connection.execute(of_keys.union_all(of_teams))}
+
+    return await reached(read())
+
+
+async def _budgets_of(parts: Parts, key: dict[str, Any], now: float) -> list[BudgetState]:
+    subjects = [subject for subject in (key["key_id"], key["team_id"]) if subject is not None]
+    async with parts.database.connect() as connection:
+        rows = await connection.execute(select(budgets).where(budgets.c.subject.in_(subjects)))
+        found = [dict(row) for row in rows.mappings()]
+    return await states_of(parts.database, found, now)
+
+
+KEYS_PAGE = Page(
+    title="Keys and budgets",
+    path="/keys",
+    handlers=(
+        show_keys, show_one_key, make_key, change_one_key, renew_key, end_key, make_team, put_budget, delete_budget,
+    ),
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""The overview: tiers, latencies, cost, queues, memory and alerts at this moment; live by server-sent events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.response import Response, Stream
+
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked
+from gateway.dashboard.charts import DASHES, Series
+from gateway.dashboard.figures import Overview, TierNow
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import HEADERS, TEMPLATES, page
+from gateway.parts import HttpRequest, Parts, parts_of
+
+EVENT_SECONDS = 2.0
+# A stream ends soon and the browser comes back: by then the session may be over, or the server about to stop.
+EVENTS = 5
+_CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
+
+
+@get("/")
+async def show_overview(request: HttpRequest) -> Response[Any]:
+    """The page."""
+    now = await parts_of(request).live.overview()
+    return page(request, "overview.html", "Overview", **_context(parts_of(request), now))
+
+
+@get("/overview/events")
+async def overview_events(request: HttpRequest) -> Stream:
+    """The parts of the page that move, as HTML, every two seconds."""
+    parts = parts_of(request)
+    headers = {**HEADERS, "x-accel-buffering": "no"}
+    return Stream(_events(parts), media_type="text/event-stream", headers=headers)
+
+
+@get("/overview", operation_class=describe(None, Overview), summary="Show how tiers and cores fare now")
+async def overview_figures(request: HttpRequest) -> Response[Any]:
+    """Everything on the dashboard's overview, over the last five minutes. Query: `format`, json or csv: the tiers."""
+    now = await parts_of(request).live.overview()
+    rows = [_flat(tier) for tier in (now.overall, *now.tiers)]
+    return as_asked(request, "overview", now, list(rows[0]), rows)
+
+
+async def _events(parts: Parts) -> AsyncIterator[str]:
+    yield "retry: 1000\n\n"
+    for _ in range(EVENTS):
+        await asyncio.sleep(EVENT_SECONDS)
+        text = fragment(parts, await parts.live.overview())
+        yield "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
+
+
+def fragment(parts: Parts, now: Overview) -> str:
+    """What of the page moves; made once for all that look at the same figures."""
+    drawn = parts.live.drawn
+    if drawn is None or drawn[0] is not now:
+        drawn = parts.live.drawn = (now, TEMPLATES.get_template("overview_live.html").render(_context(parts, now)))
+    return drawn[1]
+
+
+def _context(parts: Parts, now: Overview) -> dict[str, Any]:
+    tiers = [tier.tier or 0 for tier in now.tiers]
+    traffic = [
+        Series(
+            name=f"Tier {number}",
+            values=[point.requests_per_second.get(number) for point in now.history],
+            colour=number,
+            dashes=DASHES.get(number, "none"),
+        )
+        for number in tiers
+    ]
+    latency = [
+        Series(name=name, values=[getattr(point, field) for point in now.history], colour=colour, dashes=DASHES[colour])
+        for name, field, colour in (("p50", "ttft_p50", 1), ("p95", "ttft_p95", 3), ("p99", "ttft_p99", 4))
+    ]
+    return {
+        "now": now,
+        "traffic": traffic,
+        "latency": latency,
+        "estimated": {spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},
+        "objectives": {spec.number: spec.objective for spec in parts.routing.catalog.tiers},
+    }
+
+
+def _flat(tier: TierNow) -> dict[str, Any]:
+    row = msgspec.to_builtins(tier)
+    for name in _CSV:
+        row |= {f"{name}_{share}": row[name][share] for share in ("p50", "p95", "p99")}
+    return {name: value for name, value in row.items() if name not in (*_CSV, "checks")}
+
+
+OVERVIEW_PAGE = Page(title="Overview", path="/", handlers=(show_overview, overview_events))

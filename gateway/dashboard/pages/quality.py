@@ -1,0 +1,212 @@
+"""The quality page: how good the answers are and what that costs to know, own labels, retrainings, and who serves."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from litestar import get, post
+from litestar.response import Response
+
+from classifier.errors import ArtefactError
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import ArtefactRegistry
+from gateway.api.access.guard import OPERATOR
+from gateway.api.quality_loop.classifier_commands import (
+    TrialOrder,
+    VersionsNow,
+    order_end_of_trial,
+    order_promotion,
+    order_rollback,
+    order_trial,
+    versions_now,
+)
+from gateway.api.quality_loop.learning import learning_source
+from gateway.api.quality_loop.own_labels import LabelsShown, labels_shown, order_reset
+from gateway.api.quality_loop.quality_lists import estimates_shown, order_retraining, page_asked_for
+from gateway.dashboard.charts import DASHES, Series
+from gateway.dashboard.forms import fields_of, number_of, reason_of, taken
+from gateway.dashboard.page import Page
+from gateway.dashboard.pages.review import review, show_review
+from gateway.dashboard.rendering import back_to, page
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.stores.database_reach import reached
+from quality.learning.learning import Learned, Learning, in_words
+from quality.monitor.monitor import MonitorStatus
+from quality.store.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
+
+PATH = "/admin/quality"
+ROWS = "10"
+# Keys with most labels that the learning curve is drawn of.
+MOST_KEYS = 8
+# So long the page waits for the learning curve; it is there at the next look.
+WAIT_SECONDS = 0.1
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """The versions in the registry, and which of them serve: what ships with the package while it is empty. `now` is
+    None for a registry that cannot be read."""
+
+    versions: list[str]
+    now: VersionsNow | None
+
+
+@get("/quality")
+async def show_quality(request: HttpRequest) -> Response[Any]:
+    """Query: `cursor`, of the page of versions before this one."""
+    parts = parts_of(request)
+    asked, labels = {"limit": ROWS}, _labels(request)
+    versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
+        page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
+        page_asked_for(request, RETRAININGS, asked),
+        page_asked_for(request, ROLLOUTS, asked),
+        _estimates(request),
+        asyncio.to_thread(_registered, ArtefactRegistry(parts.settings.registry_path), labels is not None),
+        _learning(parts),
+    )
+    monitor = None if parts.quality_loop is None else parts.quality_loop.monitor
+    return page(
+        request,
+        "quality.html",
+        "Quality",
+        estimates=estimates,
+        rules=None if monitor is None else monitor.settings,
+        loop_runs=parts.quality_loop is not None,
+        own_labels=None if labels is None else labels.labels,
+        runs=runs.rows,
+        rollouts=rollouts.rows,
+        versions=versions,
+        registered=registered,
+        **_learning_shown(learning),
+    )
+
+
+@post("/quality/promotions/end", opt=OPERATOR, status_code=200)
+async def forget_labels(request: HttpRequest) -> Response[Any]:
+    """Labels up to now move no decision any more."""
+    await order_reset(request, reason_of(await fields_of(request)))
+    return back_to(PATH, "The labels up to now are forgotten.")
+
+
+@post("/quality/retrain", opt=OPERATOR, status_code=200)
+async def retrain(request: HttpRequest) -> Response[Any]:
+    """Begin one in the background."""
+    started = await order_retraining(request, reason_of(await fields_of(request)))
+    return back_to(PATH, "The retraining has begun." if started else "A retraining is under way already.")
+
+
+@post("/quality/promote", opt=OPERATOR, status_code=200)
+async def promote(request: HttpRequest) -> Response[Any]:
+    """Let the version that the form names serve."""
+    fields = await fields_of(request)
+    now = await order_promotion(request, _version(fields), reason_of(fields))
+    return back_to(PATH, f"Version {now.current} serves.")
+
+
+@post("/quality/rollback", opt=OPERATOR, status_code=200)
+async def roll_back_version(request: HttpRequest) -> Response[Any]:
+    """Let the previous version serve again."""
+    now = await order_rollback(request, reason_of(await fields_of(request)))
+    return back_to(PATH, f"Version {now.current} serves again.")
+
+
+@post("/quality/trial", opt=OPERATOR, status_code=200)
+async def try_version(request: HttpRequest) -> Response[Any]:
+    """Let the version that the form names decide about so many percent of the requests."""
+    fields = await fields_of(request)
+    given = {"version": _version(fields), "share": number_of(fields, "share") / 100, "reason": reason_of(fields)}
+    order = taken(given, TrialOrder)
+    await order_trial(request, order)
+    return back_to(PATH, f"Version {order.version} is on trial.")
+
+
+@post("/quality/trial/end", opt=OPERATOR, status_code=200)
+async def end_version_trial(request: HttpRequest) -> Response[Any]:
+    """End the trial, or the watch over what was promoted."""
+    await order_end_of_trial(request, reason_of(await fields_of(request)))
+    return back_to(PATH, "The trial has ended.")
+
+
+def _version(fields: dict[str, str]) -> str:
+    if not (version := fields.get("version", "")):
+        raise bad_request("Say which version.", "version", "invalid_value")
+    return version
+
+
+async def _estimates(request: HttpRequest) -> MonitorStatus | None:
+    """None without a monitor."""
+    try:
+        return await estimates_shown(request)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+def _labels(request: HttpRequest) -> LabelsShown | None:
+    """None without a classifier."""
+    try:
+        return labels_shown(request)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+async def _learning(parts: Parts) -> Learning | None:
+    """None without a classifier, and while it is not put together yet."""
+    try:
+        return await reached(parts.learning.at_hand(learning_source(parts), WAIT_SECONDS))
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+def _learning_shown(learning: Learning | None) -> dict[str, Any]:
+    """The keys that are shown, with their lines in the two charts, and what is said of them."""
+    if learning is None:
+        return {"learning": None}
+    every = [learning.together, *learning.keys] if len(learning.keys) > 1 else learning.keys
+    shown = sorted(every, key=lambda one: -one.labels)[:MOST_KEYS]
+    lines = [(one, n, DASHES.get(n, "none")) for n, one in enumerate(shown, start=1)]
+    points = [point.labels for one in shown if one.curve for point in one.curve.points]
+    steps = sorted(set(points))
+    return {
+        "learning": learning,
+        "learned": shown,
+        "said": [in_words(one, learning.tau) for one in shown],
+        "labels_lines": [Series(name=one.name, values=one.labels_at, colour=n, dashes=d) for one, n, d in lines],
+        "error_steps": steps,
+        "error_lines": [
+            Series(name=one.name, values=_errors(one, steps), colour=n, dashes=d) for one, n, d in lines if one.curve
+        ],
+    }
+
+
+def _errors(one: Learned, steps: list[int]) -> list[float | None]:
+    """The error at each number of labels, in between as at the point before; None beyond the last."""
+    points = [] if one.curve is None else one.curve.points
+    last = points[-1].labels if points else -1
+    known = [[point.error.value for point in points if point.labels <= step] for step in steps]
+    return [values[-1] if values and step <= last else None for step, values in zip(steps, known, strict=True)]
+
+
+def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:
+    if routes and not registry.versions():
+        shipped = default_artefact().name
+        return Registered([shipped], VersionsNow(current=shipped, previous=None, trial=None, share=0.0))
+    try:
+        return Registered(registry.versions(), versions_now(registry))
+    except ArtefactError:
+        return Registered([], None)
+
+
+QUALITY_PAGE = Page(
+    title="Quality",
+    path="/quality",
+    handlers=(
+        show_quality, forget_labels, retrain, promote, roll_back_version, try_version, end_version_trial,
+        show_review, review,
+    ),
+)  # fmt: skip

@@ -1,0 +1,130 @@
+"""The requests page: what was served, found by tier, status, model, key, time or id; and the path of each request."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.params import FromPath
+from litestar.response import Response
+
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked
+from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.dashboard.request_path import chances_of, rerouted, stages_of, verifications_of
+from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from quality.records.any_record import Recorded
+from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import Record
+from quality.records.rows import request_row
+from quality.store.listings import REQUESTS
+
+ROWS = 50
+
+
+class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A record, and all columns of the rows that verified it."""
+
+    request: Record
+    verifications: list[dict[str, Any]]
+
+
+class EmbeddingShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a request for embeddings, of which nothing is verified."""
+
+    request: EmbeddingRecord
+    verifications: list[dict[str, Any]] = []
+
+
+@get("/requests")
+async def show_requests(request: HttpRequest) -> Response[Any]:
+    """A page of the list. Query: as for `/admin/api/requests`, times as the form writes them (UTC); `request_id` goes
+    straight to that request."""
+    query = {name: value.strip() for name, value in request.query_params.items() if value.strip()}
+    if (wanted := query.pop("request_id", None)) is not None:
+        return back_to(f"/admin/requests/{wanted}")
+    asked = query | {name: str(epoch_of(name, query[name])) for name in ("since", "until") if name in query}
+    found = await page_asked_for(request, REQUESTS, {"limit": str(ROWS)} | asked)
+    return page(
+        request,
+        "requests.html",
+        "Requests",
+        found=found,
+        asked=asked,
+        filtered=bool(query.keys() - {"cursor", "limit"}),
+        tiers=sorted(parts_of(request).routing.tiers),
+    )
+
+
+@get("/requests/{request_id:str}")
+async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
+    """The path of one request. Query: `quality`, a target in [0, 1] to decide it again for."""
+    record = await _record(request, request_id)
+    if isinstance(record, EmbeddingRecord):
+        return page(request, "embedding.html", "Request", record=record)
+    parts = parts_of(request)
+    wanted = _target(request.query_params.get("quality", "").strip())
+    return page(
+        request,
+        "request.html",
+        "Request",
+        record=record,
+        inputs=record.decision.inputs,
+        stages=stages_of(record),
+        chances=chances_of(record.decision),
+        estimated={spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},
+        verified=await reached(verifications_of(parts.database, record.request_id)),
+        wanted=wanted,
+        otherwise=None if wanted is None else rerouted(parts.routing, record, wanted),
+    )
+
+
+@get(
+    "/requests/{request_id:str}", operation_class=describe(None, RequestShown, EmbeddingShown), summary="Show a request"
+)
+async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
+    """Anybody's: the record with its decision, and what was verified of it. Query: `format`, json or csv: its row."""
+    record = await _record(request, request_id)
+    row = msgspec.to_builtins(request_row(record))
+    if isinstance(record, EmbeddingRecord):
+        return as_asked(request, "request", EmbeddingShown(request=record), list(row), [row])
+    verified = await reached(verifications_of(parts_of(request).database, record.request_id))
+    return as_asked(request, "request", RequestShown(request=record, verifications=verified), list(row), [row])
+
+
+async def _record(request: HttpRequest, request_id: str) -> Recorded:
+    record = await reached(parts_of(request).records.find(request_id))
+    if record is None:
+        raise ApiError(404, f"No request {request_id[:128]!r} is recorded.", code="request_not_found")
+    return record
+
+
+def _target(given: str) -> float | None:
+    if not given:
+        return None
+    try:
+        value = float(given)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise bad_request(f"Invalid quality: {given[:32]!r}; it must lie in [0, 1].", "quality", "invalid_value")
+    return value
+
+
+def epoch_of(name: str, given: str) -> float:
+    """Epoch seconds of what a form's time field holds, as UTC; a number is taken as it is. Raises `ApiError` 400."""
+    try:
+        return float(given)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(given).replace(tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError):
+        raise bad_request(f"Invalid {name}: {given[:64]!r} is no time.", name, "invalid_value") from None
+
+
+REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests, show_request))

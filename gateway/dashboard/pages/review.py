@@ -1,0 +1,32 @@
+"""The review queue: answers that a judge called worse, one at a time beside the verifier's, for operators to judge."""
+
+from typing import Any
+
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+
+from gateway.api.access.guard import OPERATOR
+from gateway.api.quality_loop.reviews import ReviewOrder, order_review, review_of, reviews_from
+from gateway.dashboard.forms import form_of, given_of, taken
+from gateway.dashboard.rendering import back_to, page
+from gateway.parts import HttpRequest
+
+PATH = "/admin/quality/review"
+
+
+@get("/quality/review")
+async def show_review(request: HttpRequest) -> Response[Any]:
+    """The newest that nobody reviewed. Query: `cursor`, to pass over those before."""
+    asked = await reviews_from(request, 1)
+    found = await review_of(request, asked.rows[0]["verification_id"]) if asked.rows else None
+    return page(request, "review.html", "Review", found=found, next=asked.next)
+
+
+@post("/quality/review/{number:int}", opt=OPERATOR, status_code=200)
+async def review(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+    """Take what the operator says; the next one is shown."""
+    order = taken(given_of(await form_of(request), "verdict", "comment"), ReviewOrder)
+    done = await order_review(request, number, order)
+    learned = "the next training learns from it" if done.learned else done.reason
+    return back_to(PATH, f"Reviewed as {order.verdict.replace('_', ' ')}: {learned}.")

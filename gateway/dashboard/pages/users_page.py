@@ -1,0 +1,86 @@
+"""The page of users: who may sign in by name, added, given another role, signed out and removed; for admins alone."""
+
+from typing import Any
+
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from sqlalchemy import func, select
+
+from gateway.api.access.guard import ADMIN
+from gateway.api.admin.keys import obeyed, order_of
+from gateway.api.operations import describe
+from gateway.api.quality_loop.quality_lists import page_asked_for, page_of
+from gateway.dashboard.forms import form_of, given_of, taken, text_of
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.dashboard.sign_in import users
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.stores.database_reach import reached
+from migrations.tables import dashboard_sessions
+from quality.store.pages import Page as Rows
+
+ROWS = 50
+PATH = "/admin/users"
+
+
+@get("/users", opt=ADMIN)
+async def show_users(request: HttpRequest) -> Response[Any]:
+    """The newest first, and in how many browsers each is signed in. Query: as for `/admin/api/dashboard-users`."""
+    found = await page_asked_for(request, users.USERS, {"limit": str(ROWS)} | dict(request.query_params))
+    sessions = await reached(_sessions(parts_of(request), [row["name"] for row in found.rows]))
+    return page(request, "users.html", "Users", found=found, sessions=sessions, roles=users.ROLES)
+
+
+@get("/dashboard-users", opt=ADMIN, operation_class=describe(None, Rows), summary="List users of the dashboard")
+async def list_users(request: HttpRequest) -> Response[Any]:
+    """Newest first, with their roles. Query: as for verifications."""
+    return await page_of(request, users.USERS)
+
+
+@post("/users", status_code=200)
+async def add(request: HttpRequest) -> Response[Any]:
+    """Let somebody sign in."""
+    form = await form_of(request)
+    # As it was typed: white space at its ends is part of it.
+    password = (await request.form()).get("password", "")
+    user = taken(given_of(form, "name", "role") | {"password": password}, users.UserOrder)
+    order = order_of(request, text_of(form, "reason"))
+    await obeyed(request, users.add_user(parts_of(request).database, user, order))
+    return back_to(PATH, f"{user.name} may sign in as {user.role}.")
+
+
+@post("/users/{name:str}", status_code=200)
+async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
+    """Give somebody another role."""
+    role = taken(given_of(await form_of(request), "role"), users.RoleOrder).role
+    before = await obeyed(request, users.change_role(parts_of(request).database, name, role, order_of(request, None)))
+    return back_to(PATH, f"{name}: {before} → {role}, within seconds where {name} is signed in.")
+
+
+@post("/users/{name:str}/sessions/end", status_code=200)
+async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
+    """End all of somebody's sessions."""
+    ended = await obeyed(request, users.end_sessions(parts_of(request).database, name, order_of(request, None)))
+    return back_to(PATH, f"{name} is signed out everywhere ({ended}), within seconds.")
+
+
+@post("/users/{name:str}/remove", status_code=200)
+async def remove(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
+    """Let somebody sign in no more."""
+    await obeyed(request, users.remove_user(parts_of(request).database, name, order_of(request, None)))
+    return back_to(PATH, f"{name} is removed, and signed out within seconds.")
+
+
+async def _sessions(parts: Parts, names: list[str]) -> dict[str, int]:
+    kept = dashboard_sessions.c
+    query = (
+        select(kept.user_name, func.count())
+        .where(kept.user_name.in_(names), kept.expires_at > parts.tenancy.clock.now())
+        .group_by(kept.user_name)
+    )
+    async with parts.database.connect() as connection:
+        return {row[0]: row[1] for row in await connection.execute(query)}
+
+
+USERS_PAGE = Page(title="Users", path="/users", handlers=(show_users, add, change, sign_out_user, remove), role="admin")

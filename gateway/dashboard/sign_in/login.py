@@ -1,0 +1,143 @@
+"""Signing in and out: by an admin key, or by a user's name and password."""
+
+import logging
+from typing import Any
+
+from litestar import get, post
+from litestar.datastructures import Cookie
+from litestar.response import Response
+
+from gateway.api.access.guard import actor_of
+from gateway.dashboard.rendering import HOME, LOGIN, back_to, page
+from gateway.dashboard.sign_in.login_limit import LoginLimit
+from gateway.dashboard.sign_in.sessions import (
+    COOKIE,
+    CSRF_FIELD,
+    SESSION_SECONDS,
+    Holder,
+    SessionsUnavailableError,
+    csrf_is_right,
+    new_token,
+)
+from gateway.dashboard.sign_in.sign_in_trail import Means, address_of, note, note_failure
+from gateway.dashboard.sign_in.users import password_is_right
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.key_secrets import PREFIX_LENGTH, digest_of
+from gateway.tenancy.known_keys import ADMINISTRATION
+
+log = logging.getLogger(__name__)
+
+LIMIT = "login_limit"
+FORM_BYTES = 16 * 1024
+
+
+@get("/login")
+async def show_login(request: HttpRequest) -> Response[Any]:
+    """The form. Its token belongs to a cookie that says nothing yet, so that no other site signs a browser in."""
+    token = request.cookies.get(COOKIE)
+    if token is None:
+        # The page's token has to be that of the cookie that goes with it.
+        request.cookies[COOKIE] = token = new_token()
+        return _with_cookie(request, _form(request), token, None)
+    return _form(request)
+
+
+@post("/login", status_code=200, request_max_body_size=FORM_BYTES)
+async def sign_in(request: HttpRequest) -> Response[Any]:
+    """Begin a session, under a token that nobody knew before."""
+    form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    if not csrf_is_right(request.cookies.get(COOKIE, ""), form.get(CSRF_FIELD)):
+        return _form(request, 403, "The form was too old, or its cookie was refused. Try again.")
+    limit = _limit(request)
+    name, secret = form.get("name", "").strip(), form.get("secret", "")
+    means: Means = "password" if name else "key"
+    subjects = [f"from {address_of(request)}", *([f"name {name[:128]}"] if name else [])]
+    if seconds := limit.wait(*subjects):
+        # Once for each time that it begins to hold, so that nobody fills the database by going on.
+        if limit.is_news(*subjects):
+            await note_failure(request, "session.limited", name, means)
+        refused = _form(request, 429, f"Too many attempts failed. Wait {seconds} seconds.")
+        refused.headers["retry-after"] = str(seconds)
+        return refused
+    # Before there is anything to wait for: attempts at the same time count too.
+    limit.failed(*subjects)
+    holder = await _holder(request, name, secret)
+    if holder is None:
+        log.warning("a sign-in to the dashboard failed, by %s", means)
+        await note_failure(request, "session.refused", name, means)
+        return _form(request, 401, "That is no name with its password, and no admin key.", name)
+    limit.forgive(*subjects)
+    sessions = parts_of(request).sessions
+    try:
+        token = await sessions.begin(holder)
+        caller = await sessions.caller(token)
+    except SessionsUnavailableError:
+        raise ApiError(503, "The database is away. Sign in with an admin key, or try again later.") from None
+    if caller is not None and caller.key_id is not None:
+        await note(request, "session.begun", caller.key_id, by=means)
+    return _with_cookie(request, back_to(_safe(form.get("next", ""))), token, int(SESSION_SECONDS))
+
+
+@post("/logout", opt={"role": "viewer"}, status_code=200)
+async def sign_out(request: HttpRequest) -> Response[Any]:
+    """End the session, here and in the database."""
+    await reached(parts_of(request).sessions.end(request.cookies.get(COOKIE, "")))
+    await note(request, "session.ended", actor_of(request))
+    response = back_to(LOGIN)
+    response.delete_cookie(COOKIE, path="/")
+    return response
+
+
+async def _holder(request: HttpRequest, name: str, secret: str) -> Holder | None:
+    """Who it is, if it is anybody."""
+    if name:
+        right = await reached(password_is_right(parts_of(request).database, name, secret))
+        return Holder(user_name=name) if right else None
+    secret = secret.strip()
+    prefix, digest = secret[:PREFIX_LENGTH], digest_of(secret)
+    try:
+        caller = parts_of(request).tenancy.directory.admin_with(prefix, digest)
+    except UnknownKeyError:
+        return None
+    except KeysUnavailableError:
+        raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
+    if caller.scopes.isdisjoint(ADMINISTRATION):
+        return None
+    return Holder(key_prefix=prefix, key_digest=digest.hex())
+
+
+def _form(request: HttpRequest, status: int = 200, problem: str = "", name: str = "") -> Response[bytes]:
+    directory = parts_of(request).tenancy.directory
+    wanted = _safe(request.query_params.get("next", ""))
+    return page(
+        request,
+        "login.html",
+        "Sign in",
+        status=status,
+        problem=problem,
+        name=name,
+        next=wanted,
+        has_admin=directory.has_admin,
+    )
+
+
+def _safe(path: str) -> str:
+    """Only to pages of ours."""
+    inside = path == HOME or path.startswith((f"{HOME}/", f"{HOME}?"))
+    return path if inside and "\\" not in path and not path.startswith(LOGIN) and path.isprintable() else HOME
+
+
+def _with_cookie(request: HttpRequest, response: Response[Any], token: str, max_age: int | None) -> Response[Any]:
+    https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+    # For `/`, as the JSON endpoints under /v1/admin open with it too.
+    cookie = Cookie(COOKIE, value=token, path="/", max_age=max_age, httponly=True, samesite="strict", secure=https)
+    response.set_cookie(cookie)
+    return response
+
+
+def _limit(request: HttpRequest) -> LoginLimit:
+    limit: LoginLimit = request.app.state.setdefault(LIMIT, LoginLimit())
+    return limit

@@ -1,0 +1,142 @@
+"""Who is signed in: a random token in a cookie, its hash in the database, and for a moment in memory."""
+
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+
+import msgspec
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.answering.caller import Caller
+from gateway.dashboard.sign_in.users import SCOPES_OF
+from gateway.tenancy.database_time import DatabaseTime
+from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
+from migrations.tables import dashboard_sessions, dashboard_users
+
+COOKIE = "aio_session"
+CSRF_FIELD, CSRF_HEADER = "csrf_token", "x-csrf-token"
+SESSION_SECONDS = 12 * 3600.0
+RECHECK_SECONDS = 2.0
+"""For so long a session is believed without a look; what was ended elsewhere is over after that."""
+_MOST_KNOWN = 4096
+
+
+class SessionsUnavailableError(Exception):
+    """The database is away, and this process has not seen the session before."""
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who signed in: a user, or the holder of a key (its first characters and SHA-256)."""
+
+    user_name: str | None = None
+    key_prefix: str | None = None
+    key_digest: str | None = None
+
+
+class _Known(msgspec.Struct):
+    holder: Holder
+    role: str | None
+    expires_at: float
+    looked_at: float
+
+
+class Sessions:
+    """Sessions end with their time, their user, or their key. While the database is away, those known here go on."""
+
+    def __init__(self, engine: AsyncEngine, directory: Directory, clock: DatabaseTime) -> None:
+        self._engine, self._directory, self._clock = engine, directory, clock
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    async def begin(self, holder: Holder) -> str:
+        """A new session; returns the token for the cookie. Forgets sessions whose time is over.
+
+        With the database away it is known to this process alone. Raises `SessionsUnavailableError` for a user then.
+        """
+        token, now = new_token(), self._clock.now()
+        row = {"session_id": _id_of(token), "created_at": now, "expires_at": now + SESSION_SECONDS}
+        try:
+            async with self._engine.begin() as connection:
+                await connection.execute(delete(dashboard_sessions).where(dashboard_sessions.c.expires_at < now))
+                await connection.execute(insert(dashboard_sessions).values(**row, **msgspec.structs.asdict(holder)))
+        except (SQLAlchemyError, OSError) as error:
+            if holder.user_name is not None:
+                raise SessionsUnavailableError from error
+            self._keep(_id_of(token), _Known(holder, None, now + SESSION_SECONDS, now))
+        return token
+
+    async def end(self, token: str) -> None:
+        """Sign out. Raises what the database raises; here it is over in any case."""
+        self._known.pop(_id_of(token), None)
+        async with self._engine.begin() as connection:
+            await connection.execute(delete(dashboard_sessions).where(dashboard_sessions.c.session_id == _id_of(token)))
+
+    async def caller(self, token: str) -> Caller | None:
+        """Who is signed in with this token; None if nobody is (any more). Raises `SessionsUnavailableError`."""
+        session_id, now = _id_of(token), self._clock.now()
+        known = self._known.get(session_id)
+        if known is None or now - known.looked_at >= RECHECK_SECONDS:
+            known = await self._look(session_id, known, now)
+        if known is None or known.expires_at <= now:
+            self._known.pop(session_id, None)
+            return None
+        return self._caller_of(known)
+
+    async def _look(self, session_id: str, known: _Known | None, now: float) -> _Known | None:
+        users = dashboard_users
+        query = (
+            select(dashboard_sessions, users.c.role)
+            .outerjoin(users, users.c.name == dashboard_sessions.c.user_name)
+            .where(dashboard_sessions.c.session_id == session_id)
+        )
+        try:
+            async with self._engine.connect() as connection:
+                row = (await connection.execute(query)).mappings().first()
+        except (SQLAlchemyError, OSError) as error:
+            if known is None:
+                raise SessionsUnavailableError from error
+            return known
+        if row is None:
+            return None
+        holder = Holder(user_name=row["user_name"], key_prefix=row["key_prefix"], key_digest=row["key_digest"])
+        found = _Known(holder, row["role"], row["expires_at"], now)
+        self._keep(session_id, found)
+        return found
+
+    def _keep(self, session_id: str, known: _Known) -> None:
+        self._known[session_id] = known
+        self._known.move_to_end(session_id)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    def _caller_of(self, known: _Known) -> Caller | None:
+        holder = known.holder
+        if holder.user_name is not None:
+            scopes = SCOPES_OF.get(known.role or "")
+            name = holder.user_name
+            return None if scopes is None else Caller(key_id=f"user:{name}", name=name, scopes=scopes)
+        try:
+            return self._directory.admin_with(holder.key_prefix or "", bytes.fromhex(holder.key_digest or ""))
+        except (UnknownKeyError, KeysUnavailableError):
+            return None
+
+
+def new_token() -> str:
+    """256 bits of chance."""
+    return secrets.token_urlsafe(32)
+
+
+def csrf_of(token: str) -> str:
+    """What a form has to bring along with the cookie `token`: other sites can neither read nor guess it."""
+    return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def csrf_is_right(token: str, given: str | None) -> bool:
+    """Whether `given` was made for this cookie."""
+    return hmac.compare_digest(csrf_of(token).encode(), (given or "").encode())
+
+
+def _id_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

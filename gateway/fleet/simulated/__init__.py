@@ -1,0 +1,1 @@
+"""Fleets of replicas in simulated time, to compare scaling rules."""

@@ -1,0 +1,130 @@
+"""What is compared: a trace through a fleet under a rule, and how well its requests were served at what cost."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from gateway.fleet.capacity import Objectives, best_operation
+from gateway.fleet.replica_profile import ReplicaProfile
+from gateway.fleet.scaling import ScalingRule
+from gateway.fleet.simulated.simulated_replica import SimulatedRequest
+from gateway.fleet.simulated.simulation import FleetRun, FleetSettings, FleetSimulation
+from gateway.fleet.workload import Workload
+from inference_core.bench.trace_file import Arrival
+
+
+class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):
+    """A request is served well if its first token comes within `ttft_s`, or `slowdown` times what it takes alone if
+    that is more, and its tokens within `itl_s` each on average."""
+
+    ttft_s: float = 0.5
+    slowdown: float = 3.0
+    itl_s: float = 0.1
+
+    def met(self, request: SimulatedRequest, profile: ReplicaProfile) -> bool:
+        """Whether a request was served well."""
+        alone = profile.unloaded_ttft_s(request.prompt_tokens, request.cached_tokens)
+        return request.ttft_s <= max(self.ttft_s, self.slowdown * alone) and request.itl_s <= self.itl_s
+
+    def for_lengths(self, profile: ReplicaProfile, prompt_tokens: float) -> Objectives:
+        """The same for the planner, nine requests in ten."""
+        alone = profile.unloaded_ttft_s(prompt_tokens)
+        return Objectives(ttft_s=max(self.ttft_s, self.slowdown * alone), itl_s=self.itl_s, quantile=0.9)
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace on a fleet; only what arrives after `since` is counted. Kubernetes asks its rules every
+    `reactive_interval_s`, 15 s being its default."""
+
+    trace: str
+    profile: ReplicaProfile
+    fleet: FleetSettings
+    objectives: ServiceObjectives
+    arrivals: Sequence[Arrival]
+    since: float = -1.0
+    reactive_interval_s: float = 15.0
+
+    @property
+    def until(self) -> float:
+        return self.arrivals[-1].at
+
+    def first_part(self, share: float) -> "Setting":
+        """The first `share` of the trace's time, all of it counted."""
+        cut = share * self.until
+        part = [arrival for arrival in self.arrivals if arrival.at <= cut]
+        return msgspec.structs.replace(self, arrivals=part, since=-1.0)
+
+    def after(self, share: float) -> "Setting":
+        """The whole trace, counted from after its first `share`."""
+        return msgspec.structs.replace(self, since=share * self.until)
+
+    def at_speed(self, speed: float) -> "Setting":
+        """The same requests in 1 / `speed` of the time: as much more load, of the same shape."""
+        arrivals = [replace(each, at=each.at / speed) for each in self.arrivals]
+        return msgspec.structs.replace(self, arrivals=arrivals, since=self.since / speed)
+
+    def reactive(self) -> "Setting":
+        """The same for a rule that Kubernetes asks."""
+        fleet = msgspec.structs.replace(self.fleet, interval_s=self.reactive_interval_s)
+        return msgspec.structs.replace(self, fleet=fleet)
+
+    def run(self, rule: ScalingRule) -> FleetRun:
+        """The trace under `rule`, from the warm pool."""
+        requests = [
+            SimulatedRequest(number, each.at, max(1, each.prompt_tokens), each.output_tokens)
+            for number, each in enumerate(self.arrivals)
+        ]
+        return FleetSimulation(self.profile, self.fleet, rule).run(requests)
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule on what is counted of a trace. `changes`: how often the number ordered went up or down."""
+
+    rule: str
+    knobs: str
+    requests: int
+    missed: int
+    replica_hours: float
+    usd: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    changes: int
+
+    @property
+    def attainment(self) -> float:
+        """Share served well."""
+        return 1 - self.missed / max(1, self.requests)
+
+
+def score(setting: Setting, run: FleetRun, rule: str = "", knobs: str = "") -> Score:
+    """How `run` went, over what `setting` counts."""
+    since, until = setting.since, setting.until
+    served = [request for request in run.requests if since < request.at <= until]
+    ttft = np.asarray([request.ttft_s for request in served])
+    hours = run.replica_hours(max(0.0, since), until)
+    ordered = [number for at, number, _ in run.sizes if since < at <= until]
+    return Score(
+        rule=rule,
+        knobs=knobs,
+        requests=len(served),
+        missed=sum(not setting.objectives.met(request, setting.profile) for request in served),
+        replica_hours=hours,
+        usd=hours * setting.profile.usd_per_hour,
+        ttft_p50_s=float(np.quantile(ttft, 0.5)),
+        ttft_p99_s=float(np.quantile(ttft, 0.99)),
+        changes=sum(before != after for before, after in pairwise(ordered)),
+    )
+
+
+def in_flight_target(setting: Setting) -> float:
+    """Requests queued and running at 70 % of what the planner lets a replica carry, for the trace's mean lengths."""
+    load = Workload(
+        rate=1.0,
+        prompt_tokens=float(np.mean([max(1, each.prompt_tokens) for each in setting.arrivals])),
+        output_tokens=float(np.mean([each.output_tokens for each in setting.arrivals])),
+    )
+    each, _ = best_operation(setting.profile, load, setting.objectives.for_lengths(setting.profile, load.prompt_tokens))
+    return max(1.0, 0.7 * each.rate * each.e2e_s)

@@ -1,0 +1,93 @@
+"""The evidence models that judge answers: loaded at start and when others are promoted, refused for other models."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from classifier.decision import Decision
+from classifier.errors import ArtefactError
+from classifier.evidence.artefact import load_probes
+from classifier.evidence.model import EvidenceModel, EvidenceModels
+from classifier.model.answer_length import AnswerLength
+from classifier.registry.registry import POINTER, ArtefactRegistry
+from gateway.answering.ask import Ask
+from gateway.answering.escalation import Escalation, NextTierLookup, may_escalate
+from gateway.routing.knobs import RoutingKnobFile
+from tiers.catalog.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+
+class ActiveProbes:
+    """Serves the current version of the registry at `root`; without one nothing is judged.
+
+    A version that cannot be loaded changes nothing, and the log says why. `knobs` are read for each answer that begins.
+    `on_lengths` is told the predictor of answers' lengths, or that there is none.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        catalog: Catalog,
+        knobs: RoutingKnobFile,
+        on_lengths: Callable[[AnswerLength | None], None] = lambda lengths: None,
+    ) -> None:
+        self._registry = ArtefactRegistry(root)
+        self._catalog, self._knobs, self._on_lengths = catalog, knobs, on_lengths
+        self._models: dict[int, EvidenceModel] = {}
+        self._seen: tuple[int, int] | None = None
+
+    def escalation(self, ask: Ask, decision: Decision, tier: int, ladder: NextTierLookup) -> Escalation | None:
+        """What will judge the answer of `tier` to `ask`; None where nothing can or may."""
+        model = self._models.get(tier)
+        knobs = self._knobs.active
+        if model is None or not knobs.judge_answers or not may_escalate(ask, decision, knobs.hold_tokens):
+            return None
+        if ladder.next_up(decision, tier) is None:
+            return None
+        return Escalation(model, knobs, ask, decision, self._catalog.tier(tier), ladder)
+
+    def load(self) -> None:
+        """Load what is current now; never raises."""
+        self._seen = self._pointer_state()
+        if self._seen is None:
+            return
+        try:
+            self.use(load_probes(self._registry.current()))
+        except (ArtefactError, OSError) as error:
+            log.error("probes are not used: %s", error)
+
+    def use(self, found: EvidenceModels) -> None:
+        """Put `found` in force, as far as it belongs to this catalogue's tiers."""
+        models: dict[int, EvidenceModel] = {}
+        for tier in found.tiers:
+            if tier > len(self._catalog.tiers):
+                continue
+            try:
+                model = found.model(tier, self._catalog.tier_fingerprint(tier))
+            except ArtefactError as error:
+                log.error("%s", error)
+            else:
+                if model is not None:
+                    models[tier] = model
+        self._models = models
+        catalog = self._catalog
+        self._on_lengths(
+            found.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
+        )
+        log.info("%s judge the answers of tiers %s", found.version, ", ".join(map(str, models)) or "none")
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
+        while True:
+            await asyncio.sleep(seconds)
+            if self._pointer_state() != self._seen:
+                await asyncio.to_thread(self.load)
+
+    def _pointer_state(self) -> tuple[int, int] | None:
+        try:
+            state = (self._registry.root / POINTER).stat()
+        except OSError:
+            return None
+        return state.st_mtime_ns, state.st_ino

@@ -1,0 +1,1 @@
+"""Prometheus metrics: families and collectors."""

@@ -1,0 +1,122 @@
+"""Prometheus metrics: vLLM's names where the meaning is the same, for its dashboards to work, `aio_*` for the rest."""
+
+import asyncio
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from gateway.cores.reading import read_cores
+from gateway.telemetry.metrics_export.core_collector import CoreCollector
+from gateway.telemetry.metrics_export.gpus import GpuCollector, Gpus
+from gateway.telemetry.metrics_export.job_metrics import JobMetrics
+from gateway.telemetry.metrics_export.replica_gauges import ReplicaGauges
+from gateway.telemetry.metrics_export.request_metrics import RequestMetrics
+from gateway.telemetry.metrics_export.slo_collector import SloCollector
+from gateway.telemetry.objectives.service_levels import ServiceLevels
+from gateway.telemetry.objectives.slo import SloReport, slo_report
+from inference_core.transport.client import CoreClient
+from tiers.tier import Tier
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """All metrics of one gateway, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        # What several gateway processes share is not this one's to count.
+        self.shared = CollectorRegistry()
+        self.core = CoreCollector()
+        self.shared.register(self.core)
+        self.gpus = GpuCollector()
+        self._gpus = Gpus()
+        self.shared.register(self.gpus)
+        self.jobs = JobMetrics(self.registry, self.shared)
+        self.levels = ServiceLevels()
+        self.requests = RequestMetrics(self.registry, self.levels)
+        self._models: dict[int, str] = {}
+        self.registry.register(SloCollector(self._slo_report))
+        self._declare_gauges()
+
+    def _declare_gauges(self) -> None:
+        self._saving = Gauge("aio_saving_ratio", "1 - cost / baseline cost, since start.", registry=self.registry)
+        self._healthy = Gauge("aio_tier_healthy", "Whether a tier takes requests.", ["tier"], registry=self.registry)
+        self._tier_wait = Gauge(
+            "aio_tier_predicted_wait_seconds",
+            "Predicted queueing, as routing sees it.",
+            ["tier"],
+            registry=self.registry,
+        )
+        self._replicas = ReplicaGauges(self.registry)
+        self.in_flight = Gauge("aio_in_flight", "Answers begun and not finished.", registry=self.registry)
+        self.ledger_lag = Gauge(
+            "aio_ledger_lag_records", "Records that the database does not hold yet.", registry=self.registry
+        )
+        self._cache_entries = Gauge(
+            "aio_cache_entries", "Answers that the response cache of this process keeps.", registry=self.registry
+        )
+        self._cache_bytes = Gauge(
+            "aio_cache_bytes", "Bytes that the response cache of this process keeps.", registry=self.registry
+        )
+        self.cache_failures = Counter(
+            "aio_cache_failures", "Times that Redis was away from the response cache.", registry=self.registry
+        )
+        self.upgrade_rate = Gauge(
+            "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.own_labels = Gauge(
+            "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
+        )
+        self.classifier = Gauge(
+            "aio_classifier_info", "1 for the version in force.", ["version"], registry=self.registry
+        )
+        self.canary = Gauge(
+            "aio_classifier_canary_share", "Share of requests that a version on trial decides about.", ["version"],
+            registry=self.registry,
+        )  # fmt: skip
+
+    def show_classifier(self, version: str, canary: str | None = None, share: float = 0.0) -> None:
+        """Name the classifier version in force, and the one on trial for a `share` of the requests."""
+        self.classifier.clear()
+        self.classifier.labels(version).set(1)
+        self.canary.clear()
+        if canary is not None:
+            self.canary.labels(canary).set(share)
+
+    def show_cache(self, entries: int, size: int) -> None:
+        """How much the response cache of this process keeps."""
+        self._cache_entries.set(entries)
+        self._cache_bytes.set(size)
+
+    async def read_gpus(self) -> None:
+        """Take a reading of every GPU of this machine."""
+        self.gpus.readings = await asyncio.to_thread(self._gpus.read)
+
+    async def read_cores(self, cores: Mapping[str, CoreClient]) -> None:
+        """Take a snapshot of every core; a core that is gone leaves no stale figures behind."""
+        self.core.stats, away = await read_cores(cores)
+        self.core.away = list(away)
+
+    def exposition(self, tiers: list[Tier]) -> bytes:
+        """The text that Prometheus scrapes of one process, with the tiers' health as of now."""
+        return self.own_exposition(tiers) + self.shared_exposition()
+
+    def shared_exposition(self) -> bytes:
+        """The part of it that is about the cores."""
+        return generate_latest(self.shared)
+
+    def own_exposition(self, tiers: list[Tier]) -> bytes:
+        """The part of it that is about this process."""
+        self._models = {tier.number: tier.model for tier in tiers}
+        for tier in tiers:
+            load = tier.load()
+            self._healthy.labels(str(tier.number)).set(load.healthy)
+            self._tier_wait.labels(str(tier.number)).set(load.predicted_wait_seconds)
+        self._replicas.show(tiers)
+        self._saving.set(self.requests.saving)
+        return generate_latest(self.registry)
+
+    def _slo_report(self) -> SloReport:
+        return slo_report(self.levels.figures(), self.levels.window_seconds, self._models)

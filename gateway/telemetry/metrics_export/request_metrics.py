@@ -1,0 +1,191 @@
+"""What is counted once per request, in the event loop: latencies, tokens, costs, tiers."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.answering.answer import Answer
+from gateway.telemetry.gen_ai import operation_name
+from gateway.telemetry.metrics_export.bounded_names import BoundedNames
+from gateway.telemetry.metrics_export.families import Bounds, CounterFamily, HistogramFamily
+from gateway.telemetry.objectives.service_levels import ServiceLevels
+from quality.records.record import Record
+
+SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+ROUTE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)
+TOKENS_PER_SECOND = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000)
+
+
+@dataclass(slots=True)
+class PrefixUse:
+    """Prompt tokens of a tier's answers since start, and how many of them the prefix cache had."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class RequestMetrics(Collector):
+    """Registers its families in `registry`. `levels` gets every request too, with what was measured of it."""
+
+    def __init__(self, registry: CollectorRegistry, levels: ServiceLevels) -> None:
+        self._registry, self._levels = registry, levels
+        self._keys = BoundedNames()
+        self.prefix_use: defaultdict[int, PrefixUse] = defaultdict(PrefixUse)
+        self._declare_latencies()
+        self._declare_counts()
+        self._declare_costs()
+        registry.register(self)
+
+    def _declare_latencies(self) -> None:
+        self._ttft = self._by_model("vllm:time_to_first_token_seconds", "Arrival to first token.", SECONDS)
+        self._gap = self._by_model("vllm:inter_token_latency_seconds", "Gap between two tokens.", SECONDS)
+        self._per_token = self._by_model(
+            "vllm:time_per_output_token_seconds", "Mean time per token after the first, per request.", SECONDS
+        )
+        self._e2e = self._by_model("vllm:e2e_request_latency_seconds", "Arrival to the end of the answer.", SECONDS)
+        self._queue = self._by_model("vllm:request_queue_time_seconds", "Time in the queue, per request.", SECONDS)
+        self._prefill = self._by_model(
+            "vllm:request_prefill_time_seconds", "From the queue's end to the first token, per request.", SECONDS
+        )
+        self._decode = self._by_model(
+            "vllm:request_decode_time_seconds", "From the first token to the last, per request.", SECONDS
+        )
+        self._prompt = self._by_model("vllm:request_prompt_tokens", "Prompt tokens per request.", TOKENS)
+        self._generated = self._by_model("vllm:request_generation_tokens", "Output tokens per request.", TOKENS)
+        self._speed = self._histogram(
+            "aio_decode_tokens_per_second", "(tokens - 1) / (end - first token).", ["tier"], TOKENS_PER_SECOND
+        )
+        self._route = self._histogram("aio_route_seconds", "Parsing and routing decision.", [], ROUTE_SECONDS)
+        self._overhead = self._histogram("aio_overhead_seconds", "Time outside the tier.", [], SECONDS)
+
+    def _declare_counts(self) -> None:
+        self._success = self._counter("vllm:request_success", "Finished requests.", ["model_name", "finished_reason"])
+        self._requests = self._counter("aio_requests", "Requests by tier and status.", ["tier", "status"])
+        self._cache = self._counter("aio_cache_requests", "Requests by what the response cache did.", ["result"])
+        self._failed = self._counter("aio_failed_requests", "Requests that failed for a reason of ours.", ["tier"])
+        self._attempts = self._counter("aio_attempts", "Tiers tried, fall-overs included.", ["tier", "status"])
+        self._judged = self._counter(
+            "aio_judged_answers", "Answers judged by their own evidence.", ["tier", "stage", "verdict"]
+        )
+        self._prompt_tokens = self._counter("aio_prompt_tokens", "Prompt tokens of answers.", ["tier"])
+        self._answer_tokens = self._counter("aio_completion_tokens", "Generated tokens of answers.", ["tier"])
+        self._cached_tokens = self._counter("aio_cached_tokens", "Prompt tokens found in the prefix cache.", ["tier"])
+        self._decisions = self._counter("aio_decisions", "Decisions by tier and kind.", ["tier", "kind"])
+        self._would_be = self._counter("aio_would_be_requests", "Tiers that observed routing would take.", ["tier"])
+
+    def _declare_costs(self) -> None:
+        self._cost = self._counter("aio_cost_usd", "Cost of answers in US dollars.", ["tier"])
+        self._baseline = self._counter("aio_baseline_cost_usd", "What the strongest tier would have cost.", ["tier"])
+        self._would_be_cost = self._counter("aio_would_be_cost_usd", "Predicted cost of these answers.", ["tier"])
+        self._key_cost = self._counter("aio_key_cost_usd", "Cost of a key's answers; the first 100 keys.", ["key"])
+        self._key_tokens = self._counter("aio_key_tokens", "Tokens of a key's answers, prompt and answer.", ["key"])
+        self._cost_sum = self._baseline_sum = 0.0
+
+    def observe(self, answer: Answer, record: Record) -> None:
+        """Count one finished request."""
+        tier = (str(record.tier),)
+        decision = record.decision
+        self._requests.add((tier[0], record.status))
+        self._cache.add((record.cache or "bypass",))
+        if record.status == "error" and record.http_status >= 500:
+            self._failed.add(tier)
+        self._decisions.add((str(decision.tier), decision.inputs.prediction.kind))
+        for attempt in record.attempts if record.is_made else ():
+            place = str(attempt.tier)
+            self._attempts.add((place, attempt.status))
+            self._cost.add((place,), attempt.cost_usd)
+            if attempt.stage is not None:
+                self._judged.add((place, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"))
+        self._baseline.add(tier, record.baseline_cost_usd)
+        self._cost_sum += record.cost_usd
+        self._baseline_sum += record.baseline_cost_usd
+        self._count_tokens(record, tier)
+        if decision.would_be is not None:
+            self._would_be.add((str(decision.would_be),))
+            self._would_be_cost.add((str(decision.would_be),), decision.inputs.costs[decision.would_be - 1])
+        self._route.observe((), record.timings.route_ms / 1e3)
+        self._overhead.observe((), record.timings.overhead_ms / 1e3)
+        if record.status == "ok":
+            self._success.add((record.model, record.finish_reason or "stop"))
+        timed = record.status == "ok" and record.is_made
+        self._levels.observe(answer, record, self._observe_latencies(answer, record) if timed else {})
+
+    def _count_tokens(self, record: Record, tier: tuple[str]) -> None:
+        key = (self._keys.label(record.key_id),)
+        self._key_cost.add(key, record.cost_usd)
+        self._key_tokens.add(key, record.prompt_tokens + record.completion_tokens)
+        if not record.is_made:
+            return
+        self._prompt_tokens.add(tier, record.prompt_tokens)
+        self._answer_tokens.add(tier, record.completion_tokens)
+        self._cached_tokens.add(tier, record.cached_tokens)
+        use = self.prefix_use[record.tier]
+        use.prompt_tokens += record.prompt_tokens
+        use.cached_tokens += record.cached_tokens
+
+    def _observe_latencies(self, answer: Answer, record: Record) -> dict[int, int]:
+        """Counts gaps between tokens by their bucket, which are returned, and all other latencies."""
+        model, stamps = (record.model, operation_name(record.api)), answer.stamps
+        self._e2e.observe(model, record.timings.e2e_ms / 1e3)
+        self._prompt.observe(model, record.prompt_tokens)
+        self._generated.observe(model, record.completion_tokens)
+        self._queue.observe(model, stamps.queue_seconds)
+        if stamps.first_delta is not None and stamps.last_delta is not None:
+            waited = stamps.first_delta - stamps.attempted
+            self._prefill.observe(model, max(waited - stamps.queue_seconds, 0.0))
+            self._decode.observe(model, stamps.last_delta - stamps.first_delta)
+            self._ttft.observe(model, stamps.first_delta - stamps.arrival)
+        buckets = self._gap.observe_all(model, [seconds / max(tokens, 1) for seconds, tokens in stamps.gaps])
+        speed = stamps.tokens_per_second
+        if speed is not None:
+            self._per_token.observe(model, 1 / speed)
+            self._speed.observe((str(record.tier),), speed)
+        return buckets
+
+    @property
+    def saving(self) -> float:
+        """1 - cost / baseline cost, since start."""
+        return 1 - self._cost_sum / self._baseline_sum if self._baseline_sum else 0.0
+
+    def collect(self) -> Iterator[Metric]:
+        """What follows from the counts: cost per thousand tokens, and OpenTelemetry's names of what vLLM's say."""
+        family = GaugeMetricFamily(
+            "aio_cost_per_1k_tokens_usd", "Cost of a thousand tokens of a tier's answers, since start.", labels=["tier"]
+        )
+        for number in sorted(self.prefix_use):
+            tier = (str(number),)
+            tokens = self._prompt_tokens.value(tier) + self._answer_tokens.value(tier)
+            if tokens:
+                family.add_metric(tier, self._cost.value(tier) / tokens * 1e3)
+        yield family
+        model = ["gen_ai_response_model", "gen_ai_operation_name"]
+        yield self._ttft.named("gen_ai_server_time_to_first_token_seconds", model)
+        yield self._per_token.named("gen_ai_server_time_per_output_token_seconds", model)
+        yield self._e2e.named("gen_ai_server_request_duration_seconds", model)
+        usage = HistogramMetricFamily(
+            "gen_ai_client_token_usage", "Tokens of a request.", labels=[*model, "gen_ai_token_type"]
+        )
+        self._prompt.add_to(usage, ["input"])
+        self._generated.add_to(usage, ["output"])
+        yield usage
+
+    def _by_model(self, name: str, documentation: str, bounds: Bounds) -> HistogramFamily:
+        """Observed by model and operation; vLLM's names know the model alone."""
+        return self._histogram(name, documentation, ["model_name"], bounds)
+
+    def _histogram(self, name: str, documentation: str, labels: list[str], bounds: Bounds) -> HistogramFamily:
+        family = HistogramFamily(name, documentation, labels, bounds)
+        self._registry.register(family)
+        return family
+
+    def _counter(self, name: str, documentation: str, labels: list[str]) -> CounterFamily:
+        family = CounterFamily(name, documentation, labels)
+        self._registry.register(family)
+        return family

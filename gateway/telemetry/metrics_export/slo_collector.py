@@ -1,0 +1,60 @@
+"""Service levels as Prometheus sees them: states, and the quantiles of the window."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.telemetry.objectives.slo import STATE_NUMBERS, Quantiles, SloReport, TierLevel
+
+
+class SloCollector(Collector):
+    """`report` is made anew for each scrape."""
+
+    def __init__(self, report: Callable[[], SloReport]) -> None:
+        self._report = report
+
+    def collect(self) -> Iterator[Metric]:
+        """`aio_slo_*`; figures that nobody knows yet are left out."""
+        report = self._report()
+        state = GaugeMetricFamily("aio_slo_state", "0 green, 1 amber, 2 red, -1 unknown.", labels=["tier"])
+        checks = GaugeMetricFamily("aio_slo_figure", "What the state rests on.", labels=["tier", "objective"])
+        window = GaugeMetricFamily(
+            "aio_window_seconds", "Quantiles of the sliding window.", labels=["tier", "what", "quantile"]
+        )
+        stages = GaugeMetricFamily(
+            "aio_window_stage_seconds", "Quantiles of the parts of answers.", labels=["stage", "quantile"]
+        )
+        classes = GaugeMetricFamily(
+            "aio_slo_class_kept_ratio",
+            "Share of a class's requests whose first token came in time.",
+            labels=["slo_class"],
+        )
+        for level in (report.overall, *report.tiers):
+            tier = "all" if level.tier is None else str(level.tier)
+            state.add_metric([tier], STATE_NUMBERS[level.state])
+            for check in level.checks:
+                if check.value is not None:
+                    checks.add_metric([tier, check.objective.name], check.value)
+            _add(window, [tier, "ttft"], level.ttft_seconds)
+            _add(window, [tier, "e2e"], level.e2e_seconds)
+            if level.itl_p99_seconds is not None:
+                window.add_metric([tier, "itl", "0.99"], level.itl_p99_seconds)
+        _add_stages(stages, report.overall)
+        for one in report.overall.classes:
+            classes.add_metric([one.name], one.kept / one.requests)
+        yield from (state, checks, window, stages, classes)
+
+
+def _add_stages(family: GaugeMetricFamily, level: TierLevel) -> None:
+    for stage in level.stages:
+        shown = stage.milliseconds
+        for quantile, value in (("0.5", shown.p50), ("0.95", shown.p95), ("0.99", shown.p99)):
+            if value is not None:
+                family.add_metric([stage.stage, quantile], value / 1e3)
+
+
+def _add(family: GaugeMetricFamily, labels: list[str], shown: Quantiles) -> None:
+    for quantile, value in (("0.5", shown.p50), ("0.95", shown.p95), ("0.99", shown.p99), ("0.999", shown.p999)):
+        if value is not None:
+            family.add_metric([*labels, quantile], value)

@@ -1,0 +1,1 @@
+"""Service levels and the alerts that follow from them."""

@@ -1,0 +1,31 @@
+"""The figures that alerts look at, from what a gateway measures itself."""
+
+from collections.abc import Iterable, Mapping
+
+from gateway.telemetry.metrics_export.gpus import GpuReading
+from gateway.telemetry.objectives.alerts import AlertInputs
+from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels
+from gateway.telemetry.objectives.slo import LEAST_REQUESTS
+from inference_core.protocol import CoreStats
+
+
+def alert_figures(levels: LevelsByTier, cores: Mapping[str, CoreStats], gpus: Iterable[GpuReading]) -> AlertInputs:
+    """`levels` of the window; `cores` that answer, by name. Of a window with few requests nothing is too high."""
+    every = TierServiceLevels()
+    for one in levels.values():
+        every.merge(one)
+    enough = every.requests >= LEAST_REQUESTS
+    readings = list(gpus)
+    return {
+        "ttft_p95_seconds": (every.ttft.quantile(0.95) or 0.0) if enough else 0.0,
+        "waiting": sum(model.waiting for stats in cores.values() for model in stats.models) if cores else None,
+        "error_share": every.failed / every.requests if enough else 0.0,
+        "cost_per_1k_tokens_usd": every.cost_usd / every.tokens * 1e3 if enough and every.tokens else 0.0,
+        "gpu_busy": _most(None if g.utilisation is None else g.utilisation / 100 for g in readings),
+        "gpu_memory": _most(g.memory_share for g in readings),
+        "gpu_throttled": _most(float(len(g.throttled_by)) for g in readings),
+    }
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

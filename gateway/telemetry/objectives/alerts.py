@@ -1,0 +1,125 @@
+"""Alerts without a Prometheus: figures are looked at every few seconds, and a webhook is told once, and once when over.
+
+Events have the form of PagerDuty's Events API v2, which incident tools understand.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import httpx
+import msgspec
+
+from gateway.settings import Settings
+from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, Figure
+from gateway.telemetry.telemetry_url import telemetry_url
+from tiers.remote.http_transport import transport_to
+
+log = logging.getLogger(__name__)
+
+AlertInputs = Mapping[Figure, float | None]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+WEBHOOK_SECONDS = 10.0
+
+
+class _Standing(msgspec.Struct):
+    """Of one rule: since when its figure is too high, and whether the webhook has been told."""
+
+    above_since: float | None = None
+    told: bool = False
+
+
+class Alerts:
+    """`look` at figures again and again. An event that cannot be sent is tried again at the next look; each alert has
+    one `dedup_key`, so that who gets it twice counts it once. A figure that nobody knows changes nothing."""
+
+    def __init__(
+        self,
+        send: Send,
+        routing_key: str = "",
+        rules: Sequence[AlertRule] = RULES,
+        source: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send, self._routing_key, self._rules, self._clock = send, routing_key, rules, clock
+        self._source = source or socket.gethostname()
+        self._standing = {rule.name: _Standing() for rule in rules}
+
+    async def look(self, figures: AlertInputs) -> None:
+        """Tell what began and what is over."""
+        for rule in self._rules:
+            value = figures.get(rule.figure)
+            if value is not None:
+                await self._judge(rule, self._standing[rule.name], value)
+
+    @property
+    def firing(self) -> list[str]:
+        """The names of those that the webhook has been told and that are not over."""
+        return [name for name, standing in self._standing.items() if standing.told]
+
+    async def _judge(self, rule: AlertRule, standing: _Standing, value: float) -> None:
+        now = self._clock()
+        if value <= rule.above:
+            standing.above_since = None
+            if standing.told and await self._tell(rule, "resolve", value):
+                standing.told = False
+            return
+        standing.above_since = now if standing.above_since is None else standing.above_since
+        if not standing.told and now - standing.above_since >= rule.for_seconds:
+            standing.told = await self._tell(rule, "trigger", value)
+
+    async def _tell(self, rule: AlertRule, action: Literal["trigger", "resolve"], value: float) -> bool:
+        event = {
+            "routing_key": self._routing_key,
+            "event_action": action,
+            "dedup_key": f"aio/{self._source}/{rule.name}",
+            "client": "aio",
+            "payload": {
+                "summary": f"{rule.name}: {rule.summary} ({value:.4g})",
+                "source": self._source,
+                "severity": rule.severity,
+                "timestamp": datetime.now(UTC).isoformat(),
+                "component": "gateway",
+                "custom_details": {"figure": rule.figure, "value": value, "above": rule.above},
+            },
+        }
+        try:
+            await self._send(event)
+        except (httpx.HTTPError, OSError) as error:
+            log.warning(
+                "alert %s (%s) could not be sent and will be again: %s", rule.name, action, type(error).__name__
+            )
+            return False
+        log.warning("alert %s: %s (%.4g)", rule.name, action, value)
+        return True
+
+
+async def keep_looking(
+    settings: Settings, figures: Callable[[], Awaitable[AlertInputs]], rules: Sequence[AlertRule] = RULES
+) -> None:
+    """Look every `alert_poll_seconds` and tell `alert_webhook`. Raises `SettingsError` for what is no URL."""
+    url = webhook_url(settings)
+    transport = transport_to(url)
+    async with httpx.AsyncClient(transport=transport, timeout=WEBHOOK_SECONDS, follow_redirects=False) as client:
+
+        async def send(event: dict[str, Any]) -> None:
+            (await client.post(url, json=event)).raise_for_status()
+
+        alerts = Alerts(send, settings.alert_routing_key, rules)
+        while True:
+            try:
+                await alerts.look(await figures())
+            except Exception:
+                # Whatever could not be read now may be read at the next look.
+                log.exception("alerts were not looked at")
+            await asyncio.sleep(settings.alert_poll_seconds)
+
+
+def webhook_url(settings: Settings) -> httpx.URL:
+    """Where events go. Raises `SettingsError` as `telemetry_url` does."""
+    return telemetry_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)

@@ -1,0 +1,25 @@
+"""Service levels over all gateway processes behind one port."""
+
+import logging
+
+import msgspec
+
+from gateway.processes.peers import Peers
+from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, merged
+
+log = logging.getLogger(__name__)
+_figures = msgspec.msgpack.Decoder(LevelsByTier)
+
+
+async def levels_of_all(levels: ServiceLevels, peers: Peers | None) -> LevelsByTier:
+    """This process's figures and those of the others that answer."""
+    own = levels.figures()
+    if peers is None:
+        return own
+    found = [own]
+    for worker, reply in (await peers.ask("levels")).items():
+        try:
+            found.append(_figures.decode(reply))
+        except msgspec.DecodeError as error:
+            log.warning("worker %d's service levels are left out: %s", worker, error)
+    return merged(found)

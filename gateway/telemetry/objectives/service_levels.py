@@ -1,0 +1,153 @@
+"""How well each tier keeps its promises lately: a sliding window in bounded memory, whatever the traffic."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from gateway.answering.answer import Answer
+from gateway.answering.slo_class import slo_class
+from gateway.telemetry.objectives.sketch import Sketch
+from quality.records.record import Record
+
+Stage = Literal["route", "schedule", "prefill", "decode", "stream"]
+STAGES: tuple[Stage, ...] = ("route", "schedule", "prefill", "decode", "stream")
+Key = TypeVar("Key", str, int)
+
+SLICES = 10
+SLICE_SECONDS = 30.0
+
+
+class TierServiceLevels(msgspec.Struct):
+    """Of one tier in a stretch of time. Seconds; `ttft_share`: times to the first token in units of what their class
+    allows. `speed`: tokens per second of decoding. `gaps`: between tokens, by bucket of `request_metrics.SECONDS`.
+    `failed`: for a reason that is ours. `kept` and `classes`: requests of a class that kept its time, and all of them.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    cost_usd: float = 0.0
+    baseline_usd: float = 0.0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    ttft: Sketch = msgspec.field(default_factory=Sketch)
+    ttft_share: Sketch = msgspec.field(default_factory=Sketch)
+    e2e: Sketch = msgspec.field(default_factory=Sketch)
+    speed: Sketch = msgspec.field(default_factory=Sketch)
+    gaps: dict[int, int] = {}
+    stages: dict[str, Sketch] = {}
+    kept: dict[str, int] = {}
+    classes: dict[str, int] = {}
+
+    def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
+        """Count one finished request."""
+        self.requests += 1
+        self.cost_usd += record.cost_usd
+        self.baseline_usd += record.baseline_cost_usd
+        self.tokens += record.prompt_tokens + record.completion_tokens
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.cached_tokens
+        if record.status != "ok":
+            self.failed += record.http_status >= 500
+            return
+        stamps, timings = answer.stamps, record.timings
+        self.e2e.add(timings.e2e_ms / 1e3)
+        self._stage("route", timings.route_ms / 1e3)
+        self._stage("stream", max(timings.overhead_ms - timings.route_ms, 0.0) / 1e3)
+        if stamps.first_delta is None or stamps.last_delta is None:
+            return
+        ttft = stamps.first_delta - stamps.arrival
+        wanted = slo_class(answer.ask.slo, answer.ask.priority)
+        self.ttft.add(ttft)
+        self.ttft_share.add(ttft / wanted.ttft_seconds)
+        _count(self.classes, wanted.name, 1)
+        _count(self.kept, wanted.name, ttft <= wanted.ttft_seconds)
+        self._stage("schedule", stamps.queue_seconds)
+        self._stage("prefill", max(stamps.first_delta - stamps.attempted - stamps.queue_seconds, 0.0))
+        self._stage("decode", stamps.last_delta - stamps.first_delta)
+        if (speed := stamps.tokens_per_second) is not None:
+            self.speed.add(speed)
+        for place, count in gaps.items():
+            _count(self.gaps, place, count)
+
+    def merge(self, other: "TierServiceLevels") -> None:
+        """Count all that `other` has counted."""
+        self.requests += other.requests
+        self.failed += other.failed
+        self.cost_usd += other.cost_usd
+        self.baseline_usd += other.baseline_usd
+        self.tokens += other.tokens
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        for mine, theirs in (
+            (self.ttft, other.ttft),
+            (self.ttft_share, other.ttft_share),
+            (self.e2e, other.e2e),
+            (self.speed, other.speed),
+        ):
+            mine.merge(theirs)
+        for name, sketch in other.stages.items():
+            self.stages.setdefault(name, Sketch()).merge(sketch)
+        for place, count in other.gaps.items():
+            _count(self.gaps, place, count)
+        for name, count in other.kept.items():
+            _count(self.kept, name, count)
+        for name, count in other.classes.items():
+            _count(self.classes, name, count)
+
+    def _stage(self, name: Stage, seconds: float) -> None:
+        sketch = self.stages.get(name)
+        if sketch is None:
+            sketch = self.stages[name] = Sketch()
+        sketch.add(seconds)
+
+
+def _count(counts: dict[Key, int], key: Key, more: int) -> None:
+    counts[key] = counts.get(key, 0) + more
+
+
+LevelsByTier = dict[int, TierServiceLevels]
+
+
+class ServiceLevels:
+    """Figures by tier of the last `slices` slices of time; the oldest is forgotten when a new one begins."""
+
+    def __init__(
+        self,
+        slices: int = SLICES,
+        slice_seconds: float = SLICE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.window_seconds = slices * slice_seconds
+        self._slices: deque[tuple[int, LevelsByTier]] = deque(maxlen=slices)
+        self._slice_seconds, self._clock = slice_seconds, clock
+
+    def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
+        """Count one finished request; one that nobody had to answer (the cache did) says nothing about a tier."""
+        if not record.is_made:
+            return
+        number = int(self._clock() / self._slice_seconds)
+        if not self._slices or self._slices[-1][0] != number:
+            self._slices.append((number, {}))
+        figures = self._slices[-1][1]
+        tier = figures.get(record.tier)
+        if tier is None:
+            tier = figures[record.tier] = TierServiceLevels()
+        tier.observe(answer, record, gaps)
+
+    def figures(self) -> LevelsByTier:
+        """By tier, of the window that ends now."""
+        oldest = int(self._clock() / self._slice_seconds) - (self._slices.maxlen or 0)
+        return merged(figures for number, figures in self._slices if number > oldest)
+
+
+def merged(parts: Iterable[LevelsByTier]) -> LevelsByTier:
+    """By tier, of all parts together, which stay as they are."""
+    whole: LevelsByTier = {}
+    for part in parts:
+        for tier, figures in part.items():
+            whole.setdefault(tier, TierServiceLevels()).merge(figures)
+    return whole

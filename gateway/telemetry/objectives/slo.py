@@ -1,0 +1,185 @@
+"""The state of service levels: green, amber or red for each tier, and the figures that say so (SPEC OB-01 to OB-06)."""
+
+from typing import Literal
+
+import msgspec
+
+from gateway.answering.slo_class import SLO_CLASSES
+from gateway.telemetry.metrics_export.request_metrics import SECONDS
+from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Stage, TierServiceLevels
+from gateway.telemetry.objectives.sketch import Sketch
+
+State = Literal["green", "amber", "red", "unknown"]
+STATE_NUMBERS: dict[State, int] = {"green": 0, "amber": 1, "red": 2, "unknown": -1}
+_WORST_FIRST: tuple[State, ...] = ("red", "amber", "green")
+
+LEAST_REQUESTS = 20
+"""Of fewer a state says nothing."""
+
+# SPEC GW-02, for an answer of 100 tokens.
+BUDGETS_MS: dict[Stage, float] = {"route": 2.0, "schedule": 3.0, "prefill": 25.0, "decode": 65.0, "stream": 5.0}
+
+
+class Objective(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure is green up to (or, `higher_is_better`, from) `green`, red beyond `red`, and amber in between."""
+
+    name: str
+    green: float
+    red: float
+    higher_is_better: bool = False
+
+    def state(self, value: float | None) -> State:
+        """Of a figure; unknown without one."""
+        if value is None:
+            return "unknown"
+        sign = -1 if self.higher_is_better else 1
+        if sign * value <= sign * self.green:
+            return "green"
+        return "red" if sign * value > sign * self.red else "amber"
+
+
+# SPEC OB-01. The time to the first token is in units of what the request's class allows, so that one figure judges all.
+TTFT = Objective(name="ttft_p95_of_target", green=1.0, red=2.0)
+SPEED = Objective(name="tokens_per_second_p50", green=30.0, red=15.0, higher_is_better=True)
+SPREAD = Objective(name="e2e_p99_over_p50", green=5.0, red=10.0)
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """An objective and how it is kept."""
+
+    objective: Objective
+    value: float | None
+    state: State
+
+
+class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Within one percent; None of nothing."""
+
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    p999: float | None
+
+
+class StageLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an answer in milliseconds, beside its budget for an answer of 100 tokens."""
+
+    stage: Stage
+    budget_ms: float
+    milliseconds: Quantiles
+
+
+class ClassLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of a class whose first token came in time."""
+
+    name: str
+    ttft_seconds: float
+    requests: int
+    kept: int
+
+
+class TierLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one tier, or of all. `state`: the worst of its checks. `itl_p99_seconds`: by the buckets of the histogram."""
+
+    tier: int | None
+    model: str | None
+    state: State
+    requests: int
+    failed: int
+    checks: list[Check]
+    ttft_seconds: Quantiles
+    tokens_per_second: Quantiles
+    e2e_seconds: Quantiles
+    itl_p99_seconds: float | None
+    stages: list[StageLevel]
+    classes: list[ClassLevel]
+
+
+class SloReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the last `window_seconds`, of all gateway processes behind the port; `requests_by_tier` too."""
+
+    window_seconds: float
+    overall: TierLevel
+    requests_by_tier: dict[int, int]
+    tiers: list[TierLevel]
+
+
+def slo_report(figures: LevelsByTier, window_seconds: float, models: dict[int, str]) -> SloReport:
+    """The report on the tiers of `models`, by number, whether they had requests or not."""
+    every = TierServiceLevels()
+    for one in figures.values():
+        every.merge(one)
+    return SloReport(
+        window_seconds=window_seconds,
+        overall=tier_level(every, None, None),
+        requests_by_tier={tier: figures[tier].requests if tier in figures else 0 for tier in models},
+        tiers=[tier_level(figures.get(tier, TierServiceLevels()), tier, model) for tier, model in models.items()],
+    )
+
+
+def tier_level(figures: TierServiceLevels, tier: int | None, model: str | None) -> TierLevel:
+    """What the figures of a tier say."""
+    e2e = quantiles(figures.e2e)
+    spread = e2e.p99 / e2e.p50 if e2e.p50 and e2e.p99 is not None else None
+    checks = [
+        _check(TTFT, figures.ttft_share, figures.ttft_share.quantile(0.95)),
+        _check(SPEED, figures.speed, figures.speed.quantile(0.5)),
+        _check(SPREAD, figures.e2e, spread),
+    ]
+    states = {check.state for check in checks}
+    return TierLevel(
+        tier=tier,
+        model=model,
+        state=next((state for state in _WORST_FIRST if state in states), "unknown"),
+        requests=figures.requests,
+        failed=figures.failed,
+        checks=checks,
+        ttft_seconds=quantiles(figures.ttft),
+        tokens_per_second=quantiles(figures.speed),
+        e2e_seconds=e2e,
+        itl_p99_seconds=bucket_quantile(figures.gaps, 0.99),
+        stages=[_stage(name, figures.stages.get(name, Sketch())) for name in STAGES],
+        classes=[
+            ClassLevel(
+                name=name,
+                ttft_seconds=SLO_CLASSES[name].ttft_seconds,
+                requests=count,
+                kept=figures.kept.get(name, 0),
+            )
+            for name, count in sorted(figures.classes.items())
+        ],
+    )
+
+
+def quantiles(sketch: Sketch, scale: float = 1.0) -> Quantiles:
+    """Mean and quantiles, times `scale`."""
+
+    p50, p95, p99, p999 = (
+        None if value is None else value * scale for value in sketch.quantiles((0.5, 0.95, 0.99, 0.999))
+    )
+    mean = None if sketch.mean is None else sketch.mean * scale
+    return Quantiles(mean=mean, p50=p50, p95=p95, p99=p99, p999=p999)
+
+
+def bucket_quantile(counts: dict[int, int], share: float) -> float | None:
+    """As Prometheus's histogram_quantile: linear within a bucket, and the last bound where it lies beyond."""
+    rank = share * sum(counts.values())
+    passed = 0
+    for place in sorted(counts):
+        if passed + counts[place] >= rank > 0:
+            if place >= len(SECONDS):
+                return SECONDS[-1]
+            low = SECONDS[place - 1] if place else 0.0
+            return low + (SECONDS[place] - low) * (rank - passed) / counts[place]
+        passed += counts[place]
+    return None
+
+
+def _check(objective: Objective, sketch: Sketch, value: float | None) -> Check:
+    known = sketch.total >= LEAST_REQUESTS
+    return Check(objective=objective, value=value, state=objective.state(value) if known else "unknown")
+
+
+def _stage(name: Stage, sketch: Sketch) -> StageLevel:
+    return StageLevel(stage=name, budget_ms=BUDGETS_MS[name], milliseconds=quantiles(sketch, 1e3))

@@ -1,0 +1,245 @@
+"""Runs StepPlans of one model on a device, each launched before the one before it is waited for."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from inference_core.device.adapter_bank import DeviceAdapterBank
+from inference_core.device.batch import DeviceInputs
+from inference_core.device.block_tables import BlockTables
+from inference_core.device.buckets import LONGEST_QUERY, DecodeBuckets
+from inference_core.device.device_decoder import DeviceDecoder
+from inference_core.device.graphs import Graphs
+from inference_core.device.memory.block_bytes import DeviceBlockBytes
+from inference_core.device.memory.swaps import DeviceSwaps
+from inference_core.device.sampling.edited_rows import EditedRows, fits_tables
+from inference_core.device.sampling.log_probabilities import LogProbabilities
+from inference_core.device.sampling.prompt_scores import PromptScores, scored_rows
+from inference_core.device.sampling.step_draws import StepDraws
+from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
+from inference_core.execution.host_blocks import HostBlocks
+from inference_core.execution.runner import DraftingRunner, OverlappingRunner
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.swap_cost import SwapTimes
+from inference_core.protocol import ModelInfo
+from inference_core.sampling.rejection_sampling import drafts_from
+from inference_core.scheduling.step_budget import MAX_SCORED_ROWS
+from inference_core.step_plan import (
+    DraftLaw,
+    SampledToken,
+    SampleSpec,
+    ScheduledSequence,
+    StepPlan,
+    StepResult,
+)
+from inference_core.triton_kernels import decoder_ops  # noqa: F401  they register the custom ops
+from inference_core.triton_kernels.sampling import sampling_ops  # noqa: F401  they register the custom ops
+
+# Rows of inputs and results that are in use at the same time: those of the step under way, and of the next one.
+_STAGING_BUFFERS = 2
+
+
+@dataclass(slots=True, frozen=True)
+class _Launched:
+    """A step under way: what it draws, and what its copies took."""
+
+    draws: StepDraws
+    logprobs: LogProbabilities
+    scores: PromptScores | None
+    swapped: Callable[[], SwapTimes | None]
+
+
+class DeviceRunner(OverlappingRunner, DraftingRunner):
+    """A decoder over `arena` uint8 [bytes] on its device, cut into slabs of `slab_bytes`.
+
+    Inputs travel in one copy from pinned memory, drawn tokens in one copy back; a token that the next step needs never
+    leaves the device. Steps in which every sequence draws, and computes few tokens, are padded to a size of `buckets`
+    and repeated as `graphs`, those in which logits are edited, or rows go through adapters, apart from the others.
+    Drafts are verified by drawing from the rows of all of them. Some sequences (`StepDraws`) are drawn by the host,
+    from a copy of their rows' logits.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        decoder: DeviceDecoder,
+        layout: KVLayout,
+        arena: torch.Tensor,
+        slab_bytes: int,
+        *,
+        graphs: Graphs,
+        buckets: DecodeBuckets,
+        capacity: Capacity,
+    ) -> None:
+        self.info = info
+        self.config = decoder.config
+        self.layout = layout
+        self.device = arena.device
+        self.adapters: DeviceAdapterBank | None = decoder.adapters
+        self.most_drafts = max(0, capacity.draws - capacity.sequences)
+        self._decoder = decoder
+        self._arena = arena
+        self._graphs = graphs
+        self._buckets = buckets
+        longest = -(-info.max_context // layout.block_size)
+        self._tables = BlockTables(layout, slab_bytes, rows=capacity.sequences, row_blocks=longest)
+        self._swaps = DeviceSwaps(HostBlocks(arena, self._tables.byte_offsets, layout.block_bytes), self.device)
+        self.blocks = DeviceBlockBytes(arena, self._tables.byte_offsets, layout.block_bytes)
+        self._edits = EditedRows(capacity.sequences, decoder.config.vocab_size, self.device)
+        pinned = self.device.type == "cuda"
+        self._memory = [
+            torch.zeros(bytes_of(capacity), dtype=torch.uint8, pin_memory=pinned) for _ in range(_STAGING_BUFFERS)
+        ]
+        self._inputs = [StepInputs(capacity, memory.numpy()) for memory in self._memory]
+        self._results = [
+            torch.zeros(capacity.draws, dtype=torch.int64, pin_memory=pinned) for _ in range(_STAGING_BUFFERS)
+        ]
+        tables = torch.zeros(capacity.sequences * longest, dtype=torch.int64, device=self.device)
+        self._device_inputs = DeviceInputs(capacity, torch.zeros_like(self._memory[0], device=self.device), tables)
+        # Row by row what this step draws, and what the one before it drew; -1 where nothing could be drawn.
+        self._drawn = torch.zeros(capacity.draws, dtype=torch.int64, device=self.device)
+        self._drawn_before = torch.zeros_like(self._drawn)
+        self._rows_of_last: dict[str, int] = {}
+        self._staging_index = 0
+
+    def draws_ahead(self, spec: SampleSpec) -> bool:
+        return fits_tables(spec)
+
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        began = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                launched = self._launch(plan)
+        except Exception:
+            self._forget()
+            raise
+        finished = self._note()
+        result = self._results[self._staging_index]
+
+        def land() -> StepResult:
+            try:
+                finished()
+                tokens = self._tokens(launched, result)
+                scored = [] if launched.scores is None else launched.scores.by_sequence()
+            except Exception:
+                # The steps after this one have counted on what it drew.
+                self._forget()
+                raise
+            return StepResult(tokens, time.perf_counter() - began, scored, launched.swapped())
+
+        return land
+
+    def draft(self, plan: StepPlan) -> list[tuple[int, DraftLaw]]:
+        try:
+            with torch.inference_mode():
+                logits, _ = self._compute_plan(plan, StepDraws(plan.sequences), None)
+                return drafts_from(logits[: len(plan.sequences)].float().cpu().numpy(), plan.sequences)
+        except Exception:
+            self._forget()
+            raise
+
+    def profile_step(self) -> None:
+        """The largest step of the capacity, with padding alone: takes all the memory that a step can take at once."""
+        largest = self._inputs[0].fill_with_padding()
+        self._device_inputs.memory.copy_(self._memory[0])
+        scored = torch.zeros(MAX_SCORED_ROWS, dtype=torch.int32, device=self.device)
+        with torch.inference_mode():
+            self._compute(largest, scored)
+
+    def _launch(self, plan: StepPlan) -> _Launched:
+        draws = StepDraws(plan.sequences)
+        scored = scored_rows(plan.sequences, self.device)
+        logits, swapped = self._compute_plan(plan, draws, scored)
+        self._results[self._staging_index][: len(draws)].copy_(self._drawn[: len(draws)], non_blocking=True)
+        draws.bring(logits)
+        logprobs = LogProbabilities(logits, self._drawn, draws.logprobs)
+        scores = None if scored is None else PromptScores(plan.sequences, logits[len(logits) - len(scored) :])
+        return _Launched(draws, logprobs, scores, swapped)
+
+    def _compute_plan(
+        self, plan: StepPlan, draws: StepDraws, scored: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Callable[[], SwapTimes | None]]:
+        """As `_compute`, with everything that a plan begins with; and what its copies took, once it is done."""
+        sequences = plan.sequences
+        bucket = self._bucket_of(sequences) if scored is None else None
+        self._staging_index = (self._staging_index + 1) % _STAGING_BUFFERS
+        inputs, memory = self._inputs[self._staging_index], self._memory[self._staging_index]
+        edits = self._edits.place(draws.owners, draws.specs, self._rows_of_last)
+        shape = inputs.fill(
+            sequences,
+            self._tables,
+            self._rows_of_last,
+            renamed=bool(plan.copies),
+            pad_to=bucket,
+            edit_rows=None if edits is None else edits.rows,
+        )
+        swapped = self._swaps.begin(plan)
+        if plan.copies:
+            self._copy_blocks(plan.copies)
+        self._device_inputs.memory.copy_(memory, non_blocking=True)
+        self._device_inputs.apply_table_updates(shape.table_updates, inputs.apart)
+        self._drawn_before.copy_(self._drawn)
+        if edits is not None:
+            self._edits.count(edits, self._drawn_before)
+        self._rows_of_last = draws.last_rows
+        if bucket is None:
+            return self._compute(shape, scored), swapped
+        # What a graph has captured is this shape without its counts: those are on the device.
+        captured = shape.as_captured(self.info.max_context)
+        return self._graphs.run(captured, lambda: self._compute(captured)), swapped
+
+    def _bucket_of(self, sequences: list[ScheduledSequence]) -> int | None:
+        """To how many tokens the step is padded, if it is one of those that are captured."""
+        if any(s.sample is None or len(s.token_ids) > LONGEST_QUERY for s in sequences):
+            return None
+        return self._buckets.padded(sum(len(s.token_ids) for s in sequences))
+
+    def _compute(self, shape: StepShape, scored: torch.Tensor | None = None) -> torch.Tensor:
+        """The step whose inputs are on the device: its logits as the model gives them, and its draws in `_drawn`. Doing
+        it again changes nothing, as capturing it needs. The logits of the tokens `scored` int32 [E] come last."""
+        batch = self._device_inputs.batch(shape)
+        if scored is not None:
+            batch = replace(batch, sample_rows=torch.cat([batch.sample_rows, scored]))
+        pending = batch.pending
+        known = self._drawn_before.index_select(0, pending.clamp(min=0))
+        tokens = torch.where(pending >= 0, known.clamp(min=0), batch.token_ids.long())
+        raw = self._decoder.forward(tokens, batch)
+        logits = raw[: shape.sampled].float()
+        if shape.sampled:
+            if shape.edited:
+                logits = logits.clone() if logits.data_ptr() == raw.data_ptr() else logits
+                tables, penalties = self._edits.tables, (batch.repetition, batch.presence, batch.frequency)
+                edits = (batch.edit_rows, tables.token_ids, tables.bias, tables.num_biased, tables.uses)
+                torch.ops.aio.edit_logits(logits, *edits, *penalties)
+            laws = (batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)
+            torch.ops.aio.draw_tokens(self._drawn[: shape.sampled], logits, *laws)
+        return raw
+
+    def _forget(self) -> None:
+        """What the device holds of tables and counts may be anything."""
+        self._tables.forget()
+        self._edits.forget()
+
+    def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        offsets = self._tables.byte_offsets([block for pair in copies for block in pair])
+        pairs = torch.from_numpy(offsets.reshape(-1, 2)).to(self.device)
+        torch.ops.aio.copy_blocks(self._arena, pairs, self.layout.block_bytes)
+
+    def _note(self) -> Callable[[], Any]:
+        """A wait for everything that was launched so far."""
+        if self.device.type != "cuda":
+            return lambda: None
+        event = torch.cuda.Event()
+        event.record()
+        return lambda: event.synchronize()
+
+    def _tokens(self, launched: _Launched, result: torch.Tensor) -> list[list[SampledToken]]:
+        """What a finished step drew; raises `BadLogitsError` for sequences without a usable logit."""
+        draws = launched.draws
+        drawn = [SampledToken(token) for token in result[: len(draws)].tolist()]
+        for row, logprob in launched.logprobs.by_row().items():
+            drawn[row] = SampledToken(drawn[row].token_id, logprob)
+        return draws.results(drawn, self.config.vocab_size)

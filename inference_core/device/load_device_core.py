@@ -1,0 +1,187 @@
+"""Builds a Core on one CUDA device: weights, then what a step takes, then an arena of what is left."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+from inference_core.core import Core
+from inference_core.device.adapter_bank import DeviceAdapterBank
+from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.device_decoder import DeviceDecoder
+from inference_core.device.device_runner import DeviceRunner
+from inference_core.device.graphs import CudaGraphs, Graphs
+from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
+from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
+from inference_core.device.step_inputs import Capacity
+from inference_core.device.weights import load_device_decoder, stored_linears, weight_bytes
+from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, changed_knobs
+from inference_core.errors import MemoryPlanError
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.memory_plan import format_bytes
+from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.linear import Linear
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loading.load_adapters import load_adapters
+from inference_core.model_config import ModelConfig
+from inference_core.protocol import MOST_HOST_BLOCKS, Knobs, ModelInfo
+from inference_core.protocol.kv_blocks import KVIdentity
+from inference_core.speculation.pairing import paired_drafts
+
+logger = logging.getLogger(__name__)
+Linears = Callable[[Checkpoint, DeviceScheme, torch.dtype, torch.device, Path], dict[str, Linear]]
+Profile = Callable[[torch.device, Callable[[], object]], MemoryProfile]
+# Drafted tokens that a step verifies at most: each takes a row of logits, as wide as the vocabulary. Drafts pay where
+# few sequences decode, so more would be memory set aside in vain.
+MOST_DRAFTS = 256
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def load_device_core(
+    spec: DeviceCoreSpec,
+    checkpoints: dict[str, Checkpoint],
+    device: torch.device,
+    cache_dir: Path,
+    *,
+    profile: Profile = profile_cuda,
+    make_graphs: Callable[[], Graphs] = CudaGraphs,
+    linears: Linears = stored_linears,
+    title: str | None = None,
+    knobs_file: Path | None = None,
+) -> Core:
+    """Every model of `spec` (its checkpoint by name) on `device`. Weights stay as they are loaded; the arena takes what
+    `memory_utilization` of the device leaves. Repacked weights are kept under `cache_dir`. `linears`: what else than a
+    checkpoint's tensors projections are made of. `title`: what the log calls this core. `knobs_file`: where changed
+    knobs that shall outlast the process are kept.
+
+    Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, for what does not fit.
+    """
+    drafts = paired_drafts(spec.models)
+
+    def runner(model: DeviceModelSpec, decoder: DeviceDecoder, arena: torch.Tensor, graphs: Graphs) -> DeviceRunner:
+        config, layout, capacity = decoder.config, device_layout(model, decoder.config), capacity_of(spec, model)
+        info = ModelInfo(
+            name=model.name,
+            model_path=model.path,
+            max_context=min(model.max_context or config.max_position, config.max_position),
+            vocab_size=config.vocab_size,
+            weight_bytes=weight_bytes(decoder),
+            compute=model.compute,
+            kv=KVIdentity(
+                weights=checkpoints[model.name].fingerprint,
+                compute=f"{model.compute} {model.activations}",
+                kernels=torch.cuda.get_device_name(device) if device.type == "cuda" else "device kernels on the CPU",
+                layout=layout,
+            ),
+        )
+        return DeviceRunner(
+            info,
+            decoder.over(arena),
+            layout,
+            arena,
+            spec.slab_bytes,
+            graphs=graphs,
+            buckets=buckets_of(capacity),
+            capacity=capacity,
+        )
+
+    placeholder = torch.zeros(spec.slab_bytes, dtype=torch.uint8, device=device)
+    decoders = {
+        m.name: _decoder(m, checkpoints[m.name], placeholder, spec.slab_bytes, cache_dir, linears) for m in spec.models
+    }
+    # All of them stand there while each is rehearsed: what stays of one is no room for another.
+    profiled_runners = [runner(m, decoders[m.name], placeholder, make_graphs()) for m in spec.models]
+    profiles = [profile(device, profiled.profile_step) for profiled in profiled_runners]
+    largest = max(profiles, key=lambda p: p.activations)
+    for line in (*_weight_lines(spec, profiled_runners), *largest.lines(spec.memory_utilization, spec.slab_bytes)):
+        logger.info("%s: %s", title or device, line)
+    arena_bytes = largest.arena_bytes(spec.memory_utilization, spec.slab_bytes)
+    del profiled_runners, placeholder
+    arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
+    runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
+    knobs = device_knobs(spec, {name: made.layout for name, made in runners.items()}, knobs_file)
+    core = Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs, drafts=drafts)
+    load_adapters(core, spec.models)
+    return core
+
+
+def _weight_lines(spec: DeviceCoreSpec, runners: list[DeviceRunner]) -> list[str]:
+    lines = []
+    for m, r in zip(spec.models, runners, strict=True):
+        lines.append(f"weights of {m.name} ({m.compute}): {format_bytes(r.info.weight_bytes)}")
+        if r.adapters is not None:
+            slots = f"{m.max_adapters} slots for adapters of {m.name} of up to {m.max_adapter_rank} ranks"
+            lines.append(f"{slots}: {format_bytes(r.adapters.slot_bytes)}")
+    return lines
+
+
+def capacity_of(spec: DeviceCoreSpec, model: DeviceModelSpec) -> Capacity:
+    """The largest step of `model`. Most steps begin few sequences, so that changes of tables seldom travel apart."""
+    return Capacity(
+        tokens=spec.max_num_batched_tokens,
+        sequences=spec.max_num_seqs,
+        draws=spec.max_num_seqs + MOST_DRAFTS,
+        table_updates=spec.max_num_batched_tokens // 16 + 2 * spec.max_num_seqs,
+        adapter_slots=model.max_adapters,
+    )
+
+
+def buckets_of(capacity: Capacity) -> DecodeBuckets:
+    """Sizes of the steps that are captured."""
+    return DecodeBuckets.up_to(min(capacity.tokens, capacity.draws))
+
+
+def device_knobs(spec: DeviceCoreSpec, layouts: Mapping[str, KVLayout], file: Path | None = None) -> LiveKnobs:
+    """A step as large as memory was set aside for, unless the specification says less; host memory for as many blocks
+    of each model's layout as it says. `file`: see `KnobsFile`."""
+    most = {"max_num_batched_tokens": spec.max_num_batched_tokens, "max_num_seqs": spec.max_num_seqs}
+    largest = msgspec.structs.replace(Knobs(), **most, prefill_chunk=spec.max_num_batched_tokens)
+    start: dict[str, Knobs] = {}
+    for m in spec.models:
+        blocks = min(m.host_cache_bytes // layouts[m.name].block_bytes, MOST_HOST_BLOCKS)
+        own = changed_knobs(largest, {"host_cache_blocks": blocks} | spec.knobs, largest)
+        start[m.name] = changed_knobs(own, m.knobs, own)
+    return LiveKnobs(start, None if file is None else KnobsFile(file), most)
+
+
+def device_layout(model: DeviceModelSpec, config: ModelConfig) -> KVLayout:
+    """The model's block geometry."""
+    return KVLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=model.block_size,
+        dtype=model.kv_dtype,
+    )
+
+
+def _decoder(
+    model: DeviceModelSpec,
+    checkpoint: Checkpoint,
+    arena: torch.Tensor,
+    slab_bytes: int,
+    cache_dir: Path,
+    linears: Linears,
+) -> DeviceDecoder:
+    layout = device_layout(model, checkpoint.config)
+    if layout.block_bytes > slab_bytes:
+        raise MemoryPlanError(
+            f"{model.name}: a block of {layout.block_size} tokens takes {layout.block_bytes} bytes, "
+            f"more than a slab of {slab_bytes}; make slab_bytes larger or block_size smaller"
+        )
+    dtype = DTYPES[model.activations]
+    made = linears(checkpoint, model.compute, dtype, arena.device, cache_dir)
+    longest = min(model.max_context or checkpoint.config.max_position, checkpoint.config.max_position)
+    decoder = load_device_decoder(checkpoint, made, layout, arena, dtype=dtype, max_context=longest)
+    return replace(decoder, adapters=adapter_bank(model, checkpoint.config, arena.device))
+
+
+def adapter_bank(model: DeviceModelSpec, config: ModelConfig, device: torch.device) -> DeviceAdapterBank | None:
+    """The slots that the specification asks for, of a model or a rank's share of one; None without any."""
+    if not model.max_adapters:
+        return None
+    dtype = DTYPES[model.activations]
+    return DeviceAdapterBank(config, model.max_adapters, model.max_adapter_rank, dtype, device)

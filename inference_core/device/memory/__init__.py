@@ -1,0 +1,1 @@
+"""Device memory: profiling, and KV blocks copied to and from the host."""

@@ -1,0 +1,1 @@
+"""Sampling on a device: logit edits, draws and log-probabilities."""

@@ -1,0 +1,1 @@
+"""Reads Hugging Face folders: config.json and safetensors files, quantised or not."""

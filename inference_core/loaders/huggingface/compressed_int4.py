@@ -1,0 +1,126 @@
+"""4-bit weights as compressed-tensors stores them ("pack-quantized"), turned into rows of blocks.
+
+Codes are packed along the inputs: `weight_packed` int32 [N, K / 8], the first of eight in the lowest bits, each the
+signed weight plus 8; `weight_scale` [N, groups] in float16, bfloat16 or float32; `weight_zero_point` int32
+[N / 8, groups], packed along the outputs in the same way, if the format is not symmetric; `weight_g_idx` int32 [K]
+where groups are no runs; `weight_shape` [2]. w = scale * (code - zero).
+"""
+
+from dataclasses import dataclass
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.errors import ModelFileError
+from inference_core.loaders.huggingface.int4_groups import PER_INT, unpack_codes
+from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
+from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
+from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
+
+_SCALE_DTYPES = ("F16", "BF16", "F32")
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedInt4Layer:
+    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs]."""
+
+    name: str
+    shape: tuple[int, int]
+    files: Files
+
+    def tensor(self, path: Path) -> PackedTensor:
+        """Blocks of Q4_0 where the layer is symmetric, of Q4_Z where not. Raises ModelFileError for groups that are no
+        runs of 32 inputs."""
+        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
+
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
+        """Those outputs and inputs alone. Raises ModelFileError if a border parts a group."""
+        check_boundaries(path, self, rows, columns)
+        groups = self._groups(path)[columns.start : columns.stop]
+        runs = groups.reshape(-1, ELEMENTS) if len(columns) % ELEMENTS == 0 else None
+        if runs is None or (runs != runs[:, :1]).any():
+            raise ModelFileError(f"{path}: the groups of '{self.name}' are no runs of {ELEMENTS} inputs")
+        kind: Kind = "Q4_Z" if "weight_zero_point" in self.files else "Q4_0"
+        return PackedTensor(kind, (len(rows), len(columns)), lambda: self._blocks(rows, columns, runs[:, 0]))
+
+    @property
+    def row_unit(self) -> int:
+        """Zero points are packed along the outputs."""
+        return PER_INT if "weight_zero_point" in self.files else 1
+
+    @property
+    def column_unit(self) -> int:
+        """Inputs that share a scale, in whole blocks; only blocks where groups are not one after another."""
+        count = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].shape[1]
+        return ELEMENTS if count == 1 or "weight_g_idx" in self.files else lcm(ELEMENTS, -(-self.shape[1] // count))
+
+    def _blocks(self, rows: range, columns: range, groups: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """[outputs, bytes per row], read-only; `groups` is that of each block."""
+        words = slice(columns.start // PER_INT, -(-columns.stop // PER_INT))
+        codes = unpack_codes(self._part("weight_packed")[rows.start : rows.stop, words], range(PER_INT)).reshape(
+            len(rows), -1
+        )[:, : len(columns)]
+        scales = self._scales(rows)[:, groups]
+        if "weight_zero_point" in self.files:
+            words = slice(rows.start // PER_INT, -(-rows.stop // PER_INT))
+            packed = self._part("weight_zero_point")[words]
+            zeros = unpack_codes(packed, range(PER_INT)).transpose(0, 2, 1).reshape(-1, packed.shape[1])[: len(rows)]
+            blocks = q4_z_blocks(codes, scales, zeros[:, groups])
+        else:
+            blocks = q4_0_blocks(codes, scales)
+        data = blocks.view(np.uint8).reshape(len(rows), -1)
+        data.flags.writeable = False
+        return data
+
+    def _scales(self, rows: range) -> NDArray[np.float16]:
+        """[outputs, groups]; bfloat16 fits float16 exactly in the range that scales are in."""
+        array = self._part("weight_scale")[rows.start : rows.stop]
+        bits = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].dtype == "BF16"
+        return (bfloat16_to_float32(array) if bits else array).astype(np.float16)
+
+    def _groups(self, path: Path) -> NDArray[np.intp]:
+        """The group of each input."""
+        count = self.files["weight_scale"].entries[f"{self.name}.weight_scale"].shape[1]
+        if "weight_g_idx" in self.files:
+            groups = self._part("weight_g_idx").astype(np.intp)
+            if groups.min(initial=0) < 0 or groups.max(initial=0) >= count:
+                raise ModelFileError(f"{path}: '{self.name}.weight_g_idx' names groups outside of its {count}")
+            return groups
+        return np.arange(self.shape[1]) // -(-self.shape[1] // count)
+
+    def _part(self, part: str) -> NDArray[Any]:
+        return self.files[part][f"{self.name}.{part}"]
+
+
+def compressed_int4_layers(path: Path, files: Files) -> dict[str, CompressedInt4Layer]:
+    """The layers by the name that their plain weight would have. Raises ModelFileError for parts that do not fit."""
+    names = [name.removesuffix(".weight_packed") for name in files if name.endswith(".weight_packed")]
+    return {f"{name}.weight": _layer(path, files, name) for name in names}
+
+
+def _layer(path: Path, files: Files, name: str) -> CompressedInt4Layer:
+    parts = {
+        part: files[f"{name}.{part}"]
+        for part in ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape")
+        if f"{name}.{part}" in files
+    }
+    entries = {part: file.entries[f"{name}.{part}"] for part, file in parts.items()}
+    packed, scale = entries["weight_packed"], entries.get("weight_scale")
+    if scale is None or scale.dtype not in _SCALE_DTYPES or packed.dtype != "I32" or len(packed.shape) != 2:
+        raise ModelFileError(f"{path}: '{name}' has no int32 codes [outputs, inputs / 8] with scales of their own")
+    shape = (packed.shape[0], packed.shape[1] * PER_INT)
+    if "weight_shape" in parts:
+        told = [int(size) for size in parts["weight_shape"][f"{name}.weight_shape"].reshape(-1)]
+        if len(told) != 2 or told[0] != shape[0] or not shape[1] - PER_INT < told[1] <= shape[1]:
+            raise ModelFileError(f"{path}: '{name}.weight_shape' says {told}, but its codes are {shape}")
+        shape = (told[0], told[1])
+    groups = scale.shape[1] if len(scale.shape) == 2 else 0
+    expected: dict[str, tuple[int, ...]] = {"weight_scale": (shape[0], groups)}
+    expected |= {"weight_zero_point": (-(-shape[0] // PER_INT), groups), "weight_g_idx": (shape[1],)}
+    for part, wanted in expected.items():
+        if part in entries and (entries[part].shape != wanted or not groups):
+            raise ModelFileError(f"{path}: '{name}.{part}' has shape {entries[part].shape}; {wanted} is needed")
+    return CompressedInt4Layer(name, shape, parts)

@@ -1,0 +1,152 @@
+"""A Hugging Face folder (config.json and safetensors, sharded or not) as a checkpoint."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
+from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
+from inference_core.loaders.huggingface.hf_config import read_config, read_layer_format
+from inference_core.loaders.huggingface.int4_layers import int4_layers
+from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
+from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
+from inference_core.loaders.huggingface.scaled_layers import scaled_layers
+from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
+from inference_core.model_config import ModelConfig
+
+INDEX = "model.safetensors.index.json"
+_DERIVED = "rotary_emb.inv_freq"
+_LM_HEAD = "lm_head.weight"
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+class HFCheckpoint(Checkpoint):
+    """Llama, Mistral, Qwen2 and Qwen3 folders with tensors in F32, F16 or BF16, linear layers also as AWQ, GPTQ,
+    compressed-tensors or FP8 checkpoints have them. Pickled weights are refused.
+    """
+
+    def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
+        super().__init__(path, cache_dir)
+        self._config = read_config(path)
+        check_config(path, self._config)
+        files = self._open_tensors()
+        self._layers = _quantized_layers(path, files)
+        self._files = without_parts(self._layers, files)
+        for name, file in self._files.items():
+            if file.entries[name].dtype not in PLAIN_DTYPES:
+                raise ModelFileError(
+                    f"{file.path}: tensor '{name}' is of kind {file.entries[name].dtype}; supported are "
+                    f"{', '.join(PLAIN_DTYPES)}"
+                )
+        shapes: dict[str, Shape] = {name: file.entries[name].shape for name, file in self._files.items()}
+        check_tensors(path, self._config, shapes | {name: layer.shape for name, layer in self._layers.items()})
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    @cached_property
+    def tensors(self) -> Mapping[str, PackedTensor]:
+        return _Tensors(self.path, self._files, self._layers)
+
+    def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
+        layer = self._layers.get(name)
+        if layer is None:
+            return super().cut(name, rows, columns)
+        return layer.cut(self.path, rows, range(layer.shape[1]) if columns is None else columns)
+
+    def column_unit(self, name: str) -> int:
+        layer = self._layers.get(name)
+        return super().column_unit(name) if layer is None else layer.column_unit
+
+    def row_unit(self, name: str) -> int:
+        layer = self._layers.get(name)
+        return super().row_unit(name) if layer is None else layer.row_unit
+
+    def _open_tensors(self) -> dict[str, SafetensorsFile]:
+        listed = _listed(self.path)
+        shards = {name: SafetensorsFile(self.path / name) for name in sorted(set(listed.values()))} if listed else {}
+        for tensor, shard in listed.items():
+            if tensor not in shards[shard]:
+                raise ModelFileError(f"{self.path / INDEX} says that {shard} holds '{tensor}', but it does not")
+        if not listed:
+            files = [SafetensorsFile(file) for file in sorted(self.path.glob("*.safetensors"))]
+            found = {name: file for file in files for name in file}
+        else:
+            found = {tensor: shards[shard] for tensor, shard in listed.items()}
+        if not found:
+            raise ModelFileError(_no_weights(self.path))
+        return {
+            name: file
+            for name, file in found.items()
+            # Old files store the rotary table; some tied ones store the head a second time.
+            if not name.endswith(_DERIVED) and not (name == _LM_HEAD and self._config.tie_embeddings)
+        }
+
+
+def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
+    """The linear layers that are not plain, by the name of their weight."""
+    form = read_layer_format(path)
+    if form is None:
+        return {}
+    if form == "eight bits":
+        return scaled_layers(path, files)
+    if form == "compressed int4":
+        return compressed_int4_layers(path, files)
+    return int4_layers(path, form, files)
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    """Tensor name to shard file, from the index of a sharded folder; empty if it has none."""
+    index = folder / INDEX
+    if not index.exists():
+        return {}
+    try:
+        listed = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
+    except (OSError, *JSON_ERRORS) as error:
+        raise ModelFileError(f"{index} is no safetensors index ({error})") from error
+    for shard in listed.values():
+        if Path(shard).name != shard:
+            raise ModelFileError(f"{index} points outside the folder: '{shard}'")
+    return listed
+
+
+def _no_weights(folder: Path) -> str:
+    pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+    if pickled:
+        return (
+            f"{folder} holds only pickled weights ({', '.join(pickled[:3])}), which can run code when loaded; "
+            "convert them to safetensors"
+        )
+    return f"{folder} holds no *.safetensors file"
+
+
+class _Tensors(Mapping[str, PackedTensor]):
+    """Maps names to tensors, each made when asked for."""
+
+    def __init__(self, path: Path, files: Mapping[str, SafetensorsFile], layers: Mapping[str, QuantizedLayer]) -> None:
+        self._path = path
+        self._files = files
+        self._layers = layers
+
+    def __getitem__(self, name: str) -> PackedTensor:
+        if name in self._layers:
+            return self._layers[name].tensor(self._path)
+        file = self._files[name]
+        entry = file.entries[name]
+        return PackedTensor(cast(Kind, entry.dtype), entry.shape, file[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._files, *self._layers])
+
+    def __len__(self) -> int:
+        return len(self._files) + len(self._layers)

@@ -1,0 +1,127 @@
+"""The 8-bit layers of a safetensors checkpoint: INT8 or FP8 codes beside the scales of tensors, channels or blocks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.errors import ModelFileError
+from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
+from inference_core.loaders.huggingface.scaled_blocks import ELEMENTS, scaled_blocks
+from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
+
+CODES = {"I8": "S8", "F8_E4M3": "F8"}
+_SCALES = ("weight_scale", "weight_scale_inv")
+_SCALE_DTYPES = ("F32", "F16", "BF16")
+# What a file says of the activations; theirs are measured anew for every row, which is at least as exact.
+_UNUSED = ("input_scale", "input_zero_point", "weight_zero_point")
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledLayer:
+    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs]."""
+
+    name: str
+    shape: tuple[int, int]
+    files: Files
+    scale: str
+
+    def tensor(self, path: Path) -> PackedTensor:
+        """w = scale * code. Raises ModelFileError for inputs that are no whole number of blocks."""
+        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
+
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
+        """Those outputs and inputs alone. Raises ModelFileError if a border parts a block of inputs."""
+        if self.shape[1] % ELEMENTS:
+            raise ModelFileError(
+                f"{path}: '{self.name}' has {self.shape[1]} inputs; 8-bit layers need a multiple of {ELEMENTS}"
+            )
+        check_boundaries(path, self, rows, columns)
+        dtype = self.files["weight"].entries[f"{self.name}.weight"].dtype
+        kind: Kind = "S8" if dtype == "I8" else "F8"
+        return PackedTensor(kind, (len(rows), len(columns)), lambda: self._blocks(rows, columns))
+
+    @property
+    def row_unit(self) -> int:
+        """Every output is a row of its own; a scale of several is each part's."""
+        return 1
+
+    @property
+    def column_unit(self) -> int:
+        """Inputs that share a scale with no others, in whole blocks."""
+        block = _blocks_of(self.files[self.scale].entries[f"{self.name}.{self.scale}"].shape, self.shape)
+        assert block is not None  # checked when the file was opened
+        return ELEMENTS if block[1] == self.shape[1] else block[1]
+
+    def _blocks(self, rows: range, columns: range) -> NDArray[np.uint8]:
+        """[outputs, bytes per row], read-only."""
+        codes = self._part("weight")[rows.start : rows.stop, columns.start : columns.stop]
+        blocks = scaled_blocks(codes, _per_block(self._scales(), self.shape, rows, columns))
+        data = blocks.view(np.uint8).reshape(len(rows), -1)
+        data.flags.writeable = False
+        return data
+
+    def _scales(self) -> NDArray[np.float32]:
+        array = self._part(self.scale)
+        bits = self.files[self.scale].entries[f"{self.name}.{self.scale}"].dtype == "BF16"
+        return bfloat16_to_float32(array) if bits else array.astype(np.float32)
+
+    def _part(self, part: str) -> NDArray[Any]:
+        return self.files[part][f"{self.name}.{part}"]
+
+
+def scaled_layers(path: Path, files: Files) -> dict[str, ScaledLayer]:
+    """The layers by the name of their weight: every matrix of INT8 or E4M3 codes. Raises ModelFileError."""
+    names = [name for name, file in files.items() if name.endswith(".weight") and file.entries[name].dtype in CODES]
+    return {name: _layer(path, files, name.removesuffix(".weight")) for name in names}
+
+
+def _layer(path: Path, files: Files, name: str) -> ScaledLayer:
+    shape = files[f"{name}.weight"].entries[f"{name}.weight"].shape
+    scale = next((s for s in _SCALES if f"{name}.{s}" in files), None)
+    if len(shape) != 2 or scale is None:
+        raise ModelFileError(f"{path}: '{name}.weight' {shape} needs two dimensions and one of {', '.join(_SCALES)}")
+    entry = files[f"{name}.{scale}"].entries[f"{name}.{scale}"]
+    if entry.dtype not in _SCALE_DTYPES or _blocks_of(entry.shape, (shape[0], shape[1])) is None:
+        raise ModelFileError(
+            f"{path}: '{name}.{scale}' is {entry.dtype} {entry.shape}, which does not spread over weights {shape}"
+        )
+    found = {part: files[f"{name}.{part}"] for part in ("weight", scale, *_UNUSED) if f"{name}.{part}" in files}
+    zero = found.get("weight_zero_point")
+    if zero is not None and np.any(zero[f"{name}.weight_zero_point"]):
+        raise ModelFileError(f"{path}: '{name}' has zero points; 8-bit layers are read where they are symmetric")
+    return ScaledLayer(name, (shape[0], shape[1]), found, scale)
+
+
+def _blocks_of(scales: tuple[int, ...], shape: tuple[int, int]) -> tuple[int, int] | None:
+    """Weights [rows, columns] that share a scale; None if scales of this shape do not fit."""
+    if scales in ((), (1,)):
+        return shape
+    if len(scales) == 1:
+        scales = (scales[0], 1)
+    if len(scales) != 2 or not (0 < scales[0] <= shape[0] and 0 < scales[1] <= shape[1]):
+        return None
+    block = _side(shape[0], scales[0]), _side(shape[1], scales[1])
+    if (-(-shape[0] // block[0]), -(-shape[1] // block[1])) != scales:
+        return None
+    whole = block[1] % ELEMENTS == 0 or block[1] == shape[1]
+    return block if whole else None
+
+
+def _side(size: int, count: int) -> int:
+    """How many of `size` weights share one of `count` scales: equal parts, or blocks of a power of two with a rest."""
+    if size % count == 0:
+        return size // count
+    return 1 << (-(-size // count) - 1).bit_length()
+
+
+def _per_block(scales: NDArray[np.float32], shape: tuple[int, int], rows: range, columns: range) -> NDArray[np.float32]:
+    """A scale for every 32 of those inputs of those outputs, [rows, columns / 32]; `shape` is the whole layer's."""
+    block = _blocks_of(scales.shape, shape)
+    assert block is not None
+    groups = np.arange(columns.start, columns.stop, ELEMENTS) // block[1]
+    bands = np.arange(rows.start, rows.stop) // block[0]
+    grid = scales.reshape(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
+    return np.ascontiguousarray(grid[bands][:, groups])

@@ -1,0 +1,1 @@
+"""What travels between ranks: tensors, commands and reports, and waiting for them."""

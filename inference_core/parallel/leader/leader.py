@@ -1,0 +1,137 @@
+"""A replica's leader: brings its ranks together, loads its own share, and drives all of them through a Core."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inference_core.core import Core
+from inference_core.errors import RankLostError
+from inference_core.execution.runner import ModelRunner
+from inference_core.kv_cache.memory_plan import format_bytes
+from inference_core.loading.load_adapters import load_adapters
+from inference_core.parallel.communication.connections import own_address
+from inference_core.parallel.communication.control import Followers
+from inference_core.parallel.communication.messages import AllocateArena, ProfileMemory
+from inference_core.parallel.leader.mesh_runner import MeshRunner, ReplicaExecutor
+from inference_core.parallel.ranks.rank import Rank
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh_spec import AnyMeshSpec
+from inference_core.speculation.pairing import paired_drafts
+
+SPEC_KEY = "spec"
+logger = logging.getLogger(__name__)
+
+
+def leader_key(replica: int) -> str:
+    """Where in the store a replica's leader says how it is reached."""
+    return f"leader/{replica}"
+
+
+def publish(store: Any, spec: AnyMeshSpec) -> None:
+    """Tell every rank what is to be loaded, so that all of them agree by construction; rank 0 does."""
+    store.set(SPEC_KEY, msgspec.json.encode(spec))
+
+
+def no_check() -> None:
+    """Nobody to look after: others start the ranks, and say when one has ended."""
+
+
+class MeshLeader:
+    """A replica whose leader is this process. Drive `core` like any other Core; call `close` at the end.
+
+    Raises MeshError, ModelFileError or MemoryPlanError for what cannot be loaded: before it waits for any rank, except
+    for adapters. Raises RankLostError if a rank does not join or fails to load. `check_ranks` is called while waiting
+    for ranks and raises RankLostError if one is known to have ended.
+    """
+
+    def __init__(
+        self,
+        environment: RankEnvironment,
+        store: Any,
+        spec: AnyMeshSpec,
+        cache_dir: Path,
+        *,
+        check_ranks: Callable[[], None] = no_check,
+        knobs_file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        drafts = paired_drafts(spec.core.models)
+        rank = Rank(environment, spec, cache_dir)
+        knobs = rank.loader.knobs(knobs_file)
+        self._followers = Followers(spec.mesh.followers(environment.rank), own_address(environment))
+        try:
+            store.set(leader_key(spec.mesh.position(environment.rank).replica), self._followers.address)
+            self._followers.accept(spec.join_seconds, check_ranks)
+            self._followers.wait_divided(spec.join_seconds)
+            rank.connect(store)
+        except BaseException:
+            self._followers.close()
+            raise
+        self._connections = rank.connections
+        try:
+            weight_bytes = self._load(rank, store, spec.load_seconds)
+            arena_bytes = self._allocate_arena(rank, spec.load_seconds)
+        except BaseException:
+            self._followers.close()
+            self._connections.abandon()
+            raise
+        self.rank = rank.runner
+        self.leader = ReplicaExecutor(rank, self._followers, spec.step_seconds)
+        self.group = self._connections.group
+        self.runners = {
+            m.spec.name: MeshRunner(
+                m.info(weight_bytes[m.spec.name]),
+                m.config,
+                m.layout,
+                self.leader,
+                most_drafts=rank.loader.most_drafts,
+                slots=self.rank.models[m.spec.name].stage.adapters,
+            )
+            for m in rank.loader.models
+        }
+        runners: dict[str, ModelRunner] = dict(self.runners)
+        self.core = Core(
+            runners,
+            arena_bytes=arena_bytes,
+            slab_bytes=rank.loader.slab_bytes,
+            knobs=knobs,
+            clock=clock,
+            use_threads=self.leader.use_threads,
+            drafts=drafts,
+        )
+        try:
+            load_adapters(self.core, spec.core.models)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, rank: Rank, store: Any, seconds: float) -> dict[str, int]:
+        """All ranks' weights; their bytes by model, over all ranks."""
+        own = rank.load(store)
+        others = self._followers.wait_ready(seconds)
+        return {name: size + sum(ready.weight_bytes[name] for ready in others) for name, size in own.items()}
+
+    def _allocate_arena(self, rank: Rank, seconds: float) -> int:
+        """As much as the rank with the least memory has, on all of them: block tables are the same everywhere."""
+        self._followers.send(ProfileMemory())
+        try:
+            own = rank.arena_capacity(self._followers.check)
+        except RankLostError:
+            self._followers.check(patience=1.0)  # who broke the collective may have said why
+            raise
+        capacities = [own, *(report.arena_bytes for report in self._followers.wait_capacities(seconds))]
+        logger.info("arenas of %s on each rank: the least of %s", format_bytes(min(capacities)),
+                    ", ".join(map(format_bytes, capacities)))  # fmt: skip
+        self._followers.send(AllocateArena(min(capacities)))
+        rank.allocate_arena(min(capacities))
+        return min(capacities)
+
+    def close(self) -> None:
+        """End all ranks of the replica in good order; idempotent."""
+        self.leader.stop()
+        self._followers.close()
+        self._connections.close()

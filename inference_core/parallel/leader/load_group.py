@@ -1,0 +1,113 @@
+"""Builds the core of a device group: one card in this process, several as a mesh that this process leads."""
+
+import logging
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+
+from inference_core.core import Core
+from inference_core.device.graphs import CudaGraphs, NoGraphs
+from inference_core.device.load_device_core import load_device_core
+from inference_core.device.memory.host_memory import profile_host
+from inference_core.device.memory.memory_profile import profile_cuda
+from inference_core.device.spec import DeviceGroupSpec
+from inference_core.errors import MemoryPlanError
+from inference_core.kv_cache.memory_plan import format_bytes
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.loading.load_core import available_memory
+from inference_core.parallel.leader.device_mesh import load_device_mesh
+from inference_core.parallel.ranks.local_ranks import THIS_MACHINE, RankHosts
+from inference_core.parallel.topology.mesh import Mesh
+
+logger = logging.getLogger(__name__)
+
+
+def load_group(
+    spec: DeviceGroupSpec, cache_dir: Path, *, knobs_file: Path | None = None, hosts: RankHosts = THIS_MACHINE
+) -> Core:
+    """The group's models over its cards, on the calling thread, which is to drive the core too. The cards are on the
+    machines of `hosts`, as many on each.
+
+    `knobs_file` is where changed knobs that shall outlast the process are kept. `Core.close` ends the ranks of a group
+    of several cards. Raises ModelFileError, MeshError, or MemoryPlanError with the arithmetic.
+    """
+    try:
+        if spec.cards == 1:
+            return _on_one_card(spec, cache_dir, knobs_file)
+        return _on_several_cards(spec, cache_dir, knobs_file, hosts)
+    except MemoryPlanError as error:
+        raise MemoryPlanError(f"{spec.name}: {error}") from None
+    except torch.OutOfMemoryError as error:
+        raise MemoryPlanError(
+            f"{spec.name}: a card's memory ended while the models were loaded ({error}); plan for fewer or smaller "
+            "models, more cards, or larger ones"
+        ) from None
+
+
+def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None) -> Core:
+    checkpoints = {m.name: open_checkpoint(resolve_model_path(m.path), cache_dir) for m in spec.core.models}
+    if spec.device == "cpu":
+        _require_host_memory(spec)
+        return load_device_core(
+            spec.core,
+            checkpoints,
+            torch.device("cpu"),
+            cache_dir,
+            profile=profile_host(spec.card_bytes),
+            make_graphs=NoGraphs,
+            title=spec.name,
+            knobs_file=knobs_file,
+        )
+    device = torch.device("cuda", spec.first_card)
+    # Kernels are launched on the thread's own device, which is card 0 unless it says otherwise.
+    torch.cuda.set_device(device)
+    _compare_card(spec, device)
+    return load_device_core(
+        spec.core,
+        checkpoints,
+        device,
+        cache_dir,
+        profile=profile_cuda,
+        make_graphs=CudaGraphs,
+        title=spec.name,
+        knobs_file=knobs_file,
+    )
+
+
+def _on_several_cards(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None, hosts: RankHosts) -> Core:
+    here = spec.cards // hosts.nodes
+    if spec.device == "cpu":
+        _require_host_memory(replace(spec, cards=here))
+    mesh = load_device_mesh(
+        spec.core,
+        range(spec.first_card, spec.first_card + here),
+        cache_dir,
+        device=spec.device,
+        card_bytes=spec.card_bytes,
+        mesh=Mesh(tensor=spec.cards // spec.pipeline, pipeline=spec.pipeline),
+        knobs_file=knobs_file,
+        hosts=hosts,
+    )
+    mesh.core.call_at_close(mesh.close)
+    return mesh.core
+
+
+def _require_host_memory(spec: DeviceGroupSpec) -> None:
+    available = available_memory()
+    if spec.cards * spec.card_bytes > available:
+        each = "its card is" if spec.cards == 1 else f"each of its {spec.cards} cards is"
+        raise MemoryPlanError(
+            f"{each} {format_bytes(spec.card_bytes)} of this machine's memory, of which {format_bytes(available)} "
+            "are available; make card_bytes smaller"
+        )
+
+
+def _compare_card(spec: DeviceGroupSpec, device: torch.device) -> None:
+    """Say so if the card is smaller than planned; what is left for keys and values is worked out from the card."""
+    properties = torch.cuda.get_device_properties(device)
+    logger.info("%s: card %d is %s, %s", spec.name, spec.first_card, properties.name,
+                format_bytes(properties.total_memory))  # fmt: skip
+    if properties.total_memory < spec.card_bytes:
+        logger.warning("%s: the plan counts on %s a card", spec.name, format_bytes(spec.card_bytes))

@@ -1,0 +1,1 @@
+"""The processes of a mesh: what every rank executes, and how ranks are started."""

@@ -1,0 +1,114 @@
+"""A rank that follows: joins its leader, loads its share, executes orders until told to stop."""
+
+import contextlib
+import os
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from inference_core.errors import ModelFileError, RankLostError
+from inference_core.parallel.communication.control import LeaderLink
+from inference_core.parallel.communication.messages import (
+    AdapterRead,
+    AllocateArena,
+    ArenaCapacity,
+    ClearSlot,
+    CopyBlocks,
+    Divided,
+    Failed,
+    ForgetAdapter,
+    InstallAdapter,
+    OffloadBlocks,
+    ProfileMemory,
+    ReadAdapter,
+    Ready,
+    RestoreBlocks,
+    StepCommand,
+    Stop,
+    UseThreads,
+)
+from inference_core.parallel.communication.table_deltas import ReceivedTables
+from inference_core.parallel.leader.leader import SPEC_KEY, leader_key, no_check
+from inference_core.parallel.ranks.rank import Rank
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh_spec import AnyMeshSpec, decode_mesh_spec
+
+_GRACE_SECONDS = 3.0
+
+
+def read_spec(store: Any) -> AnyMeshSpec:
+    """What rank 0 has published; waits for it."""
+    return decode_mesh_spec(store.get(SPEC_KEY))
+
+
+def follow(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_dir: Path) -> None:
+    """Serve as one rank until the leader says stop.
+
+    Raises RankLostError when the leader is gone; of anything else that goes wrong here it is told before it is raised.
+    """
+    replica = spec.mesh.position(environment.rank).replica
+    link = LeaderLink(store.get(leader_key(replica)).decode(), environment.rank, spec.join_seconds)
+    threading.Thread(target=_end_with_leader, args=[link], daemon=True).start()
+    try:
+        _serve(environment, store, spec, cache_dir, link)
+    except BaseException as error:
+        lost = isinstance(error, RankLostError)
+        with contextlib.suppress(RankLostError):  # the leader is the one that is gone
+            link.report(Failed(environment.rank, str(error) if lost else f"{type(error).__name__}: {error}", lost))
+        raise
+    finally:
+        link.close()
+
+
+def _end_with_leader(link: LeaderLink) -> None:
+    """However long a collective would go on waiting: without its leader this process is of no use to anybody."""
+    link.wait_until_gone()
+    time.sleep(_GRACE_SECONDS)
+    os._exit(1)
+
+
+def _serve(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_dir: Path, link: LeaderLink) -> None:
+    rank = Rank(environment, spec, cache_dir)
+    link.report(Divided(environment.rank))
+    rank.connect(store)
+    link.report(Ready(environment.rank, rank.load(store)))
+    tables: defaultdict[str, ReceivedTables] = defaultdict(ReceivedTables)
+    while True:
+        command = link.next_command()
+        match command:
+            case StepCommand():
+                rank.runner.run(tables[command.model].step(command))
+            case CopyBlocks():
+                rank.runner.copy_blocks(command)
+            case ProfileMemory():
+                link.report(ArenaCapacity(environment.rank, rank.arena_capacity(no_check)))
+            case AllocateArena():
+                rank.allocate_arena(command.arena_bytes)
+            case OffloadBlocks():
+                rank.runner.offload_blocks(command)
+            case RestoreBlocks():
+                rank.runner.restore_blocks(command)
+            case ReadAdapter():
+                link.report(AdapterRead(environment.rank, _refusal(rank, command)))
+            case InstallAdapter():
+                rank.runner.install_adapter(command)
+            case ClearSlot():
+                rank.runner.clear_slot(command)
+            case ForgetAdapter():
+                rank.runner.forget_adapter(command)
+            case UseThreads():
+                rank.loader.use_threads(command.threads)
+            case Stop():
+                rank.connections.close()
+                return
+
+
+def _refusal(rank: Rank, command: ReadAdapter) -> str | None:
+    """Why this rank cannot serve an adapter; None if it has read it."""
+    try:
+        rank.runner.read_adapter(command)
+    except ModelFileError as error:
+        return str(error)
+    return None

@@ -1,0 +1,1 @@
+"""Loads one rank's part of each model, on the CPU or on a device."""

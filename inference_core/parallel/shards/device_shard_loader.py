@@ -1,0 +1,213 @@
+"""A rank's shares on a device of its own: weights repacked for the kernels, then what a step takes, then the arena."""
+
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inference_core.device.block_tables import BlockTables
+from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.device_decoder import DeviceDecoder, of_one_rank
+from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
+from inference_core.device.load_device_core import (
+    DTYPES,
+    MOST_DRAFTS,
+    Profile,
+    adapter_bank,
+    buckets_of,
+    capacity_of,
+    device_knobs,
+    device_layout,
+)
+from inference_core.device.memory.host_memory import profile_host
+from inference_core.device.memory.memory_profile import profile_cuda
+from inference_core.device.spec import DeviceModelSpec
+from inference_core.device.weights import device_embedding, stored_linears, weight_bytes
+from inference_core.engine.live_knobs import LiveKnobs
+from inference_core.errors import MeshError
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.loading.load_core import available_memory
+from inference_core.models.rotary import rotary_table
+from inference_core.models.weights import load_layers, vector
+from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.communication.messages import RunStep
+from inference_core.parallel.ranks.rank_runner import RankModel
+from inference_core.parallel.shards.checkpoint_hash_check import check_checkpoint_hashes
+from inference_core.parallel.shards.shard_checkpoint import FINAL_NORM, ShardCheckpoint
+from inference_core.parallel.shards.shard_loader import (
+    DividedModel,
+    ProfileStep,
+    RankShardLoader,
+    divide_model,
+    held_projections,
+)
+from inference_core.parallel.stages.device_stage import DeviceStage
+from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec
+from inference_core.parallel.topology.splits import RankShare
+from inference_core.step_plan import ScheduledSequence
+from inference_core.triton_kernels.attention.layer_cache import LayerCache
+
+logger = logging.getLogger(__name__)
+
+
+class DeviceShardLoader(RankShardLoader):
+    """See `RankShardLoader`. Raises ModelFileError, MeshError and MemoryPlanError for what cannot be divided or placed.
+
+    `profile` measures what the largest step takes; None is by the device's own means.
+    """
+
+    def __init__(
+        self, spec: DeviceMeshSpec, environment: RankEnvironment, cache_dir: Path, profile: Profile | None = None
+    ) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._cache_dir = cache_dir
+        self._inside = environment.rank % spec.mesh.replica_size
+        self.device = rank_device(spec, environment)
+        host_bytes = spec.host_bytes or available_memory() // environment.local_world_size
+        self._profile = profile or (profile_cuda if self.device.type == "cuda" else profile_host(host_bytes))
+        self.most_drafts = MOST_DRAFTS
+        self._models = [
+            divide_model(
+                model,
+                open_checkpoint(resolve_model_path(model.path), cache_dir),
+                spec,
+                device_layout,
+                spec.core.slab_bytes,
+            )
+            for model in spec.core.models
+        ]
+        self._decoders: dict[str, DeviceDecoder] = {}
+
+    @property
+    def models(self) -> list[DividedModel[DeviceModelSpec]]:
+        return self._models
+
+    def load(self, store: Any, group: TensorGroup) -> dict[str, int]:
+        self.use_threads(0)
+        files = [(model.spec.name, model.checkpoint) for model in self._models]
+        fingerprints = check_checkpoint_hashes(self._environment, store, files, self._spec.load_seconds)
+        for model in self._models:
+            name = model.spec.name
+            share = model.shares[self._inside]
+            shard = ShardCheckpoint(model.checkpoint, share, fingerprints[name])
+            self._decoders[name] = load_shard(model, shard, share, self.device, self._cache_dir, group)
+        return {name: weight_bytes(decoder) for name, decoder in self._decoders.items()}
+
+    def arena_capacity(self, profile_step: ProfileStep) -> int:
+        spec, slab = self._spec, self.slab_bytes
+        stages = self.stages(slab)
+        steps = [
+            largest_step(model, spec.core.max_num_batched_tokens, spec.core.max_num_seqs, self.most_drafts)
+            for model in self._models
+        ]
+        profiles = [self._profile(self.device, partial(profile_step, stages, step)) for step in steps]
+        largest = max(profiles, key=lambda profile: profile.activations)
+        for line in largest.lines(spec.core.memory_utilization, slab):
+            logger.info("rank %d on %s: %s", self._environment.rank, self.device, line)
+        return largest.arena_bytes(spec.core.memory_utilization, slab)
+
+    def stages(self, arena_bytes: int) -> dict[str, RankModel]:
+        arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self.device)
+        return {model.spec.name: self._stage(model, arena) for model in self._models}
+
+    def _stage(self, model: DividedModel[DeviceModelSpec], arena: torch.Tensor) -> RankModel:
+        spec, share = self._spec, model.shares[self._inside]
+        decoder, capacity = self._decoders[model.spec.name].over(arena), capacity_of(spec.core, model.spec)
+        longest = -(-model.max_context // model.layout.block_size)
+        buckets = buckets_of(capacity) if spec.capture_steps else DecodeBuckets(())
+        graphs: Graphs = CudaGraphs() if spec.capture_steps and self.device.type == "cuda" else NoGraphs()
+        stage = DeviceStage(
+            decoder,
+            device_layout(model.spec, decoder.config),
+            BlockTables(model.layout, self.slab_bytes, rows=capacity.sequences, row_blocks=longest),
+            capacity,
+            graphs=graphs,
+            buckets=buckets,
+            # As many as a step has at most, so that a leader never waits within a step, which a lost rank may hang.
+            staging_buffers=spec.max_micro_batches if spec.mesh.pipeline > 1 else 1,
+        )
+        return RankModel(stage, share, model.vocabulary_widths(spec.mesh.tensor), model.config)
+
+    def knobs(self, file: Path | None) -> LiveKnobs:
+        return device_knobs(self._spec.core, {m.spec.name: m.layout for m in self._models}, file)
+
+    @property
+    def slab_bytes(self) -> int:
+        return self._spec.core.slab_bytes
+
+    def use_threads(self, threads: int) -> None:
+        if self.device.type == "cpu":
+            part = max(1, len(os.sched_getaffinity(0)) // self._environment.local_world_size)
+            torch.set_num_threads(threads or part)
+
+
+def load_shard(
+    model: DividedModel[DeviceModelSpec],
+    shard: ShardCheckpoint,
+    share: RankShare,
+    device: torch.device,
+    cache_dir: Path,
+    group: TensorGroup,
+) -> DeviceDecoder:
+    """A rank's part of the network on `device`, repacked for its kernels; the arena comes later (`over`)."""
+    dtype = DTYPES[model.spec.activations]
+    linears = stored_linears(shard, model.spec.compute, dtype, device, cache_dir, held_projections(shard, share))
+    head = linears["head"] if share.last else None
+    layout, nowhere = device_layout(model.spec, shard.config), torch.zeros(0, dtype=torch.uint8, device=device)
+    return DeviceDecoder(
+        config=shard.config,
+        dtype=dtype,
+        embedding=device_embedding(shard, head, dtype, device) if share.first else None,
+        layers=load_layers(shard, linears, device),
+        caches=[LayerCache(nowhere, layout, i) for i in range(shard.config.num_layers)],
+        final_norm=vector(shard, FINAL_NORM).to(device) if share.last else None,
+        head=head,
+        cos_sin=rotary_table(shard.config, model.max_context).to(device),
+        vocabulary=share.vocabulary if group.size > 1 else None,
+        rank_sum=group.all_reduce if group.size > 1 else of_one_rank,
+        adapters=adapter_bank(model.spec, shard.config, device),
+    )
+
+
+def rank_device(spec: DeviceMeshSpec, environment: RankEnvironment) -> torch.device:
+    """The device of a rank, made this thread's current one. Raises MeshError if the machine has none for it."""
+    if spec.device == "cpu":
+        return torch.device("cpu")
+    local, ranks = environment.local_rank, environment.local_world_size
+    devices = list(range(ranks)) if spec.devices is None else spec.devices
+    if len(devices) != ranks or len(set(devices)) != ranks:
+        raise MeshError(f"devices {devices} for {ranks} ranks on a machine; name as many different ones")
+    there = torch.cuda.device_count()
+    if devices[local] >= there:
+        raise MeshError(
+            f"rank {environment.rank} is to compute on cuda:{devices[local]}, but this machine has {there} CUDA "
+            "device(s); take fewer ranks, or name others in devices"
+        )
+    device = torch.device("cuda", devices[local])
+    torch.cuda.set_device(device)
+    return device
+
+
+def largest_step(model: DividedModel[DeviceModelSpec], tokens: int, sequences: int, drafts: int) -> RunStep:
+    """As many tokens and sequences as a step may have, and rows of logits for `drafts` more of the tokens. All write to
+    the same blocks, which hold nothing yet, and go through an empty slot for adapters where there is one."""
+    slot = 0 if model.spec.max_adapters else -1
+    shares, left = [], tokens
+    for number in range(min(sequences, tokens)):
+        following = min(sequences, tokens) - number - 1
+        length = max(1, min(left - following, model.max_context))
+        left -= length
+        table = [0] * -(-length // model.layout.block_size)
+        shares.append(ScheduledSequence(str(number), [0] * length, 0, table, None, adapter=slot))
+    rows, end = [], 0
+    for share in shares:
+        end += len(share.token_ids)
+        rows.append(end - 1)
+    drafted = sorted(set(range(end)) - set(rows))[:drafts]
+    return RunStep(model.spec.name, shares, sorted([*rows, *drafted]))

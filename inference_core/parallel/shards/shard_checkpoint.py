@@ -1,0 +1,150 @@
+"""One rank's part of a model file, seen as the checkpoint of a smaller model: only that part is ever read."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from math import lcm
+
+import msgspec
+
+from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.loaders.tensor_cut import stack
+from inference_core.model_config import ModelConfig
+from inference_core.parallel.topology.splits import RankShare, SplitUnits
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+_Cut = Callable[[str], PackedTensor]
+
+
+def split_units(checkpoint: Checkpoint) -> SplitUnits:
+    """How finely the file lets row-parallel layers be cut: never inside a group of weights that share a scale.
+
+    The inner columns are the outputs of gate and up as well, which some files pack several to an integer.
+    """
+
+    layers = [f"model.layers.{i}" for i in range(checkpoint.config.num_layers)]
+    columns = lcm(*(checkpoint.column_unit(f"{layer}.mlp.down_proj.weight") for layer in layers))
+    rows = lcm(*(checkpoint.row_unit(f"{layer}.mlp.{part}_proj.weight") for layer in layers for part in ("gate", "up")))
+    return SplitUnits(
+        attention_output=lcm(*(checkpoint.column_unit(f"{layer}.self_attn.o_proj.weight") for layer in layers)),
+        down=lcm(columns, rows),
+    )
+
+
+class ShardCheckpoint(Checkpoint):
+    """The share of one rank. Layers are counted from 0 and settings are those of `RankShare.config`.
+
+    `tensors` has the embedding in the first stage only, and final norm and head in the last one; a tied head is the
+    embedding's rows, so that a last stage has them, too.
+    """
+
+    def __init__(self, whole: Checkpoint, share: RankShare, file_fingerprint: str | None = None) -> None:
+        """`file_fingerprint`: of the whole file where it is known, so that nobody reads the file for it."""
+        super().__init__(whole.path, None)
+        self._file_fingerprint = file_fingerprint
+        self._whole = whole
+        self._share = share
+        self._config = share.config(whole.config)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    @cached_property
+    def tensors(self) -> Mapping[str, PackedTensor]:
+        return _Tensors(self._whole, self._share)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The file's, and which part of it this is."""
+        share = msgspec.json.encode(self._share, enc_hook=_borders)
+        part = hashlib.blake2b(share, digest_size=8).hexdigest()
+        return f"{self._file_fingerprint or self._whole.fingerprint}-part-{part}"
+
+
+class _Tensors(Mapping[str, PackedTensor]):
+    """Maps local names to cuts of the file's tensors, each made when asked for."""
+
+    def __init__(self, whole: Checkpoint, share: RankShare) -> None:
+        self._whole = whole
+        self._share = share
+        self._cuts: dict[str, _Cut] = {
+            "q_proj": self._query_rows,
+            "k_proj": self._kv_rows,
+            "v_proj": self._kv_rows,
+            "o_proj": self._attention_columns,
+            "gate_proj": lambda name: whole.cut(name, share.inner),
+            "up_proj": lambda name: whole.cut(name, share.inner),
+            "down_proj": self._inner_columns,
+        }
+        self._names = {self._local(name): name for name in whole.tensors if self._is_held(name)}
+
+    def __getitem__(self, name: str) -> PackedTensor:
+        stored = self._names[name]
+        if stored in (EMBEDDING, HEAD):
+            return self._whole.cut(stored, self._share.vocabulary)
+        part = stored.split(".")[-2]
+        cut = self._cuts.get(part)
+        return self._whole.tensors[stored] if cut is None else cut(stored)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _is_held(self, name: str) -> bool:
+        if name == EMBEDDING:
+            return self._share.first or (self._share.last and self._whole.config.tie_embeddings)
+        if name in (FINAL_NORM, HEAD):
+            return self._share.last
+        layer = int(name.split(".")[2])
+        return self._share.layers.start <= layer < self._share.layers.stop
+
+    def _local(self, name: str) -> str:
+        match name.split("."):
+            case ["model", "layers", layer, *rest]:
+                return ".".join(["model", "layers", str(int(layer) - self._share.layers.start), *rest])
+        return name
+
+    def _rows_of(self, heads: range) -> range:
+        return rows_of_heads(heads, self._whole.config.head_dim)
+
+    def _query_rows(self, name: str) -> PackedTensor:
+        return self._whole.cut(name, self._rows_of(self._share.heads.query))
+
+    def _kv_rows(self, name: str) -> PackedTensor:
+        return stack([self._whole.cut(name, self._rows_of(run)) for run in head_runs(self._share.heads.kv_heads)])
+
+    def _attention_columns(self, name: str) -> PackedTensor:
+        return self._whole.cut(name, self._every_row, self._rows_of(self._share.heads.query))
+
+    def _inner_columns(self, name: str) -> PackedTensor:
+        return self._whole.cut(name, self._every_row, self._share.inner)
+
+    @property
+    def _every_row(self) -> range:
+        return range(self._whole.config.hidden_size)
+
+
+def _borders(indices: range) -> tuple[int, int]:
+    return indices.start, indices.stop
+
+
+def rows_of_heads(heads: range, head_dim: int) -> range:
+    """Outputs of a projection that belong to those heads."""
+    return range(heads.start * head_dim, heads.stop * head_dim)
+
+
+def head_runs(heads: tuple[int, ...]) -> list[range]:
+    """Consecutive heads as spans, so that an even split is one cut: (2, 3) -> [2, 4); (0, 0, 1) -> [0, 1), [0, 2)."""
+    runs: list[range] = []
+    for head in heads:
+        if runs and runs[-1].stop == head:
+            runs[-1] = range(runs[-1].start, head + 1)
+        else:
+            runs.append(range(head, head + 1))
+    return runs

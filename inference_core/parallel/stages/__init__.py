@@ -1,0 +1,1 @@
+"""What computes one pipeline stage on a rank."""

@@ -1,0 +1,130 @@
+"""A stage on a device: the decoder of `device.device_decoder` over this rank's share, with its sums over the ranks."""
+
+import torch
+
+from inference_core.device.batch import DeviceInputs
+from inference_core.device.block_tables import BlockTables
+from inference_core.device.buckets import LONGEST_QUERY, DecodeBuckets
+from inference_core.device.device_decoder import DeviceDecoder
+from inference_core.device.graphs import Graphs
+from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
+from inference_core.execution.host_blocks import HostBlocks
+from inference_core.kv_cache.layout import KVLayout
+from inference_core.parallel.stages.stage import Stage
+from inference_core.step_plan import ScheduledSequence
+from inference_core.triton_kernels import decoder_ops  # noqa: F401  it registers the custom ops
+
+
+class DeviceStage(Stage):
+    """`decoder` is this rank's share over its own arena, in blocks of `layout` (its own KV heads and layers).
+
+    `tables` maps blocks to memory as on all ranks. The inputs of a step are copied to the device at once, from one of
+    `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step in which each
+    sequence computes few tokens (decodes and drafts) is padded to a size of `buckets` and replayed from `graphs`,
+    including its all-reduces; without sizes every step is launched kernel by kernel.
+    """
+
+    def __init__(
+        self,
+        decoder: DeviceDecoder,
+        layout: KVLayout,
+        tables: BlockTables,
+        capacity: Capacity,
+        *,
+        graphs: Graphs,
+        buckets: DecodeBuckets,
+        staging_buffers: int,
+    ) -> None:
+        self.config = decoder.config
+        self.dtype = decoder.dtype
+        self.decoder = decoder
+        self.adapters = decoder.adapters
+        self._arena = decoder.caches[0].arena
+        self.device = self._arena.device
+        self._layout = layout
+        self._tables = tables
+        self._host = HostBlocks(self._arena, tables.byte_offsets, layout.block_bytes)
+        self._graphs = graphs
+        self._buckets = buckets
+        self._staging = [_StagingBuffer(capacity, self.device) for _ in range(staging_buffers)]
+        self._staging_index = 0
+        device_tables = torch.zeros(tables.rows * tables.row_blocks, dtype=torch.int64, device=self.device)
+        memory = torch.zeros(bytes_of(capacity), dtype=torch.uint8, device=self.device)
+        self._inputs = DeviceInputs(capacity, memory, device_tables)
+        largest = max(buckets.sizes, default=0)
+        # Graphs read what the stage before has sent at an address that never changes.
+        self._received = torch.zeros(largest, self.config.hidden_size, dtype=self.dtype, device=self.device)
+
+    def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
+        few = all(len(s.token_ids) <= LONGEST_QUERY for s in sequences)
+        count = sum(len(s.token_ids) for s in sequences)
+        bucket = self._buckets.padded(count) if few else None
+        shape = self._send(sequences, bucket)
+        if bucket is None:
+            return self._forward(shape, hidden)
+        if hidden is not None:
+            self._received[:count].copy_(hidden)
+        captured = shape.as_captured(self._tables.row_blocks * self._tables.block_size)
+        result = self._graphs.run(captured, lambda: self._captured_step(captured, first=hidden is None))
+        # The next step of this size writes to the same memory, maybe while this one's is still being sent.
+        return result[:count].clone()
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.decoder.logits(hidden).float()
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        offsets = self._tables.byte_offsets([block for pair in copies for block in pair])
+        pairs = torch.from_numpy(offsets.reshape(-1, 2)).to(self.device)
+        torch.ops.aio.copy_blocks(self._arena, pairs, self._layout.block_bytes)
+        # The sequences' lists of blocks were changed in the middle.
+        self._tables.forget()
+
+    def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        self._host.offload(offloads)
+        self._finish()
+
+    def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        self._host.restore(restores)
+        self._finish()
+
+    def _finish(self) -> None:
+        """The leader measures how long its copies take."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def _send(self, sequences: list[ScheduledSequence], bucket: int | None) -> StepShape:
+        """Bring a step's inputs to the device."""
+        buffer = self._staging[self._staging_index]
+        self._staging_index = (self._staging_index + 1) % len(self._staging)
+        buffer.wait()
+        shape = buffer.inputs.fill(sequences, self._tables, {}, renamed=False, pad_to=bucket)
+        self._inputs.memory.copy_(buffer.memory, non_blocking=True)
+        self._inputs.apply_table_updates(shape.table_updates, buffer.inputs.apart)
+        buffer.note()
+        return shape
+
+    def _forward(self, shape: StepShape, hidden: torch.Tensor | None) -> torch.Tensor:
+        batch = self._inputs.batch(shape)
+        embedded = self.decoder.embed(batch.token_ids.long()) if hidden is None else hidden
+        return self.decoder.compute(embedded, batch)
+
+    def _captured_step(self, captured: StepShape, *, first: bool) -> torch.Tensor:
+        """The same for every step of this shape; doing it again changes nothing, as capturing it needs."""
+        return self._forward(captured, None if first else self._received[: captured.tokens].clone())
+
+
+class _StagingBuffer:
+    """Pinned memory that a step's inputs travel from, and when they have left it."""
+
+    def __init__(self, capacity: Capacity, device: torch.device) -> None:
+        self._event = torch.cuda.Event() if device.type == "cuda" else None
+        self.memory = torch.zeros(bytes_of(capacity), dtype=torch.uint8, pin_memory=self._event is not None)
+        self.inputs = StepInputs(capacity, self.memory.numpy())
+
+    def wait(self) -> None:
+        if self._event is not None:
+            self._event.synchronize()
+
+    def note(self) -> None:
+        if self._event is not None:
+            self._event.record()

@@ -1,0 +1,1 @@
+"""Writes quantised checkpoints as Hugging Face folders."""

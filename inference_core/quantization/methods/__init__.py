@@ -1,0 +1,1 @@
+"""The quantisation methods and what they share."""

@@ -1,0 +1,1 @@
+"""Kernels over the paged KV cache: attention, rotary embedding with cache writes, block copies."""

@@ -1,0 +1,349 @@
+"""Attention over the paged cache for ragged batches: prefill, chunks, decode and verification in one kernel family.
+
+A program takes one KV head and a block of queries, packed with all query heads that share the KV head, so that each
+key and value is read once per group (Ainslie et al. 2023; SPEC AT-04), and goes over the context in tiles with an
+online softmax (Milakov and Gimelshein 2018; Dao 2023) in float32. Where few sequences leave processors idle, several
+programs share a context and a second kernel merges what they found (split-KV).
+"""
+
+import functools
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from inference_core.triton_kernels.attention.attention_tiles import (
+    AttentionTile,
+    choose_splits,
+    choose_tile,
+    min_tiles,
+    padded,
+)
+from inference_core.triton_kernels.attention.layer_cache import ALIGNMENT, LayerCache
+
+_LOG2_E = math.log2(math.e)
+# Processors where nothing says how many: a launch that is only compiled, or interpreted.
+_DEFAULT_PROCESSORS = 132
+
+
+@triton.jit
+def _attend_tiles(
+    query,
+    mixed,
+    total,
+    highest,
+    first_tile,
+    end_tile,
+    position,
+    seen,
+    table,
+    keys,
+    values,
+    scale,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    ITEM_SIZE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    WINDOW: tl.constexpr,
+    TILE: tl.constexpr,
+    MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Take the tiles [first_tile, end_tile) into the running sums. Unmasked tiles are seen by every row in full."""
+    dims = tl.arange(0, HEAD_PAD)
+    for tile in range(first_tile, end_tile):
+        token = tile * TILE + tl.arange(0, TILE)
+        # Beyond the end, the last token is read again: unwritten slots may hold NaN, which no weight of 0 takes away.
+        cached = tl.minimum(token, seen - 1)
+        # In this form the compiler sees that rows begin at whole 16 numbers, and reads 16 bytes at a time.
+        block = tl.load(table + cached // BLOCK_SIZE) // (ITEM_SIZE * ALIGN) * ALIGN
+        row = block + (cached % BLOCK_SIZE) * HEAD_DIM
+        at = row[:, None] + dims[None, :]
+        if HEAD_PAD == HEAD_DIM:
+            key = tl.load(keys + at)
+        else:
+            key = tl.load(keys + at, mask=dims[None, :] < HEAD_DIM, other=0.0)
+        scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision=PRECISION) * scale
+        if MASKED:
+            allowed = token[None, :] <= position[:, None]
+            if WINDOW > 0:
+                allowed &= token[None, :] > position[:, None] - WINDOW
+            scores = tl.where(allowed, scores, float("-inf"))
+        new_highest = tl.maximum(highest, tl.max(scores, 1))
+        base = new_highest
+        if MASKED:  # a row may have seen nothing yet
+            base = tl.where(new_highest == float("-inf"), 0.0, new_highest)
+        weights = tl.math.exp2(scores - base[:, None])
+        shrink = tl.math.exp2(highest - base)
+        total = total * shrink + tl.sum(weights, 1)
+        if HEAD_PAD == HEAD_DIM:
+            value = tl.load(values + at)
+        else:
+            value = tl.load(values + at, mask=dims[None, :] < HEAD_DIM, other=0.0)
+        mixed = mixed * shrink[:, None]
+        mixed = tl.dot(weights.to(query.dtype), value.to(query.dtype), mixed, input_precision=PRECISION)
+        highest = new_highest
+    return mixed, total, highest
+
+
+@triton.jit
+def _find_sequence(index, query_start, num_sequences, QUERIES: tl.constexpr):
+    """The last sequence whose blocks begin at or before block `index`; sequence s begins at query_start[s] // QUERIES
+    + s, which leaves every sequence as many blocks as it needs, and at most one more."""
+    low = 0
+    high = num_sequences
+    while high - low > 1:
+        middle = (low + high) // 2
+        begins = tl.load(query_start + middle) // QUERIES + middle <= index
+        low = tl.where(begins, middle, low)
+        high = tl.where(begins, high, middle)
+    return low
+
+
+@triton.jit(do_not_specialize=["num_sequences"])
+def paged_attention_kernel(
+    queries,
+    out,
+    partial,
+    partial_log,
+    cache,
+    block_offsets,
+    table_start,
+    query_start,
+    context_len,
+    num_sequences,
+    query_stride,
+    out_stride,
+    layer_start,
+    values_start,
+    scale,
+    value_scale,
+    GROUP: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ITEM_SIZE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ROWS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    TILE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Programs: query blocks x KV heads x splits.
+
+    `scale`: of the scores, in powers of two. ONE_BLOCK: every sequence has at most QUERIES queries. With SPLITS > 1,
+    `partial` float32 [T, HEADS, SPLITS, HEAD_DIM] and `partial_log` float32 [T, HEADS, SPLITS] take the place of `out`:
+    each split's softmax-weighted mean, and the base-2 logarithm of its sum of weights.
+    """
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    if ONE_BLOCK:
+        sequence = tl.program_id(0)
+        begin = tl.load(query_start + sequence)
+        first_query = 0
+    else:
+        # The last queries of a prompt see most: they start first, and shorter programs fill the end.
+        index = tl.num_programs(0) - 1 - tl.program_id(0)
+        sequence = _find_sequence(index, query_start, num_sequences, QUERIES)
+        begin = tl.load(query_start + sequence)
+        first_query = (index - begin // QUERIES - sequence) * QUERIES
+    query_len = tl.load(query_start + sequence + 1) - begin
+    if first_query >= query_len:
+        return
+    context = tl.load(context_len + sequence)
+    earlier = context - query_len
+
+    rows = tl.arange(0, ROWS)
+    dims = tl.arange(0, HEAD_PAD)
+    query_index = first_query + rows // GROUP
+    head = kv_head * GROUP + rows % GROUP
+    wanted = (rows < QUERIES * GROUP) & (query_index < query_len)
+    token = (begin + query_index).to(tl.int64)
+    wanted_at = wanted[:, None] & (dims[None, :] < HEAD_DIM)
+    query = tl.load(
+        queries + token[:, None] * query_stride + head[:, None] * HEAD_DIM + dims[None, :], mask=wanted_at, other=0.0
+    )
+    position = earlier + query_index
+
+    seen = earlier + tl.minimum(first_query + QUERIES, query_len)
+    first_tile = 0
+    if WINDOW > 0:
+        first_tile = tl.maximum(earlier + first_query + 1 - WINDOW, 0) // TILE
+    end_tile = tl.cdiv(seen, TILE)
+    if SPLITS > 1:
+        share = tl.maximum(tl.cdiv(end_tile - first_tile, SPLITS), MIN_TILES)
+        first_tile += split * share
+        end_tile = tl.minimum(first_tile + share, end_tile)
+
+    table = block_offsets + tl.load(table_start + sequence)
+    keys = cache + layer_start + kv_head * (BLOCK_SIZE * HEAD_DIM)
+    values = keys + values_start
+    mixed = tl.zeros([ROWS, HEAD_PAD], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    if not ONE_BLOCK and WINDOW == 0:
+        # Tiles that even the first row sees in full need no mask.
+        full_end = tl.minimum((earlier + first_query + 1) // TILE, end_tile)
+        mixed, total, highest = _attend_tiles(
+            query, mixed, total, highest, first_tile, full_end, position, seen, table, keys, values, scale,
+            BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, TILE, False, PRECISION,
+        )  # fmt: skip
+        first_tile = tl.maximum(first_tile, full_end)
+    mixed, total, highest = _attend_tiles(
+        query, mixed, total, highest, first_tile, end_tile, position, seen, table, keys, values, scale,
+        BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, TILE, True, PRECISION,
+    )  # fmt: skip
+
+    if SPLITS == 1:
+        mixed = mixed * (value_scale / total)[:, None]
+        at = token[:, None] * out_stride + head[:, None] * HEAD_DIM + dims[None, :]
+        tl.store(out + at, mixed.to(out.dtype.element_ty), mask=wanted_at)
+    else:
+        row = (token * HEADS + head) * SPLITS + split
+        log = tl.where(total > 0, highest + tl.math.log2(total), float("-inf"))
+        mixed = mixed * (value_scale / tl.where(total > 0, total, 1.0))[:, None]
+        tl.store(partial + row[:, None] * HEAD_DIM + dims[None, :], mixed, mask=wanted_at & (total > 0)[:, None])
+        tl.store(partial_log + row, log, mask=wanted)
+
+
+@triton.jit(do_not_specialize=["num_sequences"])
+def merge_splits_kernel(
+    partial,
+    partial_log,
+    out,
+    query_start,
+    num_sequences,
+    out_stride,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """Programs: tokens x heads. Each split's mean counts by its sum of weights; a split without any is empty."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    if token >= tl.load(query_start + num_sequences):
+        return
+    splits = tl.arange(0, SPLITS)
+    dims = tl.arange(0, HEAD_PAD)
+    row = (token * HEADS + head) * SPLITS + splits
+    log = tl.load(partial_log + row)
+    weights = tl.math.exp2(log - tl.max(log, 0))
+    filled = (log > float("-inf"))[:, None] & (dims[None, :] < HEAD_DIM)
+    means = tl.load(partial + row[:, None] * HEAD_DIM + dims[None, :], mask=filled, other=0.0)
+    mixed = tl.sum(means * weights[:, None], 0) / tl.sum(weights, 0)
+    at = token * out_stride + head * HEAD_DIM + dims
+    tl.store(out + at, mixed.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
+
+
+def paged_attention(
+    qkv: torch.Tensor,
+    cache: LayerCache,
+    block_offsets: torch.Tensor,
+    table_start: torch.Tensor,
+    query_start: torch.Tensor,
+    context_len: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    window: int = 0,
+    max_query_len: int | None = None,
+    tile: AttentionTile | None = None,
+    splits: int | None = None,
+) -> None:
+    """out[t, h] = softmax(q K^T / sqrt(head_dim)) V over the tokens that t sees, for the tokens of every sequence.
+
+    `qkv` [T, (heads + 2 kv_heads) * head_dim], of which the queries are read, and `out` [T, heads * head_dim], both
+    float32, float16 or bfloat16 with contiguous rows; T may be more than the sequences' tokens, and the rest of `out`
+    is left alone. The other tensors are as in `AttentionBatch`, on the same device. `window` 0: none. `max_query_len`
+    bounds the query lengths, T if None. `splits`: programs per context, a power of two.
+    """
+    layout = cache.layout
+    kv_heads, head_dim = layout.num_kv_heads, layout.head_dim
+    heads = out.shape[1] // head_dim
+    group, tokens, sequences = heads // kv_heads, qkv.shape[0], context_len.shape[0]
+    if not tokens or not sequences:
+        return
+    longest = min(max_query_len or tokens, tokens)
+    tile = tile or choose_tile(
+        max_query_len=longest,
+        group=group,
+        head_dim=head_dim,
+        cache_itemsize=cache.itemsize,
+        itemsize=qkv.element_size(),
+    )
+    queries = tile.rows // group
+    one_block = longest <= queries
+    blocks = sequences if one_block else tokens // queries + sequences
+    splits = splits or choose_splits(blocks=blocks, kv_heads=kv_heads, processors=_processors(qkv.device))
+    head_pad = padded(head_dim)
+    partial, partial_log = out, out
+    if splits > 1:
+        partial = torch.empty(tokens, heads, splits, head_dim, dtype=torch.float32, device=out.device)
+        partial_log = torch.empty(tokens, heads, splits, dtype=torch.float32, device=out.device)
+    paged_attention_kernel[(blocks, kv_heads, splits)](
+        qkv,
+        out,
+        partial,
+        partial_log,
+        cache.numbers,
+        block_offsets,
+        table_start,
+        query_start,
+        context_len,
+        sequences,
+        qkv.stride(0),
+        out.stride(0),
+        cache.layer_start,
+        cache.values_start,
+        head_dim**-0.5 * _LOG2_E * cache.key_scale,
+        cache.value_scale,
+        GROUP=group,
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        HEAD_PAD=head_pad,
+        BLOCK_SIZE=layout.block_size,
+        ITEM_SIZE=cache.itemsize,
+        ALIGN=ALIGNMENT,
+        WINDOW=window,
+        ROWS=tile.rows,
+        QUERIES=queries,
+        TILE=tile.tokens,
+        SPLITS=splits,
+        MIN_TILES=min_tiles(tile),
+        ONE_BLOCK=one_block,
+        PRECISION="tf32x3" if qkv.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    if splits > 1:
+        merge_splits_kernel[(tokens, heads)](
+            partial,
+            partial_log,
+            out,
+            query_start,
+            sequences,
+            out.stride(0),
+            HEADS=heads,
+            HEAD_DIM=head_dim,
+            HEAD_PAD=head_pad,
+            SPLITS=splits,
+            num_warps=4 if splits * head_pad >= 1024 else 1,
+            num_stages=1,
+        )
+
+
+def _processors(device: torch.device) -> int:
+    """Streaming multiprocessors of a CUDA device."""
+    return _cuda_processors(device.index) if device.type == "cuda" else _DEFAULT_PROCESSORS
+
+
+@functools.cache
+def _cuda_processors(index: int | None) -> int:
+    return int(torch.cuda.get_device_properties(index or 0).multi_processor_count)

@@ -1,0 +1,1 @@
+"""Kernels of 4-bit and 8-bit linear layers."""

@@ -1,0 +1,288 @@
+"""Linear layers over 4-bit weights: a split-K kernel for few rows, a tiled one above, dequantised and dense beyond.
+
+Weights are the left operand of the matrix instructions (out^T = W x^T): their codes go from memory to the registers
+that the instruction reads, and are never written back as wider numbers. Up to 16 rows, the time is that of reading the
+weights (SPEC AT-09), so codes enter the products as the exact small integers code - 8, and scales are applied to the
+sums of a group; above, scales are applied to the weights, which are then used by many rows (SPEC AT-06).
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from inference_core.triton_kernels.linear.int4_weight import BLOCK, WORDS, group_size
+from inference_core.triton_kernels.linear.linear_tiles import SMALL_ROWS, Int4Tile, choose_int4_tile
+from inference_core.triton_kernels.linear.split_sums import add_splits
+
+_BLOCK = tl.constexpr(BLOCK)
+_WORDS = tl.constexpr(WORDS)
+_NIBBLES = tl.constexpr(BLOCK // WORDS)
+# Rows from which writing the weights out once costs less than unpacking them for every tile of rows.
+DENSE_ROWS = 512
+# Outputs that are dequantised at a time, so that the dense copy stays small (64 Mi numbers for K = 8192).
+_DENSE_OUTPUTS = 8192
+
+
+@triton.jit
+def _centred(words, nibble, DTYPE: tl.constexpr):
+    """code - 8 as DTYPE, exactly: the code in the low bits of 1024 (float16) or 128 (bfloat16), less 1032 or 136."""
+    code = (words >> (4 * nibble)) & 0xF
+    if tl.float16 == DTYPE:
+        return (code | 0x6400).to(tl.int16).to(tl.float16, bitcast=True) - 1032.0
+    else:
+        return (code | 0x4300).to(tl.int16).to(tl.bfloat16, bitcast=True) - 136.0
+
+
+@triton.jit
+def _finish(
+    out,
+    sums,
+    bias,
+    out_stride,
+    outputs,
+    rows,
+    n,
+    m,
+    HAS_BIAS: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+):
+    """Write or add sums [n, m] with the bias to out [m, n]."""
+    inside = (n[:, None] < outputs) & (m[None, :] < rows)
+    if HAS_BIAS:
+        sums += tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)[:, None]
+    place = out + m[None, :].to(tl.int64) * out_stride + n[:, None]
+    if ACCUMULATE:
+        sums += tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(place, sums.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def int4_gemv_kernel(
+    x,
+    codes,
+    scales,
+    offsets,
+    bias,
+    out,
+    partial,
+    rows,
+    outputs,
+    inputs,
+    x_stride,
+    out_stride,
+    blocks_per_split,
+    GROUP: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """BLOCK_N outputs of all rows over one run of blocks: to `out`, or if SPLIT to `partial` [splits, M, N]."""
+    split = tl.program_id(1)
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.arange(0, BLOCK_M)
+    j = tl.arange(0, _WORDS)
+    real = n < outputs
+    sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    first = split * blocks_per_split
+    end = tl.minimum(first + blocks_per_split, tl.cdiv(inputs, _BLOCK))
+    for block in range(first, end):
+        row = tl.cast(block, tl.int64) * outputs + n
+        words = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
+        for group in tl.static_range(_BLOCK // GROUP):
+            products = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            total = tl.zeros((BLOCK_M,), tl.float32)
+            for i in tl.static_range(GROUP // _WORDS):
+                nibble = group * (GROUP // _WORDS) + i
+                k = block * _BLOCK + nibble * _WORDS + j
+                seen = (k[:, None] < inputs) & (m[None, :] < rows)
+                xs = tl.load(x + m[None, :].to(tl.int64) * x_stride + k[:, None], mask=seen, other=0.0)
+                products = tl.dot(_centred(words, nibble, x.dtype.element_ty), xs, products)
+                if HAS_OFFSETS:
+                    total += tl.sum(xs.to(tl.float32), axis=0)
+            place = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group) * outputs + n
+            sums += products * tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
+            if HAS_OFFSETS:
+                sums += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None] * total[None, :]
+    if SPLIT:
+        inside = real[:, None] & (m[None, :] < rows)
+        place = partial + (split.to(tl.int64) * rows + m[None, :]) * outputs + n[:, None]
+        tl.store(place, sums, mask=inside)
+    else:
+        _finish(out, sums, bias, out_stride, outputs, rows, n, m, HAS_BIAS, ACCUMULATE)
+
+
+@triton.jit
+def int4_gemm_kernel(
+    x,
+    codes,
+    scales,
+    offsets,
+    bias,
+    out,
+    rows,
+    outputs,
+    inputs,
+    x_stride,
+    out_stride,
+    GROUP: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """One tile of BLOCK_N outputs by BLOCK_M rows; programs of the same rows follow each other."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    j = tl.arange(0, _WORDS)
+    real = n < outputs
+    x_rows = x + m[None, :].to(tl.int64) * x_stride
+    sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for block in range(tl.cdiv(inputs, _BLOCK)):
+        row = tl.cast(block, tl.int64) * outputs + n
+        words = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
+        for group in tl.static_range(_BLOCK // GROUP):
+            place = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group) * outputs + n
+            scale = tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
+            if HAS_OFFSETS:
+                offset = tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None]
+            for i in tl.static_range(GROUP // _WORDS):
+                nibble = group * (GROUP // _WORDS) + i
+                k = block * _BLOCK + nibble * _WORDS + j
+                seen = (k[:, None] < inputs) & (m[None, :] < rows)
+                xs = tl.load(x_rows + k[:, None], mask=seen, other=0.0)
+                weight = _centred(words, nibble, x.dtype.element_ty).to(tl.float32) * scale
+                if HAS_OFFSETS:
+                    weight += offset
+                sums = tl.dot(weight.to(x.dtype.element_ty), xs, sums)
+    _finish(out, sums, bias, out_stride, outputs, rows, n, m, HAS_BIAS, ACCUMULATE)
+
+
+@triton.jit
+def int4_dequantize_kernel(
+    codes,
+    scales,
+    offsets,
+    dense,
+    first_output,
+    count,
+    outputs,
+    inputs,
+    GROUP: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Rows [first_output, first_output + count) of the matrix to dense [count, inputs], one block of inputs."""
+    local = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    block = tl.program_id(1)
+    n = first_output + local
+    j = tl.arange(0, _WORDS)
+    real = local < count
+    row = tl.cast(block, tl.int64) * outputs + n
+    words = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
+    for nibble in tl.static_range(_NIBBLES):
+        place = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + nibble * _WORDS // GROUP) * outputs + n
+        weight = _centred(words, nibble, tl.float16).to(tl.float32)
+        weight *= tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
+        if HAS_OFFSETS:
+            weight += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None]
+        k = block * _BLOCK + nibble * _WORDS + j
+        target = dense + local[:, None].to(tl.int64) * inputs + k[None, :]
+        tl.store(target, weight.to(dense.dtype.element_ty), mask=real[:, None] & (k[None, :] < inputs))
+
+
+def int4_linear(
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    *,
+    accumulate: bool = False,
+    tile: Int4Tile | None = None,
+) -> None:
+    """Write (or add) x W^T + bias to out.
+
+    x [M, K] and out [M, N] float16 or bfloat16, unit stride along their rows; codes, scales and offsets as in
+    `Int4Weight`; bias [N]. Up to 16 rows sums are split over `tile.splits` programs; from 512 on the weights are
+    dequantised and multiplied densely. `tile` overrides the choice for the shape.
+    """
+    rows, inputs = x.shape
+    if rows == 0:
+        return
+    if tile is None and rows >= DENSE_ROWS:
+        _dense_linear(x, codes, scales, offsets, bias, out, accumulate=accumulate)
+        return
+    outputs, group = codes.shape[1], group_size(codes, scales)
+    tile = tile or choose_int4_tile(rows, outputs, inputs)
+    meta = {
+        "GROUP": group,
+        "HAS_OFFSETS": offsets is not None,
+        "BLOCK_N": tile.outputs,
+        "BLOCK_M": tile.rows,
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+    }
+    if rows > SMALL_ROWS:
+        grid = (triton.cdiv(outputs, tile.outputs), triton.cdiv(rows, tile.rows))
+        operands = (x, codes, scales, offsets, bias, out, rows, outputs, inputs, x.stride(0), out.stride(0))
+        int4_gemm_kernel[grid](*operands, HAS_BIAS=bias is not None, ACCUMULATE=accumulate, **meta)
+        return
+    per_split = triton.cdiv(triton.cdiv(inputs, BLOCK), tile.splits)
+    splits = triton.cdiv(triton.cdiv(inputs, BLOCK), per_split)
+    split = splits > 1
+    partial = torch.empty(splits, rows, outputs, dtype=torch.float32, device=x.device) if split else None
+    int4_gemv_kernel[(triton.cdiv(outputs, tile.outputs), splits)](
+        *(x, codes, scales, offsets, bias, out, partial, rows, outputs, inputs, x.stride(0), out.stride(0), per_split),
+        HAS_BIAS=bias is not None,
+        ACCUMULATE=accumulate,
+        SPLIT=split,
+        **meta,
+    )
+    if partial is not None:
+        add_splits(partial, bias, out, accumulate)
+
+
+def int4_dequantize(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None,
+    dense: torch.Tensor,
+    first_output: int = 0,
+) -> None:
+    """Write the weights of the outputs from `first_output` on to dense [count, K], of any floating dtype."""
+    count, inputs = dense.shape
+    int4_dequantize_kernel[(triton.cdiv(count, 64), triton.cdiv(inputs, BLOCK))](
+        *(codes, scales, offsets, dense, first_output, count, codes.shape[1], inputs),
+        GROUP=group_size(codes, scales),
+        HAS_OFFSETS=offsets is not None,
+        BLOCK_N=64,
+        num_warps=4,
+    )
+
+
+def _dense_linear(
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    *,
+    accumulate: bool = False,
+) -> None:
+    """Dequantise some outputs at a time and leave the product to the dense library."""
+    outputs = codes.shape[1]
+    for first in range(0, outputs, _DENSE_OUTPUTS):
+        end = min(first + _DENSE_OUTPUTS, outputs)
+        dense = torch.empty(end - first, x.shape[1], dtype=x.dtype, device=x.device)
+        int4_dequantize(codes, scales, offsets, dense, first)
+        product = torch.nn.functional.linear(x, dense, None if bias is None else bias[first:end].to(x.dtype))
+        if accumulate:
+            out[:, first:end] += product
+        else:
+            out[:, first:end] = product

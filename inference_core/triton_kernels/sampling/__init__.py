@@ -1,0 +1,1 @@
+"""Kernels that edit logits and sample tokens."""

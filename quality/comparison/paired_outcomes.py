@@ -1,0 +1,128 @@
+"""Compare two routing policies on the same full-ladder probes, where the outcome of every possible choice is known."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.complexity.prior import adequacies, like_of
+from classifier.model.outcome_model import OutcomeModel
+from classifier.policy.utility import COST_WEIGHT, highest_utility, reference_prices, utility
+from migrations.tables import training_rows
+from quality.statistics import betting
+from quality.verification.training_rows import ANY_CLASS
+
+# The largest possible difference of utility: one more good answer, at the price of the strongest tier.
+MOST = 1.0 + COST_WEIGHT
+
+Float = npt.NDArray[np.floating]
+
+
+class LadderOutcomes(NamedTuple):
+    """Full-ladder probes, oldest first: P of the prompts' complexity `classes` [n, 4] and `no_worse` [n, tiers], 0 or
+    1."""
+
+    classes: Float
+    no_worse: Float
+
+
+Choice = Callable[[LadderOutcomes], npt.NDArray[np.intp]]
+"""Column [n] of the tier that a way of routing gives each probe to."""
+
+
+class Paired(msgspec.Struct, frozen=True, kw_only=True):
+    """One routing policy against another on the same probes.
+
+    `gain`: mean difference of utility, which is the share no worse minus 0.1 of the cost share. `worse` and `cost` are
+    its parts: the differences of the share of worse answers and of the cost relative to the strongest tier's. `harm`:
+    evidence that the gain is below 0; `harmless`: that it is above `-margin`; `benefit`: that it is above 0. All
+    evidence is anytime-valid: it may be checked after every probe.
+    """
+
+    probes: int = 0
+    other_choice: int = 0
+    gain: float = 0.0
+    worse: float = 0.0
+    cost: float = 0.0
+    harm: float = 1.0
+    harmless: float = 1.0
+    benefit: float = 1.0
+
+
+async def ladder_outcomes_since(
+    engine: AsyncEngine, since: float, tiers: int, *, newest: int | None = None
+) -> LadderOutcomes:
+    """Return the probes stored after `since` (epoch seconds) with an outcome for each of `tiers`, at most the `newest`
+    ones. Probes of a catalogue with another number of tiers are left out."""
+    query = (
+        select(training_rows.c.classes, training_rows.c.no_worse)
+        .where(training_rows.c.source == "probe", training_rows.c.created_at > since)
+        .order_by(training_rows.c.created_at.desc(), training_rows.c.training_row_id.desc())
+        .limit(newest)
+    )
+    async with engine.connect() as connection:
+        found = (await connection.execute(query)).all()
+    rows = [row for row in reversed(found) if None not in row.no_worse and len(row.no_worse) == tiers]
+    return LadderOutcomes(
+        np.array([row.classes or ANY_CLASS for row in rows], np.float64).reshape(-1, len(ANY_CLASS)),
+        np.array([row.no_worse for row in rows], np.float64).reshape(-1, tiers),
+    )
+
+
+def table_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] = ()) -> Float:
+    """Return a version's P(good enough) by class [4, tiers - 1] without own labels.
+
+    This is the table that the version learned if it was learned for `tiers` tiers, else `prior` [4][tiers], else the
+    default for evenly spread tiers.
+    """
+    learned = model.adequacy
+    if learned is not None and learned.shape[1] == tiers - 1:
+        return learned
+    if prior and len(prior[0]) == tiers:
+        return np.array(prior, np.float64)[:, :-1]
+    return adequacies(like_of(tiers))[:, :-1]
+
+
+def choice_of(table: Float) -> Choice:
+    """Return the choice of a version with this `table` [4, tiers - 1] that maximises utility.
+
+    The quality target that is served plays no part: better probabilities then never lose.
+    """
+    return lambda probes: highest_utility(p_ok_of(table, probes), reference_prices(table.shape[1] + 1))
+
+
+def p_ok_of(table: Float, probes: LadderOutcomes) -> Float:
+    """Return P(good enough) [n, tiers] of the probes by `table` [4, tiers - 1]; the strongest tier's is 1."""
+    return np.hstack([probes.classes @ table, np.ones((len(probes.classes), 1))])
+
+
+def tier_choice(tier: int) -> Choice:
+    """Return the choice of one fixed tier."""
+    return lambda probes: np.full(len(probes.no_worse), tier - 1)
+
+
+def compare(probes: LadderOutcomes, new: Choice, old: Choice, *, margin: float) -> Paired:
+    """Compare `new` with `old`."""
+    n = len(probes.no_worse)
+    if not n:
+        return Paired()
+    prices = reference_prices(probes.no_worse.shape[1])
+    each, ours, theirs = np.arange(n), new(probes), old(probes)
+    utilities = utility(probes.no_worse, prices)
+    gain = utilities[each, ours] - utilities[each, theirs]
+    worse = probes.no_worse[each, theirs] - probes.no_worse[each, ours]
+    cost = (prices[ours] - prices[theirs]) / prices[-1]
+    return Paired(
+        probes=n,
+        other_choice=int((ours != theirs).sum()),
+        gain=round(float(gain.mean()), 6),
+        worse=round(float(worse.mean()), 6),
+        cost=round(float(cost.mean()), 6),
+        harm=betting.evidence(-gain, MOST),
+        harmless=betting.evidence(gain + margin, MOST - margin),
+        benefit=betting.evidence(gain, MOST),
+    )

@@ -1,0 +1,28 @@
+"""The page on knobs names every knob there is, with its default, its bounds and its description."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inference_core.engine.live_knobs import knob_schemas
+
+PAGE = Path(__file__).parents[3] / "docs" / "knobs.md"
+
+
+def row(name: str, schema: dict[str, Any]) -> str:
+    default = msgspec.json.encode(schema["default"]).decode()
+    if "enum" in schema:
+        allowed = ", ".join(schema["enum"])
+    elif "minimum" in schema:
+        allowed = f"{schema['minimum']:,} to {schema['maximum']:,}"
+    else:
+        allowed = "true, false" if schema["type"] == "boolean" else "a list"
+    return f"| `{name}` | {default} | {allowed} | {schema['description']} | "
+
+
+def test_the_page_has_a_row_for_every_knob_as_it_is() -> None:
+    lines = PAGE.read_text().splitlines()
+    rows = [row(name, schema) for name, schema in knob_schemas().items()]
+    missing = [row for row in rows if not any(line.startswith(row) for line in lines)]
+    assert not missing, "docs/knobs.md lacks these rows:\n" + "\n".join(missing)

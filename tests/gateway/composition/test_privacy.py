@@ -1,0 +1,140 @@
+"""Privacy over HTTP: keys without consent, redaction of what is stored, and erasing a user."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from sqlalchemy import select
+
+from gateway.composition.quality_loop import QualityLoop
+from gateway.settings import Settings, SettingsError
+from gateway.tenancy.key_secrets import ApiKeys
+from migrations.tables import audit_events, requests
+from quality.records.record import Record
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+ADMIN = "an-admin-key-of-some-length"
+KEYS = {"ada": "the-key-of-ada-is-long-enough", "bob": "the-key-of-bob-is-long-enough"}
+MESSAGES = [{"role": "user", "content": "My number is 4711."}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    data = tmp_path_factory.mktemp("data")
+    patterns = Path(data) / "patterns"
+    patterns.write_text("4711\n", "utf-8")
+    settings = Settings(
+        data_dir=str(data),
+        drain_seconds=5,
+        api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
+        private_keys="bob",
+        admin_keys=f"ann={ADMIN}",
+        redaction=str(patterns),
+    )
+    async with running_gateway(settings) as running:
+        yield running
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def ask(aio: RunningGateway, name: str, path: str = "chat/completions", **changes: Any) -> Record:
+    """The record of a request by the owner of a key."""
+    body: dict[str, Any] = {"model": "tier-1"} | (
+        {"prompt": "Once"} if path == "completions" else {"messages": MESSAGES}
+    )
+    answer = await aio.http.post(f"/v1/{path}", json=body | changes, headers=bearer(KEYS[name]))
+    assert answer.status_code == 200, answer.text
+    request_id = answer.json()["id"]
+    await aio.parts.records.recorded(request_id)  # type: ignore[attr-defined]
+    record = await aio.parts.records.find(request_id)
+    assert record is not None
+    return record
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
+    aio: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    offered: list[Record] = []
+    monkeypatch.setattr(QualityLoop, "offer", lambda self, record: offered.append(record))
+    # The caller's own wish is no consent of the tenant's.
+    wishes = {"store": True} if path == "chat/completions" else {}
+
+    record = await ask(aio, "bob", path, **wishes)
+
+    assert (record.messages, record.answer) == (None, None)
+    assert [one.messages for one in offered] == [None]
+    assert record.completion_tokens > 0
+    assert (await ask(aio, "ada", path)).messages is not None
+
+
+async def test_stored_texts_are_redacted(aio: RunningGateway) -> None:
+    record = await ask(aio, "ada")
+
+    assert record.messages == [{"role": "user", "content": "My number is [redacted]."}]
+
+
+async def test_a_long_text_is_redacted_too(aio: RunningGateway) -> None:
+    long = [{"role": "user", "content": f"{'word ' * 40} 4711 {' ' * 4000}"}]
+    answer = await aio.http.post(
+        "/v1/chat/completions", json={"model": "tier-1", "messages": long}, headers=bearer(KEYS["ada"])
+    )
+    record = await eventually(lambda: aio.parts.records.find(answer.json()["id"]))
+    assert record.messages == [{"role": "user", "content": long[0]["content"].replace("4711", "[redacted]")}]
+
+
+async def test_a_shutdown_keeps_the_record_of_a_text_that_is_being_redacted_without_it(tmp_path: Path) -> None:
+    patterns = tmp_path / "patterns"
+    patterns.write_text(r"[\w.+-]+@[\w-]+\.[\w.]+", "utf-8")
+    kept: list[Record] = []
+    async with running_gateway(Settings(data_dir=str(tmp_path), drain_seconds=0, redaction=str(patterns))) as gateway:
+        gateway.tier(1).max_context = 1_000_000
+        gateway.parts.service._sinks.append(lambda answer, record: kept.append(record))
+        choking = [{"role": "user", "content": "x" * 1_000_000}]
+        answer = await gateway.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": choking})
+        assert (answer.status_code, kept) == (200, [])
+    assert [(record.request_id, record.messages, record.answer) for record in kept] == [
+        (answer.json()["id"], None, None)
+    ]
+
+
+async def test_an_erased_user_is_gone_and_who_erased_her_is_written_down(aio: RunningGateway) -> None:
+    record = await ask(aio, "ada")
+    other = await ask(aio, "bob")
+
+    answer = await aio.http.delete("/admin/api/users/ada", params={"reason": "she asked"}, headers=bearer(ADMIN))
+
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert (told["key_id"], told["replaced"], told["retraining"]) == ("ada", {}, False)
+    assert told["rows"]["requests"] >= 1
+    assert await aio.parts.records.find(record.request_id) is None
+    assert await aio.parts.records.find(other.request_id) is not None
+    async with aio.parts.database.connect() as connection:
+        owners = set((await connection.execute(select(requests.c.key_id))).scalars())
+        event = (await connection.execute(select(audit_events).where(audit_events.c.action == "user.erased"))).one()
+    assert "ada" not in owners
+    assert (event.actor, event.subject, event.reason) == ("ann", "ada", "she asked")
+
+
+async def test_users_erase_nobody(aio: RunningGateway) -> None:
+    assert (await aio.http.delete("/admin/api/users/bob", headers=bearer(KEYS["bob"]))).status_code == 401
+
+
+async def test_a_private_key_that_is_not_there_stops_the_start(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match="AIO_PRIVATE_KEYS: bbo"):
+        ApiKeys.parse("bob=a-key-that-is-long-enough", private="bbo")
+
+
+async def test_limits_are_settings(settings: Settings) -> None:
+    changed = msgspec.structs.replace(settings, text_days=0.0, retain_rows=10)
+    async with running_gateway(changed) as gateway:
+        limits = gateway.parts.privacy.retention.limits
+    assert (limits.text_days, limits.days, limits.rows) == (0.0, 400.0, 10)

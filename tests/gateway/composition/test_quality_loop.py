@@ -1,0 +1,194 @@
+"""The quality loop runs beside the service: every answer is offered, retraining is scheduled and can be alarmed."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.policy.experiment_split import Arm, Split
+from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry
+from gateway.composition.quality_loop import QualityLoop
+from gateway.settings import Settings
+from migrations.tables import audit_events
+from quality.judges.calibration import Calibration
+from quality.judges.default_panel import store_calibration
+from quality.monitor.e_detector import ShiftAlarm
+from quality.retraining.retrain import RetrainResult
+from quality.store.database import migrate, open_database
+from tests.gateway.running_gateway import running_gateway, scripted_tiers
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
+
+ALARM = ShiftAlarm(stream="tier 1", evidence=2e4, answers=100, rate=0.5, allowed=0.2, since=0.0)
+HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+async def test_every_finished_answer_is_offered_to_the_monitor(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered: list[str] = []
+    monkeypatch.setattr(QualityLoop, "offer", lambda self, record: offered.append(record.request_id))
+    async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
+        whole = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
+        stream = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, stream=True)
+        chunks = [chunk async for chunk in stream]
+    assert offered == [whole.id, chunks[0].id]
+
+
+async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+    try:
+        await loop.start()
+        assert loop.monitor is not None
+        next_run = loop.job.next_run()
+        assert next_run is not None
+        assert (next_run.hour, next_run.minute, next_run.strftime("%a")) == (3, 0, "Sun")
+        await loop.on_alarm(ALARM)
+        await loop.retraining_ended()
+        async with engine.connect() as connection:
+            actions = (await connection.scalars(select(audit_events.c.action))).all()
+        assert "retrain.nothing_new" in actions
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_judges_are_seated_anew_for_another_catalogue_by_what_they_were_measured_on(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    catalog = load_catalog("laptop")
+    loop = QualityLoop(settings, catalog, engine, tiers, encode=None)
+    trusted = Calibration(
+        judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0
+    )
+
+    def judges() -> list[str]:
+        assert loop.monitor is not None
+        return [judge.name for judge in loop.monitor.panel.judges]
+
+    try:
+        await loop.renew()  # before there is a monitor there is nothing to renew
+        await store_calibration(engine, trusted, catalog.fingerprint, 1.0, "test")
+        await loop.start()
+        assert judges()[-1] == "pairwise"
+        before = catalog.fingerprint
+        catalog.tiers[-1] = msgspec.structs.replace(catalog.tiers[-1], model="smollm2-int4")
+        assert catalog.fingerprint != before
+        await loop.renew()
+        ruled = judges()
+        assert "pairwise" not in ruled
+        await store_calibration(engine, trusted, catalog.fingerprint, 2.0, "test")
+        tiers[4].model = "another"
+        await loop.renew()
+        assert judges() == [*ruled, "pairwise"]
+        assert loop.monitor is not None
+        assert loop.monitor.panel.judges[-1].model == "another"
+        # Nobody can tell any more: the judge that asks a model sits out.
+        async with engine.begin() as connection:
+            await connection.execute(text("ALTER TABLE audit_events RENAME TO away"))
+        await loop.renew()
+        assert judges() == ruled
+        async with engine.begin() as connection:
+            await connection.execute(text("ALTER TABLE away RENAME TO audit_events"))
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_and_others_are_not(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_database(settings.database)
+    loop = QualityLoop(settings, load_catalog("laptop"), engine, {}, encode=None)
+    outcome, asked, later = ["refused"], [], []
+
+    async def run(settings: Settings, catalog: Catalog, engine: AsyncEngine, trigger: str) -> RetrainResult:
+        asked.append(trigger)
+        return RetrainResult(run_id="r", outcome=outcome[0], reason="", incumbent="v1")  # type: ignore[arg-type]
+
+    class Clock:
+        def call_later(self, seconds: float, call: Callable[..., object], *args: object) -> asyncio.TimerHandle:
+            later.append((seconds, lambda: call(*args)))
+            return running.call_later(1e6, lambda: None)
+
+    monkeypatch.setattr("gateway.composition.quality_loop.run_retraining", run)
+    running = asyncio.get_running_loop()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.composition.quality_loop.asyncio.get_running_loop", Clock)
+            await loop.on_alarm(ALARM)
+            await loop.retraining_ended()
+            [(seconds, again)] = later
+            outcome[0] = "canary"
+            again()
+            await loop.retraining_ended()
+            outcome[0] = "refused"
+            loop._begin_retraining("button")
+            await loop.retraining_ended()
+    finally:
+        await loop.close()
+        await engine.dispose()
+    assert seconds == 86_400
+    assert asked == ["drift", "drift", "button"]
+    assert len(later) == 1
+
+
+async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    registry = ArtefactRegistry(settings.registry_path)
+    registry.seed(default_artefact())
+    split = Split(experiment_id="x", share=0.5, a=Arm(tier=1), b=Arm(tier=2))
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+    try:
+        await loop.start()
+        # Of both the database knows nothing: whoever began them died before the commit.
+        registry.set_experiment(split)
+        manifest = msgspec.structs.replace(load_manifest(default_artefact()), version="v1-child")
+        save_artefact(registry.root, manifest, load_model_tensors(default_artefact()), load_base(default_artefact()))
+        registry.start_canary("v1-child", 0.5)
+        await loop._rollout.drain()
+        assert (registry.experiment(), registry.canary()) == (None, None)
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_a_start_that_failed_half_way_is_repeated_without_a_second_monitor(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
+
+    async def refuse() -> None:
+        raise ConnectionRefusedError("database away")
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(loop.job, "start", refuse)
+            with pytest.raises(ConnectionRefusedError):
+                await loop.start()
+        first = loop.monitor
+        assert first is not None
+        await loop.start()
+        assert loop.monitor is first
+        assert loop.job.next_run() is not None
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_metrics_show_upgrade_rates_without_failing_on_an_empty_store(settings: Settings) -> None:
+    async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
+        assert (await gateway.http.get("/metrics")).status_code == 200

@@ -1,0 +1,69 @@
+"""Settings come from defaults, then the environment, then options; keys are kept as hashes."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import Settings, SettingsError, load_settings
+from gateway.tenancy.key_secrets import ApiKeys, new_key
+
+KEY = "sk-aio-0123456789abcdef"
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
+    environment = {"AIO_PORT": "9000", "AIO_HOST": "0.0.0.0", "OTHER": "x"}
+    settings = load_settings(environment, port=9100, host=None)
+    assert (settings.port, settings.host, settings.catalog) == (9100, "0.0.0.0", "laptop")
+
+
+def test_values_of_the_environment_take_the_fields_types() -> None:
+    environment = {"AIO_MONITOR": "false", "AIO_QUALITY_TARGET": "0.9", "AIO_BODY_LIMIT": "2048"}
+    settings = load_settings(environment)
+    assert (settings.monitor, settings.quality_target, settings.body_limit) == (False, 0.9, 2048)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("AIO_PORT", "99999"), ("AIO_PORT", "http"), ("AIO_QUALITY_TARGET", "2"), ("AIO_LOG_LEVEL", "loud")],
+)
+def test_a_refused_value_is_named_with_its_variable(variable: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"{variable}.*{value}"):
+        load_settings({variable: value})
+
+
+def test_state_lives_in_the_xdg_folders_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert Settings().data_path == Path("/data/aio")
+    assert Settings().cache_path == Path("/cache/aio")
+    assert Settings(data_dir="/here").database == "sqlite+aiosqlite:////here/aio.sqlite3"
+    assert Settings(data_dir="/here").socket_path == Path("/here/core.sock")
+
+
+def test_a_key_is_recognised_by_its_hash_alone() -> None:
+    hashed = hashlib.sha256(KEY.encode()).hexdigest()
+    keys = ApiKeys.parse(f"ann=sha256:{hashed}, bob=sk-aio-fedcba9876543210")
+    assert keys.owner(f"Bearer {KEY}") == "ann"
+    assert keys.owner("bearer sk-aio-fedcba9876543210") == "bob"
+    assert keys.owner(f"Bearer {KEY}x") is None
+    assert keys.owner(f"Bearer sha256:{hashed}") is None
+    assert keys.owner(None) is None
+    assert KEY not in repr(vars(keys))
+
+
+def test_no_keys_means_that_none_is_asked_for() -> None:
+    assert not ApiKeys.parse("")
+
+
+@pytest.mark.parametrize("entry", ["justakey", "ann=short", "ann=sha256:abc", f"ann={KEY},ann={KEY}", f"={KEY}"])
+def test_a_bad_key_entry_is_refused_without_showing_a_key(entry: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        ApiKeys.parse(entry)
+    assert KEY not in str(caught.value)
+    assert "short" not in str(caught.value).replace("too short", "")
+
+
+def test_a_new_key_fits_its_hash() -> None:
+    key, hashed = new_key()
+    assert ApiKeys.parse(f"ann={hashed}").owner(f"Bearer {key}") == "ann"

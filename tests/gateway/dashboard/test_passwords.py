@@ -1,0 +1,47 @@
+"""Passwords of dashboard users: Argon2id, and scrypt hashes of earlier versions that become Argon2id at sign-in."""
+
+import base64
+import hashlib
+import time
+
+from sqlalchemy import select, update
+
+from gateway.dashboard.sign_in import passwords
+from gateway.dashboard.sign_in.users import UserOrder, add_user, password_is_right
+from gateway.tenancy.orders import Order
+from migrations.tables import dashboard_users
+from tests.gateway.dashboard.browsing import PASSWORD
+from tests.gateway.running_gateway import RunningGateway
+
+
+def scrypt_hash(password: str) -> str:
+    salt = bytes(range(16))
+    digest = hashlib.scrypt(password.encode(), salt=salt, n=2**14, r=8, p=1, maxmem=2**25, dklen=32)
+    return f"scrypt:16384:8:1:{base64.b64encode(salt).decode()}:{base64.b64encode(digest).decode()}"
+
+
+def test_only_the_right_password_matches() -> None:
+    for kept in (passwords.hashed(PASSWORD), scrypt_hash(PASSWORD)):
+        assert passwords.matches(PASSWORD, kept)
+        assert not passwords.matches(f"{PASSWORD} ", kept)
+    assert not passwords.matches(PASSWORD, None)
+
+
+def test_two_hashes_of_a_password_differ() -> None:
+    assert passwords.hashed(PASSWORD) != passwords.hashed(PASSWORD)
+
+
+async def test_a_scrypt_hash_is_replaced_by_argon2_when_its_password_proves_right(aio: RunningGateway) -> None:
+    kept = select(dashboard_users.c.password).where(dashboard_users.c.name == "eve")
+    await add_user(aio.parts.database, UserOrder(name="eve", password=PASSWORD), Order(actor="test", now=time.time()))
+    async with aio.parts.database.begin() as connection:
+        await connection.execute(
+            update(dashboard_users).where(dashboard_users.c.name == "eve").values(password=scrypt_hash(PASSWORD))
+        )
+    assert not await password_is_right(aio.parts.database, "eve", "wrong password")
+    async with aio.parts.database.connect() as connection:
+        assert str(await connection.scalar(kept)).startswith("scrypt:")
+    assert await password_is_right(aio.parts.database, "eve", PASSWORD)
+    async with aio.parts.database.connect() as connection:
+        assert str(await connection.scalar(kept)).startswith("$argon2id$")
+    assert await password_is_right(aio.parts.database, "eve", PASSWORD)

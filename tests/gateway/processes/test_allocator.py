@@ -1,0 +1,70 @@
+"""Memory that was freed goes back to the system, and threads share what is free."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from gateway.processes.allocator import give_back_free_memory
+from gateway.processes.server_process import ServerProcess
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other options")
+
+# Eight threads that hold memory at once; then how many heaps the allocator has. No option of its environment counts.
+_HEAPS = """
+import ctypes, re, sys, threading
+{before}
+together = threading.Barrier(8)
+def hold():
+    blocks = [bytearray(3000) for _ in range(100)]
+    together.wait()
+threads = [threading.Thread(target=hold) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+print(len(re.findall("<heap nr=", open(sys.argv[1]).read())))
+"""
+_SERVE = """
+import click
+from gateway.cli.serving.serve import serve
+try:
+    # Refused, but not before libraries were imported.
+    serve.main(["--role", "{role}", "--quality-target", "0.9", *{further}], standalone_mode=False)
+except click.UsageError:
+    pass
+else:
+    raise AssertionError("it serves")
+"""
+
+
+def heaps(folder: os.PathLike[str], before: str) -> int:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    program = _HEAPS.format(before=before)
+    told = subprocess.run(
+        [sys.executable, "-c", program, os.fspath(os.path.join(folder, "heaps.xml"))],
+        env=environment, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return int(told.stdout)
+
+
+def test_what_was_freed_in_the_middle_of_the_heap_is_given_back() -> None:
+    here = ServerProcess("", os.getpid(), 0.0)
+    blocks = [os.urandom(4096) for _ in range(20_000)]
+    # Without a call the heap shrinks only as far down as its last block in use.
+    last = blocks[-1]
+    del blocks
+    before = here.resident_bytes()
+    give_back_free_memory()
+    assert before - here.resident_bytes() > 40_000_000
+    assert len(last) == 4096
+
+
+def test_all_threads_of_a_gateway_process_share_one_heap(tmp_path: os.PathLike[str]) -> None:
+    assert heaps(tmp_path, "") > 1, "otherwise threads have their own"
+    assert heaps(tmp_path, _SERVE.format(role="gateway", further=["--group", "none"])) == 1

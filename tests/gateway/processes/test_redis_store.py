@@ -1,0 +1,56 @@
+"""Redis that is away costs a caller nothing but the first wait, and is found again when it is back."""
+
+import pytest
+
+from gateway.stores.redis_store import REST_SECONDS, RedisStore, RedisUnavailableError, open_redis
+from tests.conftest import RedisServer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_without_an_url_there_is_no_store() -> None:
+    async with open_redis("") as store:
+        assert store is None
+
+
+async def test_a_killed_redis_is_not_asked_again_before_a_rest_and_is_found_when_it_is_back(
+    redis_server: RedisServer,
+) -> None:
+    clock = Clock()
+    store = RedisStore(redis_server.url, clock)
+    asked = 0
+
+    async def put() -> bytes | None:
+        async def command(redis):  # type: ignore[no-untyped-def]
+            nonlocal asked
+            asked += 1
+            await redis.set("a", "1")
+            return await redis.get("a")
+
+        return await store.ask(command)
+
+    assert await put() == b"1"
+    redis_server.kill()
+    for _ in range(3):
+        with pytest.raises(RedisUnavailableError):
+            await put()
+    assert (asked, store.away) == (2, True)
+
+    redis_server.start()
+    clock.now += REST_SECONDS
+    assert await put() == b"1"
+    assert not store.away
+    await store.redis.aclose()
+
+
+async def test_an_address_where_nobody_listens_is_away() -> None:
+    store = RedisStore("redis://127.0.0.1:1/0")
+    with pytest.raises(RedisUnavailableError):
+        await store.ask(lambda redis: redis.ping())
+    await store.redis.aclose()

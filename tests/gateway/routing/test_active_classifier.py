@@ -1,0 +1,254 @@
+"""The classifier in force: the shipped one, then whatever is promoted, without a request ever seeing half of each."""
+
+import asyncio
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from classifier.complexity.classes import Complexity
+from classifier.complexity.prior import QUALITY_SETTINGS, like_of
+from classifier.errors import ArtefactError, PolicyInputsError
+from classifier.features.routing_input import routing_input_of_text
+from classifier.local.class_table import prior_table
+from classifier.policy.experiment_split import Arm, Split
+from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry
+from gateway.answering.ask import Ask
+from gateway.routing.active_classifier import ActiveClassifier
+from gateway.routing.router import RoutingService
+from gateway.routing.rule import class_rule
+from inference_core.protocol import SamplingParams
+from tiers.catalog.load import load_catalog
+from tiers.tier import ChatMessage
+
+CATALOG = load_catalog("laptop")
+PROMPT = routing_input_of_text("Why is the sky blue?")
+
+
+def ask(request_id: str) -> Ask:
+    return Ask(
+        request_id=request_id,
+        api="chat",
+        requested_model="auto",
+        sampling=SamplingParams(),
+        arrival=time.monotonic(),
+        created_at=time.time(),
+        messages=[ChatMessage(role="user", content="Why is the sky blue?")],
+    )
+
+
+@pytest.fixture
+def changes() -> list[str]:
+    return []
+
+
+def active_classifier(root: Path, changes: list[str]) -> ActiveClassifier:
+    classifier = ActiveClassifier(root, "some catalogue", lambda serving: changes.append(serving.current.version))
+    classifier.load()
+    return classifier
+
+
+def seeded(root: Path) -> ArtefactRegistry:
+    shipped = default_artefact()
+    shutil.copytree(shipped, root / load_manifest(shipped).version)
+    return ArtefactRegistry(root)
+
+
+def test_the_shipped_artefact_serves_while_nothing_was_promoted(tmp_path: Path, changes: list[str]) -> None:
+    classifier = active_classifier(tmp_path, changes)
+    prediction = classifier.predict(PROMPT)
+    assert changes == [prediction.classifier_version] == [load_manifest(default_artefact()).version]
+    assert prediction.kind == "prior"
+    assert prediction.p_ok[-1] == 1.0
+
+
+def test_the_quality_target_is_the_threshold() -> None:
+    usual, given = class_rule(None), class_rule(0.9)
+    assert (usual.quality_target, usual.tau) == (QUALITY_SETTINGS["balanced"], usual.quality_target)
+    assert (given.quality_target, given.tau) == (0.9, 0.9)
+    with pytest.raises(PolicyInputsError, match=r"quality target is 1\.2"):
+        class_rule(1.2)
+
+
+def test_an_artefact_of_outcome_heads_for_this_very_catalogue_serves_by_class_as_a_prior(tmp_path: Path) -> None:
+    """As releases before this one trained them: with heads, memory and curves, measured on the catalogue."""
+    classifier = ActiveClassifier(tmp_path, load_manifest(default_artefact()).catalogue_fingerprint)
+    classifier.load()
+    prediction = classifier.predict(PROMPT)
+    assert (prediction.kind, sum(prediction.classes)) == ("prior", pytest.approx(1, abs=1e-3))
+
+
+def test_a_table_of_another_number_of_tiers_than_the_catalogues_is_a_prior(tmp_path: Path) -> None:
+    registry = seeded(tmp_path)
+    descendant(registry, "v1-child", adequacy=[[0.9, 0.9]] * 4, catalogue_fingerprint="ours")
+    registry.promote("v1-child")
+    for tiers, kind in ((3, "measured"), (4, "prior"), (2, "prior")):
+        classifier = ActiveClassifier(tmp_path, "ours", prior=prior_table(like_of(tiers)))
+        classifier.load()
+        prediction = classifier.predict(PROMPT)
+        assert (prediction.kind, len(prediction.p_ok)) == (kind, tiers)
+
+
+async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
+    loaded: asyncio.Queue[str] = asyncio.Queue()
+    classifier = ActiveClassifier(
+        tmp_path, "some catalogue", lambda serving: loaded.put_nowait(serving.current.version)
+    )
+    classifier.load()
+    version = await loaded.get()
+    following = asyncio.create_task(classifier.follow(0.001))
+    before = classifier.model
+    seeded(tmp_path).promote(version)
+    assert await loaded.get() == version
+    assert classifier.model is not before
+    assert classifier.predict(PROMPT).classifier_version == version
+    following.cancel()
+
+
+async def test_a_broken_promotion_leaves_the_old_version_serving(
+    tmp_path: Path, changes: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    classifier = active_classifier(tmp_path, changes)
+    registry = seeded(tmp_path)
+    version = changes[0]
+    (tmp_path / version / "model.safetensors").write_bytes(b"broken")
+    registry.promote(version)
+    following = asyncio.create_task(classifier.follow(0.001))
+    while "stays" not in caplog.text:  # noqa: ASYNC110 - the log is the only sign of it
+        await asyncio.sleep(0)
+    following.cancel()
+    assert classifier.predict(PROMPT).classifier_version == version
+
+
+def test_without_any_artefact_every_call_says_why(tmp_path: Path, changes: list[str]) -> None:
+    (tmp_path / "current.json").write_text('{"current": "v9", "previous": null}')
+    classifier = active_classifier(tmp_path, changes)
+    with pytest.raises(ArtefactError, match="v9"):
+        classifier.predict(PROMPT)
+    assert changes == []
+
+
+def descendant(registry: ArtefactRegistry, version: str, **changed: Any) -> None:
+    """A copy of the shipped artefact under another name, as its child."""
+    shipped = default_artefact()
+    manifest = msgspec.structs.replace(load_manifest(shipped), version=version, parent=shipped.name, **changed)
+    save_artefact(registry.root, manifest, load_model_tensors(shipped), load_base(shipped))
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> ArtefactRegistry:
+    """A registry with the shipped version in force and its child on trial for a third of the requests."""
+    registry = seeded(tmp_path)
+    registry.promote(load_manifest(default_artefact()).version)
+    descendant(registry, "v1-child")
+    registry.start_canary("v1-child", 1 / 3)
+    return registry
+
+
+def test_a_canary_decides_about_its_share_and_the_same_requests_every_time(
+    trial: ArtefactRegistry, changes: list[str]
+) -> None:
+    classifier = active_classifier(trial.root, changes)
+    ids = [f"chatcmpl-{i}" for i in range(1000)]
+    mine = [i for i in ids if classifier.model_for(i).on_trial]
+    assert 280 < len(mine) < 390
+    again = active_classifier(trial.root, changes)
+    assert [i for i in ids if again.model_for(i).on_trial] == mine, "every gateway process draws alike"
+    trial.start_canary("v1-child", 2 / 3)
+    more = active_classifier(trial.root, changes)
+    assert set(mine) <= {i for i in ids if more.model_for(i).on_trial}, "a larger share keeps its requests"
+
+
+def test_a_canarys_decisions_carry_its_version_and_say_so(trial: ArtefactRegistry, changes: list[str]) -> None:
+    classifier = active_classifier(trial.root, changes)
+    service = RoutingService(CATALOG, {}, classifier, None)
+    decisions = [service.route(ask(f"chatcmpl-{i}")) for i in range(60)]
+    versions = {d.inputs.canary: d.inputs.prediction.classifier_version for d in decisions}
+    assert versions == {False: default_artefact().name, True: "v1-child"}
+    assert all(("v1-child on trial" in d.reason) == d.inputs.canary for d in decisions)
+
+
+def test_a_canary_that_is_refused_gets_no_requests_and_the_reason_is_kept(
+    trial: ArtefactRegistry, changes: list[str]
+) -> None:
+    (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
+    classifier = active_classifier(trial.root, changes)
+    assert not any(classifier.model_for(f"r{i}").on_trial for i in range(100))
+    assert "the canary gets no requests" in classifier.refusal
+
+
+def test_an_artefact_of_another_catalogue_is_refused_where_a_prior_is_not_wanted(tmp_path: Path) -> None:
+    classifier = ActiveClassifier(tmp_path, "some catalogue", must_be_measured=True)
+    classifier.load()
+    with pytest.raises(ArtefactError, match="a prior is not wanted here"):
+        classifier.predict(PROMPT)
+
+
+def test_swaps_under_load_show_no_error_and_no_mixed_version(tmp_path: Path) -> None:
+    """Routes from several threads while versions are promoted and rolled back: every prediction is its version's."""
+    registry = seeded(tmp_path)
+    first = load_manifest(default_artefact()).version
+    registry.promote(first)
+    descendant(registry, "v1-child")
+    descendant(registry, "v1-other", adequacy=[[0.81, 0.82, 0.83]] * 4, catalogue_fingerprint="ours")
+    classifier = ActiveClassifier(tmp_path, "ours", prior=prior_table(tuple(Complexity)))
+    classifier.load()
+    service = RoutingService(CATALOG, {}, classifier, None)
+    usual = classifier.predict(PROMPT).p_ok
+    expected = {first: usual, "v1-child": usual, "v1-other": pytest.approx([0.81, 0.82, 0.83, 1.0], abs=1e-4)}
+    stop, seen, errors = threading.Event(), {first}, list[str]()
+
+    def route() -> None:
+        number = 0
+        while not stop.is_set() or (number < 20_000 and len(seen) < len(expected)):
+            decision = service.route(ask(f"{threading.get_ident()}-{number}"))
+            version = decision.inputs.prediction.classifier_version
+            seen.add(version)
+            if decision.inputs.prediction.p_ok != expected.get(version):
+                errors.append(f"{version} with {decision.inputs.prediction.p_ok}")
+            number += 1
+
+    threads = [threading.Thread(target=route) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for version in (first, "v1-other"):
+        registry.promote(version)
+        classifier.load()
+    registry.start_canary("v1-child", 0.5)
+    classifier.load()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert seen == set(expected)
+    assert service._classifier_failure == ""
+
+
+def test_the_arms_of_an_experiment_are_decided_by_their_versions(trial: ArtefactRegistry, changes: list[str]) -> None:
+    shipped = load_manifest(default_artefact()).version
+    split = Split(experiment_id="x", share=0.5, a=Arm(version=shipped), b=Arm(version="v1-child"))
+    trial.stop_canary()
+    trial.set_experiment(split)
+    service = RoutingService(CATALOG, {}, active_classifier(trial.root, changes), None)
+    decisions = {f"chatcmpl-{i}": service.route(ask(f"chatcmpl-{i}")) for i in range(60)}
+    versions = {None: shipped, "a": shipped, "b": "v1-child"}
+    for request_id, decision in decisions.items():
+        assert decision.inputs.arm == split.arm_of(request_id)
+        assert decision.inputs.prediction.classifier_version == versions[decision.inputs.arm]
+    assert {decision.inputs.arm for decision in decisions.values()} == {None, "a", "b"}
+
+
+def test_an_experiment_with_an_arm_that_is_refused_gets_no_requests(
+    trial: ArtefactRegistry, changes: list[str]
+) -> None:
+    split = Split(experiment_id="x", share=1.0, a=Arm(tier=1), b=Arm(version="v1-child"))
+    trial.set_experiment(split)
+    (trial.root / "v1-child" / "model.safetensors").write_bytes(b"broken")
+    classifier = active_classifier(trial.root, changes)
+    assert classifier.split() is None
+    assert "the experiment gets no requests" in classifier.refusal

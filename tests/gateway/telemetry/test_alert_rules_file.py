@@ -1,0 +1,146 @@
+"""Every alert of deploy/prometheus/alerts.yaml fires on one side of its threshold and not on the other (OB-09)."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.telemetry.objectives.alert_rules import RULES
+from tests.gateway.telemetry.promql import Series, evaluate, fires, seconds_of
+
+FILE = Path(__file__).parents[3] / "deploy" / "prometheus" / "alerts.yaml"
+ALERTS: dict[str, dict[str, Any]] = {
+    rule["alert"]: rule for group in yaml.safe_load(FILE.read_text())["groups"] for rule in group["rules"]
+}
+NOW = 10_000.0
+
+
+def grown(name: str, per_second: float, **labels: str) -> Series:
+    return Series(name, lambda at: per_second * at, **labels)
+
+
+def ttft(seconds: float) -> list[Series]:
+    """Ten first tokens a second, 6% of them as late as makes the 95th percentile lie at `seconds` in its bucket."""
+    bounds = (0.06, 0.08, 0.1, 0.15)
+    low, high = max(b for b in bounds if b < seconds), min(b for b in bounds if b >= seconds)
+    share = (seconds - low) / (high - low)
+    below = 0.95 - 0.05 * share
+    counts = {low: below, high: below + 0.05 if share else 0.95, 0.15: 1.0, float("inf"): 1.0}
+    return [
+        grown("vllm:time_to_first_token_seconds_bucket", 10 * count, le="+Inf" if bound == float("inf") else str(bound))
+        for bound, count in counts.items()
+    ]
+
+
+def gauge(name: str, **labels: str) -> Callable[[float], list[Series]]:
+    return lambda value: [Series(name, value, **labels)]
+
+
+def waiting(count: float) -> list[Series]:
+    return [Series("vllm:num_requests_waiting", count / 2, model_name=model) for model in ("a", "b")]
+
+
+def errors(share: float) -> list[Series]:
+    return [grown("aio_failed_requests_total", 20 * share, tier="1"), grown("aio_requests_total", 20, tier="1")]
+
+
+def cost(per_thousand: float) -> list[Series]:
+    tokens = [grown("aio_prompt_tokens_total", 600, tier="1"), grown("aio_completion_tokens_total", 400, tier="2")]
+    return [grown("aio_cost_usd_total", per_thousand, tier="1"), *tokens]
+
+
+def memory(share: float) -> list[Series]:
+    used, free = 100_000 * share, 100_000 * (1 - share)
+    return [Series("DCGM_FI_DEV_FB_USED", used, gpu="0"), Series("DCGM_FI_DEV_FB_FREE", free, gpu="0")]
+
+
+def memory_errors(count: float) -> list[Series]:
+    return [Series("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", lambda at: count if at > NOW - 60 else 0.0, gpu="0")]
+
+
+# What makes the figure, and a value on each side.
+SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
+    "AioTtftHigh": (ttft, 0.079, 0.081),
+    "AioTtftVeryHigh": (ttft, 0.099, 0.101),
+    "AioQueueLong": (waiting, 500, 502),
+    "AioQueueVeryLong": (waiting, 1000, 1002),
+    "AioErrors": (errors, 0.0099, 0.0101),
+    "AioCostHigh": (cost, 0.119, 0.121),
+    "AioGpuBusy": (gauge("DCGM_FI_DEV_GPU_UTIL", gpu="0"), 95, 96),
+    "AioGpuMemoryFull": (memory, 0.979, 0.981),
+    "AioGpuThrottled": (gauge("aio_gpu_throttled", gpu="0", reason="hw_thermal"), 0, 1),
+    "AioGpuMemoryErrors": (memory_errors, 0, 1),
+    "AioServiceLevelRed": (gauge("aio_slo_state", tier="1"), 1, 2),
+    "AioClassLate": (gauge("aio_slo_class_kept_ratio", slo_class="chat"), 0.95, 0.94),
+    "AioCoreDown": (gauge("aio_core_up", core="cpu"), 1, 0),
+    "AioTierDown": (gauge("aio_tier_healthy", tier="1"), 1, 0),
+    "AioLedgerBehind": (gauge("aio_ledger_lag_records"), 10_000, 10_001),
+    "AioQualityLow": (gauge("aio_upgrade_rate", tier="1"), 0.15, 0.16),
+}
+
+
+def test_every_alert_has_a_test_a_severity_and_a_summary() -> None:
+    assert ALERTS.keys() == SIDES.keys()
+    for alert in ALERTS.values():
+        assert alert["labels"]["severity"] in ("warning", "critical")
+        assert alert["annotations"]["summary"]
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_an_alert_fires_above_its_threshold_and_not_below(name: str) -> None:
+    make, below, above = SIDES[name]
+    rule = ALERTS[name]
+    wait = seconds_of(rule["for"]) if "for" in rule else 0.0
+    assert not fires(rule["expr"], wait, make(below), NOW, step=15)
+    assert fires(rule["expr"], wait, make(above), NOW, step=15)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, rule in ALERTS.items() if "for" in rule and "rate(" not in rule["expr"]]
+)
+def test_an_alert_waits_as_long_as_it_says(name: str) -> None:
+    make, below, above = SIDES[name]
+    wait = seconds_of(ALERTS[name]["for"])
+
+    def since(seconds: float) -> list[Series]:
+        """As if the figure had been on the wrong side for so long."""
+        turn = NOW - seconds
+        return [
+            Series(bad.name, lambda at, good=good, bad=bad: (bad if at >= turn else good).at(at), **dict(bad.labels))
+            for good, bad in zip(make(below), make(above), strict=True)
+        ]
+
+    assert fires(ALERTS[name]["expr"], wait, since(wait + 1), NOW)
+    assert not fires(ALERTS[name]["expr"], wait, since(wait - 1), NOW)
+
+
+def test_the_gateways_own_alerts_have_the_same_names_thresholds_and_patience() -> None:
+    percent = {"gpu_busy": 100}
+    for rule in RULES:
+        alert = ALERTS[rule.name]
+        assert alert["labels"]["severity"] == rule.severity
+        assert alert["annotations"]["summary"] == rule.summary
+        assert seconds_of(alert["for"]) == rule.for_seconds
+        threshold = float(alert["expr"].rpartition("> ")[2])
+        assert threshold == pytest.approx(rule.above * percent.get(rule.figure, 1))
+
+
+def test_the_evaluator_knows_what_it_is_used_for() -> None:
+    series = [Series("a", 6.0, x="1"), Series("a", 2.0, x="2"), Series("b", 2.0, x="1"), grown("c_total", 3.0)]
+    assert evaluate("a / b", series, 0) == {(("x", "1"),): 3.0}
+    assert evaluate("sum(a)", series, 0) == {(): 8.0}
+    assert evaluate('max by (x) (a{x!="2"}) * 2 - 1', series, 0) == {(("x", "1"),): 11.0}
+    assert evaluate("sum(rate(c_total[1m]))", series, 100) == {(): 3.0}
+    assert evaluate("increase(c_total[1m])", series, 100) == {(): 180.0}
+    assert evaluate("a > 5", series, 0) == {(("x", "1"),): 6.0}
+    with pytest.raises(AssertionError):
+        evaluate("a ? b", series, 0)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_the_file() -> None:
+    assert subprocess.run(["promtool", "check", "rules", str(FILE)], check=False).returncode == 0

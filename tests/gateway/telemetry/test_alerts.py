@@ -1,0 +1,133 @@
+"""The gateway's own alerts: a webhook is told once, told again if it did not hear, and told when it is over."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from gateway.settings import Settings, SettingsError, load_settings
+from gateway.telemetry.objectives.alert_figures import alert_figures
+from gateway.telemetry.objectives.alert_rules import RULES, AlertRule
+from gateway.telemetry.objectives.alerts import Alerts, keep_looking, webhook_url
+from tests.gateway.running_gateway import running_gateway
+from tests.gateway.telemetry.test_service_levels import levels_of, served
+from tests.tiers.loopback_server import Call, LoopbackServer
+
+QUEUE = AlertRule(name="Q", severity="critical", figure="waiting", above=500, for_seconds=30, summary="a queue")
+
+
+class Desk:
+    """Whom alerts are sent to, and what time it is."""
+
+    def __init__(self, *rules: AlertRule) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.deaf = False
+        self.now = 0.0
+        self.alerts = Alerts(self.take, "key", rules or (QUEUE,), "here", clock=lambda: self.now)
+
+    async def take(self, event: dict[str, Any]) -> None:
+        if self.deaf:
+            raise httpx.ConnectError("nobody there")
+        self.events.append(event)
+
+    async def at(self, seconds: float, waiting: float | None) -> list[str]:
+        """What is told at a time, with so many waiting."""
+        self.now, before = seconds, len(self.events)
+        await self.alerts.look({"waiting": waiting})
+        return [event["event_action"] for event in self.events[before:]]
+
+
+async def test_it_is_told_once_after_its_time_and_once_when_it_is_over() -> None:
+    desk = Desk()
+    told = [await desk.at(*look) for look in [(0, 501), (29, 501), (30, 501), (60, 900), (61, 500), (62, 0), (63, 501)]]
+    assert told == [[], [], ["trigger"], [], ["resolve"], [], []]
+    trigger, resolve = desk.events
+    assert trigger["dedup_key"] == resolve["dedup_key"] == "aio/here/Q"
+    assert trigger["routing_key"] == "key"
+    payload = trigger["payload"]
+    assert (payload["severity"], payload["source"], payload["custom_details"]["value"]) == ("critical", "here", 501)
+    assert payload["summary"] == "Q: a queue (501)"
+    assert payload["timestamp"]
+
+
+async def test_a_short_peak_and_an_unknown_figure_are_no_alert() -> None:
+    desk = Desk()
+    assert [await desk.at(*look) for look in [(0, 501), (20, 100), (31, 501), (60, None)]] == [[], [], [], []]
+    assert await desk.at(61, 501) == ["trigger"]
+    assert await desk.at(62, None) == []
+    assert desk.alerts.firing == ["Q"]
+
+
+async def test_what_was_not_heard_is_said_again_and_never_twice() -> None:
+    desk = Desk()
+    desk.deaf = True
+    await desk.at(0, 501)
+    assert await desk.at(30, 501) == []
+    desk.deaf = False
+    assert await desk.at(45, 501) == ["trigger"]
+    desk.deaf = True
+    assert await desk.at(60, 0) == []
+    desk.deaf = False
+    assert await desk.at(75, 0) == ["resolve"]
+    assert await desk.at(90, 0) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+async def test_every_rule_fires_above_its_threshold_and_not_on_it(rule: AlertRule) -> None:
+    desk = Desk(rule)
+    for value, expected in ((rule.above, 0), (rule.above * 1.001 + 1e-9, 1)):
+        for seconds in (0.0, rule.for_seconds):
+            desk.now = seconds
+            await desk.alerts.look({rule.figure: value})
+        assert len(desk.events) == expected
+
+
+def test_figures_are_those_of_the_window() -> None:
+    answers = [served(ttft=0.2, cost_usd=0.01, prompt_tokens=90, completion_tokens=10) for _ in range(99)]
+    failed = served(status="error", http_status=503, cost_usd=0.0, prompt_tokens=0, completion_tokens=0)
+    figures = alert_figures(levels_of(*answers, failed).figures(), {}, [])
+    assert figures["ttft_p95_seconds"] == pytest.approx(0.2, rel=0.011)
+    assert figures["error_share"] == 0.01
+    assert figures["cost_per_1k_tokens_usd"] == pytest.approx(0.1)
+    quiet = alert_figures(levels_of(*[failed] * 19).figures(), {}, [])
+    assert quiet["error_share"] == 0.0
+
+
+async def test_a_gateway_tells_its_webhook(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "error_share"), for_seconds=0.0)
+    monkeypatch.setattr("gateway.app.keep_looking", partial(keep_looking, rules=[rule]))
+    heard = asyncio.Queue[dict[str, Any]]()
+
+    async def hear(call: Call) -> None:
+        await call.reply(202, {"status": "success"})
+        heard.put_nowait(call.body)
+
+    async with LoopbackServer(hear) as desk:
+        telling = msgspec.structs.replace(
+            settings, alert_webhook=f"{desk.base_url}/enqueue", alert_routing_key="r-1", alert_poll_seconds=0.02
+        )
+        async with running_gateway(telling) as gateway:
+            for tier in gateway.tiers:
+                tier.fail_at = 0
+            body = {"model": "tier-4", "messages": [{"role": "user", "content": "hello"}]}
+            for _ in range(20):
+                assert (await gateway.http.post("/v1/chat/completions", json=body)).status_code >= 500
+            event = await asyncio.wait_for(heard.get(), 20)
+    assert (event["event_action"], event["routing_key"]) == ("trigger", "r-1")
+    assert event["payload"]["summary"].startswith("AioErrors")
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "nonsense", "http://", "file:///etc/passwd"])
+def test_a_webhook_that_is_no_web_address_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="AIO_ALERT_WEBHOOK"):
+        webhook_url(Settings(alert_webhook=url))
+
+
+def test_its_key_is_in_no_message() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"AIO_ALERT_ROUTING_KEY": "s3cret"}, alert_routing_key=["s3cret"])
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,43 @@
+"""What a core's snapshot says is what Prometheus scrapes."""
+
+from gateway.telemetry.metrics_export.core_collector import CoreCollector
+from inference_core.fake_runner import hash_core
+from inference_core.protocol import KVTransferStats, SwapStats
+
+
+def test_handovers_are_told_by_what_became_of_them() -> None:
+    stats = hash_core("m").stats()
+    stats.models[0].handover = KVTransferStats(
+        out_blocks=3, in_blocks=5, refused_frames=1, outcomes={"done": 2, "corrupt": 1}, seconds=0.5, tokens=80
+    )
+    collector = CoreCollector()
+    collector.stats = {"cpu": stats}
+    samples = [sample for family in collector.collect() for sample in family.samples]
+
+    by_outcome = {s.labels["outcome"]: s.value for s in samples if s.name == "aio_handovers_total"}
+    told = {s.name: s.value for s in samples}
+    assert by_outcome == {"done": 2, "corrupt": 1}
+    assert (told["aio_handed_out_blocks_total"], told["aio_handed_in_blocks_total"]) == (3, 5)
+    assert told["aio_handover_refused_frames_total"] == 1
+    assert (told["aio_handover_seconds_total"], told["aio_handover_tokens_total"]) == (0.5, 80)
+
+
+def test_swaps_are_told_in_blocks_bytes_and_seconds() -> None:
+    collector = CoreCollector()
+    stats = hash_core("m").stats()
+    collector.stats = {"gpu": stats}
+    stats.models[0].swap = SwapStats(
+        blocks_kept=3,
+        block_bytes=100,
+        out_blocks=5,
+        back_blocks=2,
+        refused_blocks=7,
+        copying_seconds=0.5,
+        spared_seconds=4.0,
+    )
+    told = {s.name: s.value for family in collector.collect() for s in family.samples}
+    assert told["aio_host_cache_blocks"] == 3
+    assert (told["aio_swapped_out_blocks_total"], told["aio_swapped_in_blocks_total"]) == (5, 2)
+    assert told["aio_swapped_bytes_total"] == 700
+    assert told["aio_swap_refused_blocks_total"] == 7
+    assert (told["aio_swap_copying_seconds_total"], told["aio_swap_spared_seconds_total"]) == (0.5, 4.0)

@@ -1,0 +1,279 @@
+"""Whether tiers keep their service levels: figures of a sliding window, states by thresholds, flat memory."""
+
+import csv
+import io
+import math
+import random
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.answering.stamps import Stamps
+from gateway.telemetry.metrics_export.metrics import Metrics
+from gateway.telemetry.metrics_export.request_metrics import SECONDS
+from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, TierServiceLevels, merged
+from gateway.telemetry.objectives.sketch import Sketch
+from gateway.telemetry.objectives.slo import SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
+from quality.records.record import Record, Timings
+from tests.gateway.api.test_disconnects import only_record
+from tests.gateway.running_gateway import RunningGateway
+from tests.quality.store.records import make_record
+
+MODELS = {1: "small", 2: "large"}
+
+
+def served(
+    ttft: float = 0.1, gap: float = 0.02, tokens: int = 11, *, tier: int = 1, **changes: Any
+) -> tuple[Any, Record]:
+    """A finished answer with its first token after `ttft` seconds and one token each `gap`."""
+    last = ttft + gap * (tokens - 1)
+    stamps = Stamps(
+        arrival=0.0, routed=0.001, attempted=0.001, first_delta=ttft, last_delta=last, finished=last + 0.001
+    )
+    stamps.gaps = [(gap, 1)] * (tokens - 1)
+    ask = SimpleNamespace(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
+    timings = Timings(route_ms=1.0, ttft_ms=ttft * 1e3, e2e_ms=(last + 0.001) * 1e3, overhead_ms=3.0)
+    record = make_record(tier=tier, attempts=[], timings=timings, **changes)
+    return SimpleNamespace(ask=ask, stamps=stamps), record
+
+
+def levels_of(*answers: tuple[Any, Record]) -> ServiceLevels:
+    levels = ServiceLevels(clock=lambda: 0.0)
+    for answer, record in answers:
+        levels.observe(answer, record, {})
+    return levels
+
+
+def test_eleven_tokens_one_second_after_the_first_are_ten_a_second() -> None:
+    answer, _ = served(ttft=4.0, gap=0.1, tokens=11)
+    assert answer.stamps.tokens_per_second == pytest.approx(10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_quantiles_are_within_one_percent_of_the_exact_ones(seed: int) -> None:
+    values = np.random.default_rng(seed).lognormal(-2, 1.5, 20_000)
+    sketch = Sketch()
+    for value in values:
+        sketch.add(value)
+    for share in (0.5, 0.95, 0.99, 0.999):
+        exact = float(np.quantile(values, share, method="lower"))
+        found = sketch.quantile(share)
+        assert found is not None
+        assert abs(found / exact - 1) < 0.0101
+    assert sketch.mean == pytest.approx(values.mean())
+
+
+def test_sketches_merge_without_loss_and_odd_values_break_nothing() -> None:
+    draw = random.Random(1)
+    values = [draw.expovariate(3.0) for _ in range(1000)] + [0.0, -1.0, 1e300, math.inf]
+    one, two, whole = Sketch(), Sketch(), Sketch()
+    for place, value in enumerate(values):
+        (one if place % 2 else two).add(value)
+        whole.add(value)
+    one.merge(two)
+    assert (one.counts, one.total) == (whole.counts, 1004)
+    assert Sketch().quantile(0.5) is None
+
+
+def test_quantiles_by_buckets_are_those_of_prometheus() -> None:
+    # 90 gaps up to 10 ms and 10 between 20 and 40 ms: the 99th percentile lies at nine tenths of the last bucket.
+    place = SECONDS.index(0.04)
+    assert bucket_quantile({3: 90, place: 10}, 0.99) == pytest.approx(0.02 + 0.02 * 0.9)
+    assert bucket_quantile({len(SECONDS): 1}, 0.5) == SECONDS[-1]
+    assert bucket_quantile({}, 0.99) is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "green", "amber", "red"),
+    [(TTFT, 1.0, 1.01, 2.01), (SPEED, 30.0, 29.9, 14.9), (SPREAD, 5.0, 5.01, 10.01)],
+)
+def test_each_objective_has_its_two_sides(objective: Any, green: float, amber: float, red: float) -> None:
+    assert [objective.state(v) for v in (green, amber, red, None)] == ["green", "amber", "red", "unknown"]
+
+
+def test_a_tier_is_as_good_as_its_worst_objective_and_unknown_of_few_requests() -> None:
+    good = [served() for _ in range(30)]
+    assert tier_level(levels_of(*good).figures()[1], 1, "small").state == "green"
+    assert tier_level(levels_of(*good[:19]).figures()[1], 1, "small").state == "unknown"
+    slow = [served(gap=0.05) for _ in range(30)]  # 20 tokens a second
+    assert tier_level(levels_of(*slow).figures()[1], 1, "small").state == "amber"
+    late = [served(ttft=1.2) for _ in range(30)]  # more than twice the half second of an interactive request
+    level = tier_level(levels_of(*late).figures()[1], 1, "small")
+    assert (level.state, level.checks[0].state, level.checks[1].state) == ("red", "red", "green")
+
+
+def test_the_class_of_a_request_says_by_when_its_first_token_is_wanted() -> None:
+    answers = [
+        served(ttft=0.15, slo="chat"),
+        served(ttft=0.15, slo="search"),
+        served(ttft=1.5),
+        served(ttft=1.5, priority=2),  # batch, by its priority
+    ]
+    level = tier_level(levels_of(*answers).figures()[1], 1, "small")
+    found = {one.name: (one.ttft_seconds, one.requests, one.kept) for one in level.classes}
+    assert found == {"chat": (0.1, 1, 0), "search": (0.2, 1, 1), "interactive": (0.5, 1, 0), "batch": (2.0, 1, 1)}
+
+
+def test_failures_of_ours_count_and_kept_answers_do_not() -> None:
+    levels = levels_of(
+        served(status="error", http_status=503),
+        served(status="error", http_status=400),
+        served(status="aborted", http_status=499),
+        served(cache="hit"),
+        served(cache="miss"),
+    )
+    figures = levels.figures()[1]
+    assert (figures.requests, figures.failed, figures.ttft.total) == (4, 1, 1)
+
+
+def test_the_window_forgets_what_is_older_than_it() -> None:
+    now = [0.0]
+    levels = ServiceLevels(slices=3, slice_seconds=10.0, clock=lambda: now[0])
+    for seconds in (0.0, 15.0, 29.0):
+        now[0] = seconds
+        levels.observe(*served(), {})
+    assert (levels.window_seconds, levels.figures()[1].requests) == (30.0, 3)
+    now[0] = 35.0
+    assert levels.figures()[1].requests == 2
+    now[0] = 3500.0
+    assert levels.figures() == {}
+
+
+def test_a_report_has_all_tiers_together_and_each_and_survives_the_wire() -> None:
+    levels = levels_of(*(served(ttft=0.1) for _ in range(25)), *(served(ttft=0.3, tier=2) for _ in range(25)))
+    figures = levels.figures()
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(figures), type=LevelsByTier)
+    both = slo_report(merged([figures, again]), 300.0, MODELS | {3: "idle"})
+    assert (both.overall.requests, both.requests_by_tier) == (100, {1: 50, 2: 50, 3: 0})
+    assert [tier.state for tier in both.tiers] == ["green", "green", "unknown"]
+    assert both.overall.ttft_seconds.p50 == pytest.approx(0.1, rel=0.011)
+    assert both.overall.ttft_seconds.p99 == pytest.approx(0.3, rel=0.011)
+    assert both.overall.tokens_per_second.mean == pytest.approx(50)
+    stages = {one.stage: (one.budget_ms, one.milliseconds.p50) for one in both.overall.stages}
+    assert {name: budget for name, (budget, _) in stages.items()} == {
+        "route": 2, "schedule": 3, "prefill": 25, "decode": 65, "stream": 5,
+    }  # fmt: skip
+    assert stages["route"][1] == pytest.approx(1.0, rel=0.011)
+    assert stages["stream"][1] == pytest.approx(2.0, rel=0.011)
+
+
+def test_memory_is_flat_over_a_million_figures() -> None:
+    draw = random.Random(5)
+    figures = TierServiceLevels()
+    answers = [served(ttft=draw.expovariate(5.0), gap=draw.expovariate(40.0), tokens=3) for _ in range(500)]
+    now = [0.0]
+    levels = ServiceLevels(clock=lambda: now[0])
+
+    def run(count: int) -> int:
+        for number in range(count):
+            now[0] += 0.05
+            levels.observe(*answers[number % 500], {})
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = run(14_000)  # longer than the window
+        after = run(28_000)
+    finally:
+        tracemalloc.stop()
+    # The rest of the million in one sketch: its grid is all it can ever hold.
+    for _ in range(1_000_000):
+        figures.e2e.add(draw.expovariate(1.0) * 10 ** draw.randint(-9, 9))
+    assert after < before * 1.05
+    assert len(figures.e2e.counts) <= 1_400
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_operators_see_states_and_prometheus_does_too(gateway: RunningGateway) -> None:
+    body = {"model": "tier-2", "messages": [{"role": "user", "content": "hello"}]}
+    for _ in range(20):
+        assert (await gateway.http.post("/v1/chat/completions", json=body)).status_code == 200
+    report = (await gateway.http.get("/admin/api/slo")).json()
+    tier = report["tiers"][1]
+    assert (tier["tier"], tier["requests"], tier["model"]) == (2, 20, "smollm2-bf16")
+    assert tier["state"] in ("green", "amber", "red")
+    sheet = csv.DictReader(io.StringIO((await gateway.http.get("/admin/api/slo?format=csv")).text))
+    assert {row["requests"] for row in sheet if row["tier"] == "2"} == {"20"}
+    text = (await gateway.http.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    states = {sample.labels["tier"]: sample.value for sample in families["aio_slo_state"].samples}
+    assert states["1"] == -1
+    assert states["2"] in (0, 1, 2)
+    assert {s.labels["quantile"] for s in families["aio_window_seconds"].samples if s.labels["what"] == "e2e"} == {
+        "0.5", "0.95", "0.99", "0.999",
+    }  # fmt: skip
+    for name in ("time_to_first_token", "time_per_output_token", "request_duration"):
+        assert families[f"gen_ai_server_{name}_seconds"].samples
+    kinds = {sample.labels["gen_ai_token_type"] for sample in families["gen_ai_client_token_usage"].samples}
+    assert kinds == {"input", "output"}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_operations_are_told_apart_under_opentelemetrys_names_alone(gateway: RunningGateway) -> None:
+    async def counts(name: str, label: str) -> dict[str, float]:
+        text = (await gateway.http.get("/metrics")).text
+        samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
+        found = [s for s in samples if s.name == f"{name}_count" and "smollm2-int4" in s.labels.values()]
+        return {s.labels.get(label, ""): s.value for s in found}
+
+    ours = "gen_ai_server_request_duration_seconds", "gen_ai_operation_name"
+    theirs = "vllm:e2e_request_latency_seconds", "gen_ai_operation_name"
+    before, whole = await counts(*ours), sum((await counts(*theirs)).values())
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "hello"}]}
+    assert (await gateway.http.post("/v1/chat/completions", json=body)).status_code == 200
+    for _ in range(2):
+        done = await gateway.http.post("/v1/completions", json={"model": "tier-1", "prompt": "hello"})
+        assert done.status_code == 200
+    after = await counts(*ours)
+    assert {name: after[name] - before.get(name, 0) for name in after} == {"chat": 1, "text_completion": 2}
+    assert await counts(*theirs) == {"": whole + 3}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_class_sets_deadline_and_priority_where_the_caller_says_neither(gateway: RunningGateway) -> None:
+    async def asked(**headers: str) -> Any:
+        body = {"model": "tier-1", "messages": [{"role": "user", "content": "hello"}]}
+        answer = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert answer.status_code == 200
+        return gateway.tier(1).requests[-1]
+
+    chat = await asked(**{"x-aio-slo": "chat"})
+    assert (chat.priority, round(chat.deadline - chat.arrival, 6), chat.strict_deadline) == (0, 0.1, False)
+    batch = await asked(**{"x-aio-slo": "batch"})
+    assert (batch.priority, round(batch.deadline - batch.arrival, 6)) == (2, 2.0)
+    own = await asked(**{"x-aio-slo": "batch", "x-aio-deadline-ms": "700"})
+    assert (round(own.deadline - own.arrival, 6), own.strict_deadline) == (0.7, True)
+    usual = await asked()
+    assert (usual.priority, round(usual.deadline - usual.arrival, 6)) == (1, 1.0)
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "hello"}]}
+    wrong = await gateway.http.post("/v1/chat/completions", json=body, headers={"x-aio-slo": "soon"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-aio-slo")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_metrics_of_costs_are_those_of_the_records(gateway: RunningGateway) -> None:
+    body = {"model": "tier-3", "messages": [{"role": "user", "content": "hello"}]}
+    answer = await gateway.http.post("/v1/chat/completions", json=body)
+    record = await only_record(gateway, answer.json()["id"])
+    text = (await gateway.http.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    per_thousand = {s.labels["tier"]: s.value for s in families["aio_cost_per_1k_tokens_usd"].samples}
+    tokens = record.prompt_tokens + record.completion_tokens
+    assert per_thousand["3"] == pytest.approx(record.cost_usd / tokens * 1e3)
+    keys = {s.labels["key"]: s.value for s in families["aio_key_cost_usd"].samples if s.name.endswith("_total")}
+    assert set(keys) == {"none"}
+
+
+def test_keys_beyond_the_hundredth_share_one_series() -> None:
+    metrics = Metrics()
+    for number in range(150):
+        answer, record = served(key_id=f"key-{number}", cost_usd=0.5)
+        metrics.requests.observe(answer, record)
+    families = {f.name: f for f in text_string_to_metric_families(metrics.own_exposition([]).decode())}
+    keys = {s.labels["key"]: s.value for s in families["aio_key_cost_usd"].samples if s.name.endswith("_total")}
+    assert (len(keys), keys["other"], keys["key-7"]) == (101, 25.0, 0.5)

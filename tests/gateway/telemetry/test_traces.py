@@ -1,0 +1,194 @@
+"""One trace per request holds a span per stage, under the caller's own trace if there is one, and goes on elsewhere."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from gateway.answering.trace_context import TraceContext, trace_context
+from gateway.settings import Settings, SettingsError
+from gateway.telemetry import traces
+from gateway.telemetry.traces import Traces, span_exporter
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.telemetry.otlp_collector import attribute, running_collector
+from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.tier_world import remote_spec
+from tiers.remote.remote_tier import RemoteTier
+
+HELLO = [{"role": "user", "content": "Say the secret word."}]
+TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE_ID}-{PARENT_ID}-01"
+STAGES = {"route", "schedule", "prefill", "decode", "stream"}
+
+
+def traced(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, ratio: float = 1.0
+) -> tuple[Settings, InMemorySpanExporter]:
+    memory = InMemorySpanExporter()
+    monkeypatch.setattr(traces, "ConsoleSpanExporter", lambda: memory)
+    return msgspec.structs.replace(settings, trace_exporter="console", trace_ratio=ratio), memory
+
+
+async def ask(gateway: RunningGateway, **headers: str) -> None:
+    body = {"model": "auto", "messages": HELLO}
+    assert (await gateway.http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+
+
+async def test_a_trace_shows_every_stage_and_no_text(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporting, memory = traced(settings, monkeypatch)
+    async with running_gateway(exporting) as gateway:
+        await ask(gateway, traceparent=TRACEPARENT)
+    spans = {span.name: span for span in memory.get_finished_spans()}
+    assert set(spans) == {"chat smollm2-int4", *STAGES}
+    root = spans["chat smollm2-int4"]
+    assert {f"{span.context.trace_id:032x}" for span in spans.values()} == {TRACE_ID}
+    assert f"{root.parent.span_id:016x}" == PARENT_ID
+    assert all(span.parent.span_id == root.context.span_id for name, span in spans.items() if span is not root)
+    assert len({span.context.span_id for span in spans.values()}) == 6
+    assert root.attributes["gen_ai.usage.input_tokens"] == 8
+    assert root.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert spans["prefill"].attributes["aio.kv.preemptions"] == 1
+    assert spans["decode"].attributes["aio.decode.steps"] == 5
+    for span in spans.values():
+        assert root.start_time <= span.start_time <= span.end_time <= root.end_time
+        assert "secret" not in span.to_json()
+        assert "Hello" not in span.to_json()
+
+
+async def test_a_failed_attempt_has_a_span_of_its_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporting, memory = traced(settings, monkeypatch)
+    async with running_gateway(exporting) as gateway:
+        gateway.tier(1).fail_at = 0
+        await ask(gateway)
+    failed = next(span for span in memory.get_finished_spans() if span.name == "earlier attempt")
+    assert dict(failed.attributes or {}) == {"aio.tier": 1, "aio.status": "error"}
+
+
+async def test_an_answer_that_fails_is_an_error_whose_words_stay_out_of_the_trace(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporting, memory = traced(settings, monkeypatch)
+    async with running_gateway(exporting) as gateway:
+        for tier in gateway.tiers:
+            tier.fail_at, tier.error = 0, RuntimeError("quoting the secret word")
+        answer = await gateway.http.post("/v1/chat/completions", json={"model": "auto", "messages": HELLO})
+        assert answer.status_code >= 500
+    root = next(span for span in memory.get_finished_spans() if span.name.startswith("chat"))
+    assert (root.status.is_ok, (root.attributes or {})["error.type"]) == (False, "RuntimeError")
+    assert "secret" not in root.to_json()
+
+
+async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewhere(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    async def well(call: Call) -> None:
+        await call.reply(200, {"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]})
+
+    with running_collector() as collector:
+        exporting = msgspec.structs.replace(settings, trace_exporter="otlp", otlp_endpoint=collector.url)
+        async with LoopbackServer(well) as server, running_gateway(exporting) as gateway:
+            remote = RemoteTier(remote_spec(base_url=server.base_url))
+            gateway.parts.routing.tiers[1] = remote
+            await ask(gateway, traceparent=TRACEPARENT, tracestate="vendor=1,other=2")
+            await remote.close()
+            [call] = server.calls
+    root = next(span for span in collector.spans if span.name.startswith("chat "))
+    # When the first token was drawn is not known of an answer that came whole.
+    assert {span.name for span in collector.spans} == {root.name, "route", "generate"}
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
+    assert root.parent_span_id.hex() == PARENT_ID
+    assert call.headers["traceparent"] == f"00-{TRACE_ID}-{root.span_id.hex()}-01"
+    assert call.headers["tracestate"] == root.trace_state == "vendor=1,other=2"
+    assert attribute(root, "gen_ai.request.model") == "auto"
+    assert attribute(root, "gen_ai.response.finish_reasons") == ["stop"]
+    assert (collector.services, collector.paths, collector.types) == (
+        {"aio-gateway"},
+        {"/v1/traces"},
+        {"application/x-protobuf"},
+    )
+
+
+async def test_without_an_exporter_a_callers_trace_goes_on_as_if_nobody_were_between(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_gateway(settings) as gateway:
+        await ask(gateway, traceparent=TRACEPARENT)
+        await ask(gateway)
+        told, untold = gateway.tier(1).requests
+    assert told.trace is not None
+    assert (told.trace.traceparent, untold.trace) == (TRACEPARENT, None)
+
+
+async def test_what_the_caller_does_not_record_is_not_recorded_here(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporting, memory = traced(settings, monkeypatch)
+    async with running_gateway(exporting) as gateway:
+        await ask(gateway, traceparent=TRACEPARENT[:-2] + "00")
+        [told] = gateway.tier(1).requests
+    assert memory.get_finished_spans() == ()
+    assert told.trace is not None
+    assert re.fullmatch(rf"00-{TRACE_ID}-[0-9a-f]{{16}}-00", told.trace.traceparent)
+
+
+def test_a_share_of_the_traces_that_begin_here_is_recorded() -> None:
+    drawn = [trace_context({}, 0.25) for _ in range(4000)]
+    share = sum(one is not None and one.sampled for one in drawn) / 4000
+    assert 0.2 < share < 0.3
+    assert len({one.trace_id for one in drawn if one is not None}) == 4000
+    assert trace_context({}, None) is None
+    never = trace_context({}, 0.0)
+    assert never is not None
+    assert not never.sampled
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "nonsense",
+        f"ff-{TRACE_ID}-{PARENT_ID}-01",
+        f"00-{'0' * 32}-{PARENT_ID}-01",
+        f"00-{TRACE_ID}-{'0' * 16}-01",
+        f"00-{TRACE_ID.upper()}-{PARENT_ID}-01",
+        f"{TRACEPARENT}\n",
+    ],
+)
+def test_what_is_no_traceparent_begins_no_trace(header: str) -> None:
+    assert trace_context({"traceparent": header, "tracestate": "a=b"}, None) is None
+    begun = trace_context({"traceparent": header}, 1.0)
+    assert begun is not None
+    assert begun.parent_id is None
+
+
+def test_a_state_that_could_break_a_header_is_dropped() -> None:
+    given = trace_context({"traceparent": TRACEPARENT, "tracestate": "a=b\r\nx-evil: 1"}, None)
+    assert given == TraceContext(int(TRACE_ID, 16), int(PARENT_ID, 16), None, True, "")
+    future = trace_context({"traceparent": f"01-{TRACE_ID}-{PARENT_ID}-03-more"}, None)
+    assert future is not None
+    assert future.headers.traceparent == TRACEPARENT
+
+
+def test_nothing_is_traced_unless_asked_for(settings: Settings) -> None:
+    assert span_exporter(settings) is None
+
+
+def test_an_exporter_that_is_not_installed_is_refused_by_name(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(traces.importlib, "import_module", missing)
+    with pytest.raises(SettingsError, match="opentelemetry-exporter-otlp-proto-http"):
+        span_exporter(msgspec.structs.replace(settings, trace_exporter="otlp"))
+
+
+def test_traces_can_be_closed_without_a_request(tmp_path: Path) -> None:
+    exporter = InMemorySpanExporter()
+    Traces(exporter).close()
+    assert exporter.get_finished_spans() == ()

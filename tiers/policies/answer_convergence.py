@@ -1,0 +1,76 @@
+"""Notices that a thought has arrived at its answer: probed at the ends of its steps, it keeps giving the same one."""
+
+from contextlib import aclosing
+
+import msgspec
+
+from inference_core.protocol import SamplingParams
+from tiers.catalog.tier_spec import ChainOfThoughtSpec
+from tiers.decoding.decoder import Decoder
+from tiers.policies.answer_vote import AnswerKind, answer_kind, extract_answer
+from tiers.tier import GenerationRequest
+
+_ENDS_OF_SENTENCES = (".", "!", "?")
+
+
+class AnswerConvergence:
+    """Probes of one thought: short greedy answers to what has been thought so far, in the same core, whose prefix cache
+    spares them all but the last tokens (Fu et al. 2025, "Reasoning without self-doubt"; Liu and Wang 2025, "Answer
+    convergence as a signal for early stopping in reasoning").
+
+    The thought has settled once the last `settled_probes` probes gave the same answer. Only short checkable answers
+    can be compared, so there is one of these for such questions alone. The thought waits for its probe, though the core
+    goes on with it meanwhile: where it ends depends on the request alone, not on the load.
+    `tokens`: what the probes have drawn so far.
+    """
+
+    def __init__(
+        self, decoder: Decoder, request: GenerationRequest, spec: ChainOfThoughtSpec, question: str, kind: AnswerKind
+    ) -> None:
+        self.tokens = 0
+        self._decoder, self._spec = decoder, spec
+        # The deadline was for the thought's first token.
+        self._request = msgspec.structs.replace(request, strict_deadline=False)
+        self._question, self._kind = question, kind
+        self._opening = decoder.own_ids(spec.answer_opening)
+        self._answers: list[str | None] = []
+        self._probed_at = 0
+
+    @classmethod
+    def of(cls, decoder: Decoder, request: GenerationRequest, spec: ChainOfThoughtSpec) -> "AnswerConvergence | None":
+        """For a choice of `request`; None where the policy does not probe or the answer cannot be compared."""
+        if not spec.settled_probes:
+            return None
+        turns = [message.content for message in request.messages or [] if message.role == "user"]
+        kind = answer_kind(turns[-1]) if turns else None
+        return None if kind is None else cls(decoder, request, spec, turns[-1], kind)
+
+    def is_due(self, said: str, thought_tokens: int, budget: int) -> bool:
+        """Whether to probe after `thought_tokens` tokens, the last of which said `said`: at the end of a step, not too
+        often, and within what `budget` tokens of thought and probes leave."""
+        if thought_tokens - self._probed_at < self._spec.probe_every_tokens:
+            return False
+        if thought_tokens + self.tokens + self._spec.probe_tokens > budget:
+            return False
+        return "\n" in said or said.rstrip().endswith(_ENDS_OF_SENTENCES)
+
+    async def has_converged(self, prompt_ids: list[int], thought: list[int]) -> bool:
+        """Ask for the answer that follows from `thought`; True once the last probes agree."""
+        self._probed_at = len(thought)
+        text = ""
+        decoding = self._decoder.decode(
+            msgspec.structs.replace(self._request, evidence=None),
+            prompt_ids + thought + self._opening,
+            sampling=SamplingParams(temperature=0.0),
+            max_tokens=self._spec.probe_tokens,
+            stop=("\n",),
+            reasoning=True,
+        )
+        async with aclosing(decoding) as deltas:
+            async for delta in deltas:
+                text += delta.text
+                if delta.usage is not None:
+                    self.tokens += delta.usage.completion_tokens
+        self._answers.append(extract_answer(self._question, self._kind, text))
+        last = self._answers[-self._spec.settled_probes :]
+        return len(last) == self._spec.settled_probes and last[0] is not None and len(set(last)) == 1
