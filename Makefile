@@ -118,7 +118,7 @@ fuzz-api: install
 
 # The extension under AddressSanitizer and UndefinedBehaviorSanitizer: every kernel test, and the real model's answers.
 # Python's own allocations are not looked at for leaks. AIO_KERNELS chooses the instruction sets, as for a plain build.
-SANITIZED := tests/inference_core/linear tests/inference_core/attention tests/inference_core/sampler \
+SANITIZED := tests/inference_core/linear tests/inference_core/attention tests/inference_core/sampling \
 	tests/inference_core/models/test_elementwise.py tests/inference_core/fuzz/test_served_fuzz.py \
 	tests/inference_core/native/test_dispatch.py tests/inference_core/native/test_row_kernels.py \
 	tests/inference_core/native/test_real_generation.py
