@@ -22,7 +22,7 @@ class ServerStoppedError(RuntimeError):
 def ready_text(host: str, port: int) -> str:
     """Where the gateway listens and a first request."""
     url = url_of(host, port)
-    body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}'
     return (
         f"\nAIO is ready on {url}  (API: {url}/v1, dashboard: {url}/admin, documentation: {url}/docs, "
         f"metrics: {url}/metrics)\nTry:\n\n"

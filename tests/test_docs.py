@@ -1,0 +1,69 @@
+"""Pages stay true: links resolve, named files exist, each setting has a row, the README's catalogue loads."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import Settings, variable_of
+from tiers.catalog.load import load_catalog
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PACKAGES = "gateway|quality|classifier|tiers|inference_core|migrations|benchmarks|tests|deploy"
+# Created by the commands on the page; not part of the repository.
+MADE = {"deploy/compose/models", "deploy/compose/weights"}
+
+
+def prose_lines(page: Path) -> Iterator[str]:
+    fenced = False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield line
+
+
+def anchors(page: Path) -> set[str]:
+    titles = [line.lstrip("#").strip() for line in prose_lines(page) if re.match(r"#+ ", line)]
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+
+
+def by_name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", "\n".join(prose_lines(page))):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), target
+        if anchor and linked.suffix == ".md":
+            assert anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(rf"`((?:{PACKAGES})/[\w./-]+)`", "\n".join(prose_lines(page)))
+    assert [name for name in named if name not in MADE and not (ROOT / name).exists()] == []
+
+
+def test_the_page_on_settings_has_every_setting() -> None:
+    rows = [
+        line for line in (ROOT / "docs" / "settings.md").read_text(encoding="utf-8").splitlines() if "| `AIO_" in line
+    ]
+    shown = set(re.findall(r"`(AIO_[A-Z_]+)`", "\n".join(rows)))
+    assert {variable_of(field) for field in Settings.__struct_fields__} - shown == set()
+
+
+def test_the_catalogue_in_the_readme_loads(tmp_path: Path) -> None:
+    found = re.search(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    file = tmp_path / "tiers.toml"
+    file.write_text(found[1], encoding="utf-8")
+    assert [tier.name for tier in load_catalog(str(file)).tiers] == ["small", "large"]
