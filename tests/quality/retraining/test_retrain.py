@@ -35,6 +35,8 @@ from tests.quality.retraining.tiny_classifier import (
     store_experience,
 )
 
+pytestmark = pytest.mark.processes
+
 # Tiers whose fingerprints are not known.
 FOUR = [""] * 4
 

@@ -19,7 +19,7 @@ from tiers.build import build_tiers
 from tiers.catalog.load import load_catalog
 from tiers.tier import GenerationRequest, Tier
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.models]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
