@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test test-processes test-models snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -29,12 +29,17 @@ GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and n
 
 # Sets of strings have the same order in every run, too. Compiled modules are kept, also where the environment forbids it:
 # tests start hundreds of Python processes.
-test test-processes test-models: export PYTHONHASHSEED := 0
-test test-processes test-models: export PYTHONDONTWRITEBYTECODE :=
+test test-properties test-processes test-models: export PYTHONHASHSEED := 0
+test test-properties test-processes test-models: export PYTHONDONTWRITEBYTECODE :=
 
-# What a contributor runs: at most eight minutes on two idle cores.
+# What a contributor runs: at most eight minutes on two idle cores. Property tests draw a quarter of their examples.
+test: export HYPOTHESIS_PROFILE := quick
 test: lint types check-imports
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models"
+
+# Property tests with all their examples.
+test-properties: install
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and hypothesis"
 
 # Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
 test-processes: install
@@ -103,7 +108,8 @@ test-replicas: install
 soak: install
 	$(BIN)/pytest tests/soak -m "slow"
 
-# Property tests with ten times the examples of `make test`, which draws the same ones in every run; here others each time.
+# Property tests with ten times the examples of `make test-properties`, which draws the same ones in every run; here others
+# each time.
 # A failure prints how to repeat it; what it found becomes an `@example` of its test.
 explore: install
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"

@@ -26,6 +26,7 @@ from tests.ports import held_port
 # Property tests draw the same examples in every run, and with the other profiles others each time, and more of them.
 # There is no deadline: how long an example takes says more about the machine than about the code.
 settings.register_profile("reproducible", deadline=None, derandomize=True, database=None)
+settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=25)
 settings.register_profile("explore", deadline=None, derandomize=False, max_examples=1000, print_blob=True)
 settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=5000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))

@@ -112,6 +112,7 @@ def remembers(registry: ArtefactRegistry, version: str, key_id: str) -> bool:
     return False
 
 
+@pytest.mark.processes
 async def test_the_version_in_force_forgets_her_and_nobody_else(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:

@@ -34,6 +34,8 @@ from tests.quality.rollout.rollout_world import (
     variant,
 )
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
