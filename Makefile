@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Tests run in so many processes, a file's tests in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -24,10 +24,30 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[dev]"
 	touch $(STAMP)
 
-# Sets of strings have the same order in every run, too.
-test: export PYTHONHASHSEED := 0
+# Groups that have a target of their own, below.
+GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser
+
+# Sets of strings have the same order in every run, too. Compiled modules are kept, also where the environment forbids it:
+# tests start hundreds of Python processes.
+test test-properties test-processes test-models: export PYTHONHASHSEED := 0
+test test-properties test-processes test-models: export PYTHONDONTWRITEBYTECODE :=
+
+# What a contributor runs: at most eight minutes on two idle cores. Property tests draw a quarter of their examples.
+test: export HYPOTHESIS_PROFILE := quick
 test: lint types check-imports
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models"
+
+# Property tests with all their examples.
+test-properties: install
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and hypothesis"
+
+# Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
+test-processes: install
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes"
+
+# The laptop catalogue's weights: exactness against transformers, batch invariance, what quantisation loses.
+test-models: install
+	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models"
 
 # Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) after an intended change.
 snapshots: install
@@ -88,7 +108,8 @@ test-replicas: install
 soak: install
 	$(BIN)/pytest tests/soak -m "slow"
 
-# Property tests with ten times the examples of `make test`, which draws the same ones in every run; here others each time.
+# Property tests with ten times the examples of `make test-properties`, which draws the same ones in every run; here others
+# each time.
 # A failure prints how to repeat it; what it found becomes an `@example` of its test.
 explore: install
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"
@@ -103,7 +124,7 @@ fuzz-api: install
 
 # The extension under AddressSanitizer and UndefinedBehaviorSanitizer: every kernel test, and the real model's answers.
 # Python's own allocations are not looked at for leaks. AIO_KERNELS chooses the instruction sets, as for a plain build.
-SANITIZED := tests/inference_core/linear tests/inference_core/attention tests/inference_core/sampler \
+SANITIZED := tests/inference_core/linear tests/inference_core/attention tests/inference_core/sampling \
 	tests/inference_core/models/test_elementwise.py tests/inference_core/fuzz/test_served_fuzz.py \
 	tests/inference_core/native/test_dispatch.py tests/inference_core/native/test_row_kernels.py \
 	tests/inference_core/native/test_real_generation.py

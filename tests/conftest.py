@@ -1,6 +1,7 @@
 """What all tests share: the same random numbers in every run, and servers of our own with fresh databases."""
 
 import asyncio
+import gc
 import logging
 import os
 import pwd
@@ -25,6 +26,7 @@ from tests.ports import held_port
 # Property tests draw the same examples in every run, and with the other profiles others each time, and more of them.
 # There is no deadline: how long an example takes says more about the machine than about the code.
 settings.register_profile("reproducible", deadline=None, derandomize=True, database=None)
+settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=25)
 settings.register_profile("explore", deadline=None, derandomize=False, max_examples=1000, print_blob=True)
 settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=5000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))
@@ -32,6 +34,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-snapshots", action="store_true", help="Rewrite tests/snapshots/*.txt.")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt imported modules and collected tests from garbage collection: nearly all objects, looked at each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""How many examples a property test draws: its own number by default, more where the profile asks for more."""
+"""How many examples a property test draws: its own number by default, more or fewer as the profile says."""
 
 from hypothesis import settings
 
@@ -6,5 +6,5 @@ USUAL = 100
 
 
 def examples(usual: int) -> int:
-    """So many, and in proportion more where the profile asks for more than Hypothesis's usual hundred."""
-    return max(usual, usual * settings().max_examples // USUAL)
+    """Scale `usual` with the profile's examples, of which Hypothesis draws a hundred by default; at least five."""
+    return max(min(usual, 5), usual * settings().max_examples // USUAL)

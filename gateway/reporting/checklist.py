@@ -56,7 +56,7 @@ ITEMS = (
         row="CK-01",
         area="hardware",
         item="cards with tensor cores and memory for the model",
-        tests=("inference_core/test_memory_plan.py", "inference_core/placement/test_planner.py"),
+        tests=("inference_core/kv_cache/test_memory_plan.py", "inference_core/placement/test_planner.py"),
     ),
     ChecklistItem(
         row="CK-01",
@@ -108,7 +108,7 @@ ITEMS = (
         row="CK-04",
         area="scheduling",
         item="preferred batch sizes follow the traffic",
-        tests=("inference_core/test_preferred_sizes.py",),
+        tests=("inference_core/scheduling/test_preferred_sizes.py",),
     ),
     ChecklistItem(
         row="CK-04",
@@ -172,7 +172,7 @@ ITEMS = (
         item="ROUGE-L and BLEU after quantising",
         tests=("quality/comparison/test_text_overlap.py", "quality/comparison/test_model_comparison.py"),
     ),
-    ChecklistItem(row="CK-07", area="validation", item="A/B tests", tests=("quality/loop/test_experiments.py",)),
+    ChecklistItem(row="CK-07", area="validation", item="A/B tests", tests=("quality/rollout/test_experiments.py",)),
     ChecklistItem(
         row="CK-08",
         area="order",
@@ -190,7 +190,7 @@ ITEMS = (
         row="CK-09",
         area="takeaways",
         item="requests routed by what they need",
-        tests=("classifier/test_policy.py", "gateway/api/test_routing_over_http.py"),
+        tests=("classifier/policy/test_policy.py", "gateway/api/test_routing_over_http.py"),
     ),
     ChecklistItem(
         row="CK-09",

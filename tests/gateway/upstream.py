@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 
 class Upstream:

@@ -23,3 +23,9 @@ async def any_engine(database_url: str) -> AsyncIterator[AsyncEngine]:
     engine = open_database(database_url)
     yield engine
     await engine.dispose()
+
+
+@pytest.fixture
+def engine(sqlite_engine: AsyncEngine) -> AsyncEngine:
+    """The usual database of these tests is SQLite."""
+    return sqlite_engine

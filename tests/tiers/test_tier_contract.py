@@ -17,7 +17,7 @@ from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.inference_core.hash_model import HashModelRunner
-from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, Answer, chat, collect, local_tier, remote_spec, tier_spec
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.local.local_tier import LocalTier

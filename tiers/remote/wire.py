@@ -26,7 +26,7 @@ class QueueMetric(NamedTuple):
 
 
 class RemoteWire(ABC):
-    """Contract of every kind of server; `tests/tiers/test_remote_kinds.py` runs it against all of them.
+    """Contract of every kind of server; `tests/tiers/remote/test_remote_kinds.py` runs it against all of them.
 
     Stateless: the state of a running answer is in its `Tally`. The order of deltas is that of `Delta`. `health_path`:
     relative to `base_url`, answers a GET when the server is ready. `queue`: where it reports the number of its

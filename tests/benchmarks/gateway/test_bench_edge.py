@@ -1,7 +1,11 @@
 """The benchmark of the fast path answers real prompts by real tiers, with the path and without."""
 
+import pytest
+
 from benchmarks.gateway.edge import bench_edge
 from gateway.settings import Settings
+
+pytestmark = pytest.mark.processes
 
 
 async def test_both_ways_are_measured_and_only_one_is_short_of_the_classifier(settings: Settings) -> None:

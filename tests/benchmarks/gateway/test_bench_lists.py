@@ -15,6 +15,8 @@ from quality.store.database import migrate, open_database
 from quality.store.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from tiers.catalog.load import load_catalog
 
+pytestmark = pytest.mark.processes
+
 
 async def test_every_filter_has_rows_to_find_and_a_used_database_is_left_alone(database_url: str) -> None:
     await migrate(database_url)

@@ -9,6 +9,8 @@ from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.plans import own_plans
 from benchmarks.replay.timeline import RETRAINED, Life, Plan, live
 
+pytestmark = pytest.mark.processes
+
 # With half of them the healthy loop fails a check by chance now and then.
 LABELS, FEW_LABELS = 150, 80
 

@@ -10,7 +10,7 @@ from gateway.settings import Settings
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.routing.known_probes import known_probes
 from tests.gateway.running_gateway import running_gateway
-from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.catalog.load import load_catalog
 
 PROMPT = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}

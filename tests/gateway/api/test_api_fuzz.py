@@ -22,6 +22,8 @@ from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core
 from tests.gateway.threaded_gateway import threaded_gateway
 
+pytestmark = pytest.mark.processes
+
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 # `make fuzz-api` asks for more, and for others each time.
 GENERATED = hypothesis_settings(

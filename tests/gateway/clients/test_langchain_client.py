@@ -11,6 +11,8 @@ from pydantic import BaseModel, Field, SecretStr
 
 from tests.gateway.served_process import ServedProcess
 
+pytestmark = pytest.mark.processes
+
 COUNT = "Count from one to five."
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.gateway.served_process import ServedProcess
 
+pytestmark = pytest.mark.processes
+
 COUNT = [{"role": "user", "content": "Count from one to five."}]
 WEATHER = {
     "type": "function",

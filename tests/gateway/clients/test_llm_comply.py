@@ -11,7 +11,7 @@ from tests.gateway.running_gateway import RunningGateway
 from tiers.tool_types import ToolCallDelta
 
 pytest.importorskip("llm_comply")
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 WEATHER = (ToolCallDelta(index=0, id="call_1", name="get_weather", arguments='{"location": "San Francisco"}'),)
 # The models here read text only, and say so.
 REFUSED = {"openai-chat": {"chat-image-input"}, "open-responses": {"image-input"}}

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.gateway.upstream import proxied_catalogue
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.served_process import ServedProcess, served
-from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 PIECES = 6
 

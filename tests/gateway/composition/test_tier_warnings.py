@@ -14,7 +14,7 @@ from gateway.cores.engine import Engine
 from gateway.settings import Settings
 from quality.evaluation.tier_value import REPORT_FILE
 from tests.gateway.running_gateway import running_gateway
-from tests.quality.loop.knowing_tier import KnowingTier
+from tests.quality.evaluation.knowing_tier import KnowingTier
 
 SEED, PER_LEVEL = 5, 3
 

@@ -24,6 +24,8 @@ from tests.gateway.served_process import ServedProcess, served, started
 from tiers.catalog.core_spec import group_spec
 from tiers.catalog.load import load_catalog
 
+pytestmark = pytest.mark.processes
+
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 WORDS = 8
 

@@ -12,7 +12,7 @@ from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
-from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.load import load_catalog

@@ -32,6 +32,8 @@ from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import eventually, until
 from tiers.errors import TierLostError, TierUnavailableError
 
+pytestmark = pytest.mark.processes
+
 # As many as a process answers at once, and all of them; one of the first is deadly.
 TOGETHER, LINES, DEADLY = 4, 9, 1
 # Seconds: of workers that live, however busy the machine is.

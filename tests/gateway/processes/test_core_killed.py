@@ -11,6 +11,8 @@ import pytest
 from tests.gateway.processes.test_workers import until, workers
 from tests.gateway.served_process import ServedProcess, served
 
+pytestmark = pytest.mark.processes
+
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 
 

@@ -19,6 +19,8 @@ from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
+pytestmark = pytest.mark.processes
+
 CHAT = "/v1/chat/completions"
 
 

@@ -26,6 +26,8 @@ from tests.gateway.upstream import running_upstream
 from tests.polling import until
 from tests.ports import held_port
 
+pytestmark = pytest.mark.processes
+
 KEY = re.compile(r"sk-aio-[\w-]{40,}")
 NO_ADMIN = {"AIO_ADMIN_KEYS": "", "AIO_KEYS_POLL_SECONDS": "0.1"}
 ORDER = Order(actor="test", now=1.0)

@@ -15,6 +15,8 @@ from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
+pytestmark = pytest.mark.processes
+
 HOLD = [{"role": "user", "content": "hold the line"}]
 
 

@@ -10,10 +10,12 @@ from gateway.settings import Settings
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
-from tests.tiers.loopback_server import Call, LoopbackServer
-from tests.tiers.triton_server import Triton
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.triton_server import Triton
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(autouse=True)

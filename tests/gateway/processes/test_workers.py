@@ -16,6 +16,8 @@ from tests.gateway.served_process import ServedProcess, served, started
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
+pytestmark = pytest.mark.processes
+
 CHAT = "/v1/chat/completions"
 
 

@@ -21,6 +21,8 @@ from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
 
+pytestmark = pytest.mark.processes
+
 # The upstream repeats it, so that the judge of equal words with numbers has something to compare.
 PROMPT = "The first numbers are 1, 2 and 3."
 PAGES = ("", "/routing", "/requests", "/quality", "/core", "/experiments", "/keys", "/users", "/system")

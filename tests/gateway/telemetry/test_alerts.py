@@ -14,7 +14,7 @@ from gateway.telemetry.objectives.alert_rules import RULES, AlertRule
 from gateway.telemetry.objectives.alerts import Alerts, keep_looking, webhook_url
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.test_service_levels import levels_of, served
-from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 QUEUE = AlertRule(name="Q", severity="critical", figure="waiting", above=500, for_seconds=30, summary="a queue")
 

@@ -13,7 +13,7 @@ from gateway.telemetry import traces
 from gateway.telemetry.traces import Traces, span_exporter
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.telemetry.otlp_collector import attribute, running_collector
-from tests.tiers.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
 from tiers.remote.remote_tier import RemoteTier
 

@@ -35,7 +35,7 @@ COMPUTE: Compute = "int4"
 LAYERS = 30
 MESHES = [
     Mesh(tensor=2),
-    Mesh(tensor=2, pipeline=2),
+    pytest.param(Mesh(tensor=2, pipeline=2), marks=pytest.mark.mesh),
     pytest.param(Mesh(pipeline=2), marks=pytest.mark.mesh),
     pytest.param(Mesh(tensor=4), marks=pytest.mark.mesh),
     pytest.param(Mesh(pipeline=4), marks=pytest.mark.mesh),

@@ -86,6 +86,7 @@ def test_a_rank_that_dies_in_the_middle_of_a_step_ends_the_core(model: Path, cac
         running.close()
 
 
+@pytest.mark.mesh
 def test_a_rank_that_fails_says_why_before_it_ends(model: Path, cache: Path) -> None:
     running = LocalMesh(mesh_spec(core_spec(model, "int4"), Mesh(pipeline=2)), cache)
     try:
@@ -134,6 +135,7 @@ def test_a_loop_that_drives_a_mesh_reports_the_lost_rank_as_the_cause_of_death(m
         running.close()
 
 
+@pytest.mark.mesh
 def test_closing_a_mesh_ends_its_processes_in_good_order(model: Path, cache: Path) -> None:
     with LocalMesh(mesh_spec(core_spec(model, "int4"), Mesh(tensor=2)), cache) as running:
         assert len(greedy_answers(running.core, [[1, 2, 3]], tokens=3)["0"]) == 3

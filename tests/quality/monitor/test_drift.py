@@ -1,0 +1,89 @@
+"""Drift of inputs and of calibration: detected where present, and not elsewhere."""
+
+import numpy as np
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import training_rows, verifications
+from quality.monitor.drift import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
+from tests.quality.loop_world import record, store_request
+
+
+def unit(rng: np.random.Generator, n: int, towards: int = 0, share: float = 0.0) -> np.ndarray:
+    vectors = rng.normal(size=(n, 24)) / 3
+    vectors[:, 0] += 1.0
+    vectors[rng.random(n) < share, towards] += 3.0
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+def test_a_new_kind_of_prompt_is_seen_in_embeddings_and_novelty() -> None:
+    rng = np.random.default_rng(0)
+    assert embedding_drift(unit(rng, 400, towards=5, share=0.2), unit(rng, 1600)).drifted
+    assert novelty_drift(rng.beta(2, 1, 500), rng.random(2000)).drifted
+
+
+def test_the_same_prompts_rarely_look_changed() -> None:
+    rng = np.random.default_rng(1)
+    seen = [embedding_drift(unit(rng, 100), unit(rng, 400)) for _ in range(60)]
+    assert sum(one.drifted for one in seen) <= 5
+    values = [one.value for one in seen if one.value is not None]
+    assert abs(np.mean(values)) < 3 * np.std(values) / len(values) ** 0.5
+    assert sum(novelty_drift(rng.random(200), rng.random(800)).drifted for _ in range(200)) <= 14
+
+
+def test_too_few_prompts_say_nothing() -> None:
+    few = novelty_drift(np.ones(10), np.zeros(1000))
+    assert (few.value, few.drifted) == (None, False)
+    assert embedding_drift(np.ones((500, 3)), np.ones((3, 3))).value is None
+
+
+def test_verdicts_are_held_against_predictions_with_an_interval() -> None:
+    rng = np.random.default_rng(2)
+    predicted = rng.uniform(0.6, 1.0, 400)
+    fine = held_against(1, (rng.random(400) < predicted).astype(float), predicted, np.ones(400))
+    off = held_against(1, (rng.random(400) < predicted - 0.2).astype(float), predicted, np.ones(400))
+    assert not fine.drifted
+    assert off.drifted
+    assert off.low < -0.2 < off.high
+
+
+async def test_both_are_read_from_the_store(any_engine: AsyncEngine) -> None:
+    """`record` predicts 0.7 for tier 1; a judge of reliability 0.9 would find 0.7 x 0.9 + 0.3 x 0.1 no worse."""
+    rng = np.random.default_rng(3)
+    vectors = unit(rng, 60).astype("<f4")
+    for number in range(60):
+        await store_request(any_engine, record(f"r{number}", created_at=1000.0 + number))
+    verdicts = [
+        {
+            "request_id": f"r{number}", "tier": 1, "model": "m", "label": "worse" if number % 2 else "tie",
+            "sampled_probability": 0.05, "sampled_reason": "sample", "status": "done", "judge": "pairwise",
+            "judge_reliability": 0.9, "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": 5.0,
+            "finished_at": 5.0,
+        }
+        for number in range(60)
+    ]  # fmt: skip
+    encoded = [
+        {
+            "request_id": f"r{number}", "source": "verification", "feature_spec": "s", "no_worse": [], "weights": [],
+            "embedding": vectors[number].tobytes(), "created_at": float(number),
+        }
+        for number in range(60)
+    ]  # fmt: skip
+    async with any_engine.begin() as connection:
+        await connection.execute(insert(verifications), verdicts)
+        await connection.execute(insert(training_rows), encoded)
+
+    [found] = await calibration_drift(any_engine, [1, 2, 3])
+    watch = InputWatch(any_engine)
+    novelty, embedding = await watch.look()
+
+    assert (found.tier, found.answers, found.verified, found.drifted) == (1, 60, 0.5, True)
+    assert found.predicted == pytest.approx(0.66)
+    assert (novelty.prompts, novelty.before, embedding.prompts) == (60, 0, 60)
+    assert (await watch.look())[1] == embedding
+    async with any_engine.begin() as connection:
+        await connection.execute(
+            insert(training_rows), encoded[0] | {"request_id": "another", "source": "probe", "created_at": 60.0}
+        )
+    assert (await watch.look())[1].prompts == 61

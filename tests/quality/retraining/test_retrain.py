@@ -1,0 +1,407 @@
+"""Retraining: one run at a time, better models promoted and worse ones refused, every transition a row."""
+
+import asyncio
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.complexity.prior import like_of
+from classifier.local.class_table import prior_table
+from classifier.model.manifest import TrainingWindow
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
+from classifier.registry.registry import ArtefactRegistry, Canary
+from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
+from quality.monitor.shift_watch import tier_changes
+from quality.retraining.retrain import RetrainResult, retrain
+from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
+from quality.retraining.subprocess import TrainingProcessError
+from quality.verification.training_rows import TRAINED_ON, data_hash, export_rows
+from tests.quality.loop_world import rows
+from tests.quality.retraining.tiny_classifier import (
+    SETTINGS,
+    base_artefact,
+    experience_row,
+    fresh_registry,
+    model_in,
+    prompt_about,
+    store_experience,
+)
+
+pytestmark = pytest.mark.processes
+
+# Tiers whose fingerprints are not known.
+FOUR = [""] * 4
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base_artefact(tmp_path_factory.mktemp("shipped"))
+
+
+@pytest.fixture
+def registry(shipped: Path, tmp_path: Path) -> ArtefactRegistry:
+    return fresh_registry(tmp_path / "registry", shipped)
+
+
+async def _retrain(engine: AsyncEngine, registry: ArtefactRegistry, **options: Any) -> RetrainResult:
+    return await retrain(engine, registry, SETTINGS, trigger="cli", **options)
+
+
+async def _actions(engine: AsyncEngine) -> list[str]:
+    return [row["action"] for row in await rows(engine, audit_events)]
+
+
+async def _statuses(engine: AsyncEngine) -> dict[str, str]:
+    return {row["version"]: row["status"] for row in await rows(engine, classifier_versions)}
+
+
+async def test_a_better_candidate_is_put_on_trial_against_the_incumbent(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    incumbent = registry.current().name
+    await store_experience(engine, model_in(registry), 1500)
+
+    result = await _retrain(engine, registry)
+
+    assert result.outcome == "canary", result.reason
+    assert registry.current().name == incumbent
+    assert registry.canary() == Canary(version=str(result.candidate), share=0.1)
+    assert await _statuses(engine) == {incumbent: "promoted", result.candidate: "canary"}
+    assert await _actions(engine) == [
+        "retrain.started",
+        "retrain.exported",
+        "retrain.trained",
+        "retrain.accepted",
+        "classifier.canary_started",
+    ]
+    [run] = await rows(engine, retrain_runs)
+    assert (run["status"], run["classifier_version"], run["trigger"]) == ("done", result.candidate, "cli")
+    assert run["metrics"]["gain"][1] > 0
+
+
+async def test_a_candidate_that_learned_nothing_is_refused_with_the_reason(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    incumbent = registry.current().name
+    await store_experience(engine, model_in(registry), 400, informative=False)
+
+    result = await _retrain(engine, registry)
+
+    assert result.outcome == "refused"
+    assert "the tiers' own rates" in result.reason
+    assert registry.current().name == incumbent
+    assert await _statuses(engine) == {incumbent: "promoted", result.candidate: "refused"}
+    assert (await _actions(engine))[-1] == "classifier.refused"
+
+
+async def test_too_little_evidence_is_refused_and_the_same_data_again_are_nothing_new(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 40)
+
+    first, again = await _retrain(engine, registry), await _retrain(engine, registry)
+
+    assert first.outcome == "refused"
+    assert "newer rows; a comparison needs at least 50" in first.reason
+    assert (again.outcome, again.candidate) == ("nothing new", None)
+    assert len(await rows(engine, retrain_runs)) == 2
+
+    await store_experience(engine, model_in(registry), 1, seed=2)
+    assert (await _retrain(engine, registry)).outcome == "refused"
+
+
+async def test_every_new_row_trains_and_is_compared_on_by_a_model_that_has_not_seen_it(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 80)
+
+    result = await _retrain(engine, registry)
+
+    manifest = load_manifest(registry.folder(str(result.candidate)))
+    assert manifest.counts == {"labels": 80}
+    assert (manifest.parent, manifest.catalogue_fingerprint) == (result.incumbent, "serving")
+    assert result.judgement is not None
+    assert result.judgement["new_rows"] == 80
+
+
+async def test_training_rows_of_the_incumbent_are_not_used_for_comparison(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 80)
+    manifest = model_in(registry).manifest
+    window = TrainingWindow(start=None, end="1970-01-01T00:16:40+00:00", source=TRAINED_ON)
+
+    whole = (await export_rows(engine, manifest, FOUR))["compare"]
+    later = await export_rows(engine, msgspec.structs.replace(manifest, training_window=window), FOUR)
+
+    assert whole.all()
+    assert 0 < later["compare"].sum() < 80
+    assert np.array_equal(later["compare"], later["at"] > 1001.0)
+
+
+async def test_an_alarm_of_a_tier_dates_a_change_that_the_judgement_and_the_audit_name(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 80)
+    since = float(np.median((await export_rows(engine, model_in(registry).manifest, FOUR))["at"]))
+    alarms = [
+        {"stream": "tier 1, familiar prompts", "since": 3.0},
+        {"stream": "tier 1, familiar prompts", "since": since},
+        {"stream": "tier 2, familiar prompts"},
+        {"stream": "tier 3, unfamiliar prompts", "since": 5.0},
+        {"stream": "EXPERT prompts", "since": 6.0},
+    ]
+    async with engine.begin() as connection:
+        await connection.execute(
+            insert(audit_events),
+            [
+                {"created_at": float(i), "actor": "monitor", "action": "quality.alarm", "subject": f"s{i}",
+                 "reason": "", "details": alarm}
+                for i, alarm in enumerate(alarms)
+            ],
+        )  # fmt: skip
+
+    result = await _retrain(engine, registry)
+
+    assert await tier_changes(engine) == {1: since}
+    assert result.judgement is not None
+    [(tier, before)] = result.judgement["outdated"].items()
+    assert (int(tier), 0 < before < 80) == (1, True)
+    assert f"{before} new rows are from before tier 1's answers changed" in result.reason
+
+
+async def test_without_stored_outcomes_nothing_is_trained(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    result = await _retrain(engine, registry)
+
+    assert result.outcome == "nothing new"
+    assert "no verified outcome" in result.reason
+
+
+async def test_a_double_start_is_one_run(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    await store_experience(engine, model_in(registry), 40)
+
+    results = await asyncio.gather(*(_retrain(engine, registry) for _ in range(3)))
+
+    assert sorted(result.outcome for result in results) == ["busy", "busy", "refused"]
+    assert len(await rows(engine, retrain_runs)) == 1
+
+
+async def test_a_run_that_was_stopped_is_resumed_as_the_same_run(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 40)
+    started = asyncio.Event()
+    stopped = asyncio.create_task(_retrain(engine, registry, on_progress=lambda step, share: started.set()))
+    await started.wait()
+    stopped.cancel()
+    await asyncio.gather(stopped, return_exceptions=True)
+    [unfinished] = await rows(engine, retrain_runs)
+
+    result = await _retrain(engine, registry)
+
+    assert unfinished["status"] == "running"
+    assert (result.run_id, result.outcome) == (unfinished["run_id"], "refused")
+    assert "retrain.resumed" in await _actions(engine)
+
+
+async def test_a_failed_training_leaves_the_incumbent_and_says_what_happened(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 40)
+    (registry.current() / "base.safetensors").write_bytes(b"damaged")
+
+    with pytest.raises(TrainingProcessError, match=r"base\.safetensors"):
+        await _retrain(engine, registry)
+
+    [run] = await rows(engine, retrain_runs)
+    assert run["status"] == "failed"
+    assert "base.safetensors" in run["error"]
+    assert (await _actions(engine))[-1] == "retrain.failed"
+
+
+async def test_training_that_takes_too_long_is_killed(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    await store_experience(engine, model_in(registry), 40)
+
+    with pytest.raises(TrainingProcessError, match="longer than"):
+        await retrain(engine, registry, msgspec.structs.replace(SETTINGS, timeout_seconds=0.01), trigger="cli")
+
+
+async def test_training_runs_in_a_niced_process_of_its_own(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    await store_experience(engine, model_in(registry), 40)
+    seen: list[tuple[str, list[int]]] = []
+
+    def look(step: str, share: float) -> None:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        seen.append((step, [os.getpriority(os.PRIO_PROCESS, int(child)) for child in children]))
+
+    await _retrain(engine, registry, on_progress=look)
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [step for step, _ in seen] == ["reading the rows", "training", "comparing with the incumbent", "done"]
+    assert all(min(own + 10, 19) in priorities for _, priorities in seen[:-1])
+
+
+async def test_one_of_two_runners_gets_the_run_and_an_expired_lease_passes_on(
+    any_engine: AsyncEngine,
+) -> None:
+    first, second = RetrainRuns(any_engine, 100.0), RetrainRuns(any_engine, 100.0)
+    held = await first.acquire("cron", 1000.0)
+    assert isinstance(held, Run)
+
+    busy = await second.acquire("cli", 1050.0)
+    assert isinstance(busy, Busy)
+    await first.advance(held, "exported", 1050.0, {"data_hash": "abc"})
+    assert isinstance(await second.acquire("cli", 1149.0), Busy)
+    taken = await second.acquire("cli", 1150.0)
+
+    assert isinstance(taken, Run)
+    assert (taken.run_id, taken.step, taken.data_hash) == (held.run_id, "exported", "abc")
+    with pytest.raises(LeaseLostError):
+        await first.renew(held, 1151.0)
+    assert await first.last_started("cron") == 1000.0
+    assert await first.last_started("button") is None
+
+
+async def test_a_runner_that_lost_its_lease_while_training_writes_nothing_more(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 40)
+    training = asyncio.Event()
+    run = asyncio.create_task(_retrain(engine, registry, on_progress=lambda step, share: training.set()))
+    await training.wait()
+    async with engine.begin() as connection:
+        await connection.execute(update(retrain_runs).values(owner="somebody else"))
+
+    with pytest.raises(LeaseLostError):
+        await run
+
+    [row] = await rows(engine, retrain_runs)
+    assert (row["status"], row["owner"], row["step"]) == ("running", "somebody else", "exported")
+
+
+async def test_outcomes_of_a_changed_tier_are_not_exported_and_all_others_are(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    model = model_in(registry)
+    row = experience_row(model, "probe", "Tell me about gamma", True) | {
+        "no_worse": [True, False, True, True],
+        "tiers": ["a", "b", "c", "d"],
+    }
+    async with engine.begin() as connection:
+        await connection.execute(insert(training_rows).values(**row, created_at=1.0))
+
+    async def exported(*tiers: str) -> list[list[float]]:
+        found: list[list[float]] = (await export_rows(engine, model.manifest, tiers))["no_worse"].tolist()
+        return found
+
+    assert await exported("a", "b", "c", "d") == [[1.0, 0.0, 1.0]]
+    [[first, second, third]] = await exported("a", "another", "c", "d")
+    assert (first, third) == (1.0, 1.0)
+    assert np.isnan(second)
+    assert await exported("a", "b", "c", "another") == []
+
+
+async def test_a_row_never_changes_its_fold_and_rows_of_another_encoder_stay_out(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    model = model_in(registry)
+    await store_experience(engine, model, 200)
+    before = await export_rows(engine, model.manifest, FOUR)
+    foreign = experience_row(model, "foreign", "Tell me about gamma", True) | {"feature_spec": "another encoder"}
+    async with engine.begin() as connection:
+        await connection.execute(insert(training_rows).values(**foreign, created_at=5000.0))
+        # As if these had been verified long before the others: their places change, their folds must not.
+        await connection.execute(
+            update(training_rows).where(training_rows.c.training_row_id > 150).values(created_at=1.0)
+        )
+
+    after = await export_rows(engine, model.manifest, FOUR)
+
+    order = [*range(150, 200), *range(150)]
+    assert len(after["at"]) == 200
+    for name in ("fold", "embedding"):
+        assert np.array_equal(after[name], before[name][order])
+    assert np.bincount(before["fold"]).min() > 30
+
+
+async def test_the_data_hash_sees_every_row_and_what_they_are_trained_on(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    model = model_in(registry)
+    await store_experience(engine, model, 20)
+    before = await export_rows(engine, model.manifest, FOUR)
+    await store_experience(engine, model, 1, seed=2)
+    after = await export_rows(engine, model.manifest, FOUR)
+
+    hashes = {data_hash(before, "v1"), data_hash(before, "v2"), data_hash(after, "v1")}
+
+    assert len(hashes) == 3
+    assert data_hash(before, "v1") in hashes
+
+
+def test_seeding_gives_an_empty_registry_the_shipped_version_once(shipped: Path, tmp_path: Path) -> None:
+    registry = ArtefactRegistry(tmp_path / "registry")
+
+    assert registry.seed(shipped).name == shipped.name
+    assert registry.seed(tmp_path / "absent").name == shipped.name
+    assert registry.versions() == [shipped.name]
+
+
+@pytest.mark.parametrize("tiers", [2, 3, 6])
+async def test_catalogues_of_other_numbers_of_tiers_than_the_shipped_version_are_learned(
+    engine: AsyncEngine, registry: ArtefactRegistry, tiers: int
+) -> None:
+    """Of the tier below the strongest: wrong about gamma, right about delta, which is not what the prior says."""
+    model, chance = model_in(registry), random.Random(0)
+    made = []
+    for i in range(200):
+        topic = chance.choice(["gamma", "delta"])
+        no_worse: list[bool | None] = [None] * tiers
+        no_worse[-2:] = [topic == "delta", True]
+        row = experience_row(model, f"r{i}", prompt_about(topic, chance), True)
+        weights = [float(tier == tiers - 2) for tier in range(tiers)]
+        made.append({**row, "no_worse": no_worse, "weights": weights, "created_at": 1000.0 + i})
+    async with engine.begin() as connection:
+        await connection.execute(insert(training_rows), made)
+    settings = msgspec.structs.replace(SETTINGS, models={"serving": [f"model {k}" for k in range(tiers)]})
+
+    result = await retrain(engine, registry, settings, trigger="cli")
+
+    assert result.outcome == "canary", result.reason
+    candidate = load_artefact(registry.folder(str(result.candidate)), "serving")
+    predictor = ClassPredictor(candidate, prior_table(like_of(tiers)))
+    assert (predictor.kind, predictor.tiers, candidate.manifest.tiers) == ("measured", tiers, tiers)
+    assert predictor.table[1, -1] < 0.5 < 0.9 < predictor.table[2, -1]
+    other = ClassPredictor(candidate, prior_table(like_of(tiers + 1)))
+    assert (other.kind, other.tiers) == ("prior", tiers + 1), "of another number of tiers it knows nothing"
+
+
+async def test_a_catalogue_of_one_tier_has_nothing_to_learn(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    await store_experience(engine, model_in(registry), 60)
+    settings = msgspec.structs.replace(SETTINGS, models={"serving": ["only"]})
+    result = await retrain(engine, registry, settings, trigger="cli")
+    assert (result.outcome, result.candidate) == ("nothing new", None)
+
+
+async def test_a_version_of_outcome_heads_is_followed_by_one_that_has_learned_by_class(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    """An incumbent that an earlier release trained for this very catalogue serves by its prior until then."""
+    shipped = registry.current()
+    heads = msgspec.structs.replace(load_manifest(shipped), version="v1-heads", catalogue_fingerprint="serving")
+    save_artefact(registry.root, heads, load_model_tensors(shipped), load_base(shipped))
+    registry.promote("v1-heads")
+    await store_experience(engine, model_in(registry), 300)
+
+    result = await _retrain(engine, registry)
+
+    assert (result.outcome, result.incumbent) == ("canary", "v1-heads"), result.reason
+    assert load_artefact(registry.folder(str(result.candidate)), "serving").kind == "measured"

@@ -1,0 +1,109 @@
+"""Promotion: only a significant gain on rows unseen by both counts, and every guard can refuse."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.local.labels import Labels
+from classifier.model.outcome_model import OutcomeModel
+from classifier.registry.artefact import load_artefact
+from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
+from tests.quality.retraining.tiny_classifier import base_artefact
+
+ROWS = 600
+Float = npt.NDArray[np.floating]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> OutcomeModel:
+    return load_artefact(base_artefact(tmp_path_factory.mktemp("shipped")))
+
+
+@pytest.fixture(scope="module")
+def labels(model: OutcomeModel) -> Labels:
+    """Verified answers of tier 1 to remembered prompts: every second one is as good as the strongest tier's."""
+    rng = np.random.default_rng(0)
+    scores = np.full((ROWS, 3), np.nan, np.float32)
+    scores[:, 0] = np.arange(ROWS) % 2
+    return Labels(
+        classes=np.full((ROWS, 4), 0.25, np.float32),
+        embedding=model.memory.vectors[rng.integers(0, len(model.memory.vectors), ROWS)],
+        surface=np.zeros((ROWS, len(FEATURE_NAMES)), np.float32),
+        scores=scores,
+        weights=np.ones((ROWS, 3), np.float32),
+        key=np.zeros(ROWS, np.int32),
+        context=np.full(ROWS, -1, np.int32),
+    )
+
+
+def knowing(labels: Labels, sure: float) -> Float:
+    """Probabilities that give the actual outcome P `sure`."""
+    known: Float = np.where(np.nan_to_num(labels.scores) > 0.5, sure, 1 - sure)
+    return known
+
+
+def judged(model: OutcomeModel, labels: Labels, ours: Float, theirs: Float) -> Judgement:
+    return judge_candidate(model, model, labels, Predicted(ours, theirs, np.full(ours.shape, 0.5)))
+
+
+def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: OutcomeModel, labels: Labels) -> None:
+    judgement = judged(model, labels, knowing(labels, 0.95), knowing(labels, 0.6))
+
+    assert judgement.promote, judgement.reasons
+    assert judgement.gain is not None
+    assert judgement.gain.low > 0
+
+
+def test_a_candidate_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
+    for ours in (0.8, 0.9):
+        judgement = judged(model, labels, knowing(labels, ours), knowing(labels, 0.9))
+        assert any("below the incumbent's" in reason for reason in judgement.reasons)
+
+
+def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
+    """However wrong the incumbent is."""
+    judgement = judged(model, labels, np.full((ROWS, 3), 0.5), knowing(labels, 0.1))
+
+    assert judgement.gain is not None
+    assert judgement.gain.low > 0
+    assert any("the tiers' own rates" in reason for reason in judgement.reasons)
+
+
+def test_too_few_rows_say_nothing(model: OutcomeModel, labels: Labels) -> None:
+    few = labels.take(np.arange(40))
+    judgement = judged(model, few, knowing(few, 0.95), knowing(few, 0.6))
+    assert judgement.reasons == ["40 newer rows; a comparison needs at least 50"]
+
+
+def test_a_candidate_that_ruins_one_kind_of_prompts_is_refused_though_the_others_gain(
+    model: OutcomeModel, labels: Labels
+) -> None:
+    hard = np.arange(ROWS) % 10 < 1
+    classes = np.where(hard[:, None], [0.0, 0.1, 0.2, 0.7], [0.7, 0.2, 0.1, 0.0]).astype(np.float32)
+    labels = replace(labels, classes=classes)
+    ours = knowing(labels, 0.99)
+    ours[hard] = 1 - ours[hard]
+
+    judgement = judged(model, labels, ours, knowing(labels, 0.6))
+
+    worst = judgement.classes[0]
+    assert (worst.complexity, worst.rows) == ("EXPERT", 60)
+    assert any("loses on the 60 EXPERT rows" in reason for reason in judgement.reasons)
+
+
+def test_probabilities_far_from_what_happens_are_refused_unless_the_incumbents_are_farther(
+    model: OutcomeModel, labels: Labels
+) -> None:
+    honest, too_sure, surer = (np.full((ROWS, 3), p) for p in (0.5, 0.95, 1.0))
+    assert any("calibration error" in reason for reason in judged(model, labels, too_sure, honest).reasons)
+    assert not any("calibration error" in reason for reason in judged(model, labels, too_sure, surer).reasons)
+
+
+def test_an_outcome_that_was_not_observed_counts_for_nothing(model: OutcomeModel, labels: Labels) -> None:
+    ours = knowing(labels, 0.95)
+    ours[:, 1:] = 0.0
+    blind = replace(labels, scores=np.where(np.arange(3) == 0, labels.scores, np.float32(np.nan)))
+    assert judged(model, blind, ours, knowing(labels, 0.6)).promote

@@ -1,0 +1,187 @@
+"""The specifics of vLLM, SGLang and trtllm-serve: health paths, queues, fields."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from inference_core.protocol import Grammar, SamplingParams
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.catalog.load import load_catalog
+from tiers.catalog.replica_spec import BalancingSpec
+from tiers.catalog.validate import check_rules
+from tiers.errors import TierRequestError, TierUnavailableError
+from tiers.remote.prometheus_queue import sum_of_samples
+from tiers.remote.remote_tier import RemoteTier
+from tiers.replicas.replica_set import ReplicaSet
+from tiers.uncertainty import asking_uncertainty
+
+VLLM_PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="upstream"} 4.0
+vllm:num_requests_running{engine="1",model_name="upstream"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="upstream"} 5.0
+vllm:num_requests_waiting_total 99.0
+"""
+SGLANG_PAGE = 'sglang:num_running_reqs{model_name="upstream"} 3\nsglang:num_queue_reqs{model_name="upstream"} 1e1\n'
+
+
+async def hello(call: Call) -> None:
+    await call.begin()
+    await call.chunk("Hello")
+    await call.chunk(finish="stop")
+    await call.send(b"data: [DONE]\n\n")
+
+
+def telling(page: str) -> Any:
+    async def look(call: Call) -> None:
+        await call.begin(200, "text/plain; version=0.0.4")
+        await call.send((page if call.path == "/metrics" else "").encode())
+
+    return look
+
+
+@asynccontextmanager
+async def replicas(pages: Sequence[str], kind: str = "vllm", **balancing: Any) -> AsyncIterator[ReplicaSet]:
+    servers = [LoopbackServer(hello) for _ in pages]
+    for server, page in zip(servers, pages, strict=True):
+        server.looked_at = telling(page)
+        await server.__aenter__()
+    spec = BalancingSpec(**{"affinity_bytes": 0, "queue_poll_seconds": 0} | balancing)
+    tier = ReplicaSet(remote_spec(base_urls=[server.base_url for server in servers], kind=kind, balancing=spec))
+    await tier.start()
+    yield tier
+    await tier.close()
+    for server in servers:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("openai", "/v1/models"), ("vllm", "/health"), ("sglang", "/health"), ("tensorrt-llm", "/health")],
+)
+async def test_each_kind_is_looked_at_where_it_says_that_it_lives(kind: str, path: str) -> None:
+    async with LoopbackServer(hello) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind=kind))
+        await tier.start()
+        assert (await collect(tier, chat()))[0][0].text == "Hello"
+        assert server.looks == [path]
+        await tier.close()
+
+
+async def test_a_vllm_whose_engine_is_dead_is_unavailable() -> None:
+    async with LoopbackServer(hello) as server:
+
+        async def dead(call: Call) -> None:
+            await call.reply(503, {})
+
+        server.looked_at = dead
+        tier = RemoteTier(remote_spec(server.base_url, kind="vllm"))
+        with pytest.raises(TierUnavailableError):
+            await tier.start()
+        await tier.close()
+
+
+@pytest.mark.parametrize(("kind", "page", "queue"), [("vllm", VLLM_PAGE, 11), ("sglang", SGLANG_PAGE, 13)])
+async def test_the_queue_is_read_from_the_servers_own_metrics(kind: str, page: str, queue: int) -> None:
+    async with replicas([page], kind) as tier:
+        await tier.look_at_queues()
+        assert tier.replicas()[0].elsewhere == queue
+
+
+@pytest.mark.parametrize("page", ["", "vllm:num_requests_running 1\n", "vllm:num_requests_running NaN\n" + VLLM_PAGE])
+async def test_a_page_without_a_queue_says_nothing(page: str) -> None:
+    async with replicas([page]) as tier:
+        await tier.look_at_queues()
+        assert tier.replicas()[0].elsewhere == 0
+
+
+def test_a_name_is_not_taken_for_a_longer_one() -> None:
+    assert sum_of_samples(b"a_total 3\na 1 1700000000\n", ["a"]) == 1
+
+
+async def test_a_server_that_is_busy_with_others_is_passed_over() -> None:
+    busy = "vllm:num_requests_running 64\nvllm:num_requests_waiting 100\n"
+    idle = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+    async with replicas([busy, idle]) as tier:
+        await tier.look_at_queues()
+        for _ in range(20):
+            await collect(tier, chat())
+        first, second = tier.replicas()
+    assert (first.requests, second.requests) == (0, 20)
+
+
+async def test_queues_are_looked_at_again_and_again() -> None:
+    async with replicas([VLLM_PAGE], queue_poll_seconds=0.01) as tier:
+        while tier.replicas()[0].elsewhere != 11:
+            await collect(tier, chat())
+
+
+async def test_a_server_that_does_not_tell_is_judged_by_what_is_known_here() -> None:
+    async with replicas([VLLM_PAGE], "openai") as tier:
+        await tier.look_at_queues()
+        assert tier.replicas()[0].elsewhere == 0
+
+
+@pytest.mark.parametrize(
+    ("grammar", "field"),
+    [
+        (Grammar(kind="regex", text="a+"), {"regex": "a+"}),
+        (Grammar(kind="choice", text='["a.b","c"]'), {"regex": r"a\.b|c"}),
+        (Grammar(kind="json_object", text=""), {"response_format": {"type": "json_object"}}),
+    ],
+)
+async def test_sglang_gets_grammars_in_its_own_fields(grammar: Grammar, field: dict[str, Any]) -> None:
+    async with LoopbackServer(hello) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="sglang"))
+        await collect(tier, chat(sampling=SamplingParams(grammar=grammar)))
+        await tier.close()
+    body = server.calls[0].body
+    assert field.items() <= body.items()
+    assert "structured_outputs" not in body
+
+
+async def test_trtllm_serve_takes_no_grammar_but_openais() -> None:
+    async with LoopbackServer(hello) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="tensorrt-llm"))
+        with pytest.raises(TierRequestError) as error:
+            await collect(tier, chat(sampling=SamplingParams(grammar=Grammar(kind="regex", text="a"))))
+        await tier.close()
+    assert error.value.param == "structured_outputs"
+
+
+@pytest.mark.parametrize(
+    ("remote", "said"),
+    [
+        ({"kind": "vllm", "tokenizer": "x"}, "only Triton is sent text"),
+        ({"kind": "triton-vllm", "whole_path": "infer"}, "triton-tensorrt-llm"),
+        ({"kind": "openai", "cumulative_text": True}, "triton-tensorrt-llm"),
+    ],
+)
+def test_settings_of_another_kind_are_refused_by_the_catalogue(remote: dict[str, Any], said: str) -> None:
+    catalog = load_catalog("laptop")
+    tier = msgspec.structs.replace(catalog.tier(1), model=None, remote=remote_spec("http://x/v1", **remote).remote)
+    catalog.tiers[0] = tier
+    assert any(said in problem for problem in check_rules(catalog))
+
+
+def test_a_triton_models_name_is_no_path() -> None:
+    catalog = load_catalog("laptop")
+    remote = remote_spec("http://x", kind="triton-vllm").remote
+    assert remote is not None
+    remote = msgspec.structs.replace(remote, model="../../v2/repository")
+    catalog.tiers[0] = msgspec.structs.replace(catalog.tier(1), model=None, remote=remote)
+    assert any("Triton's repository" in problem for problem in check_rules(catalog))
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("vllm", 0), ("sglang", 0), ("openai", None), ("tensorrt-llm", None)])
+def test_logprobs_are_asked_only_of_kinds_of_servers_that_all_give_them(kind: str, asked: int | None) -> None:
+    spec = remote_spec(base_url="http://127.0.0.1:9/v1", kind=kind)
+    tier = RemoteTier(spec)
+    request = asking_uncertainty(chat("hello"), tier, spec)
+    assert (request.sampling.logprobs, request.evidence) == (asked, None)
+    wanted = msgspec.structs.replace(chat("hello"), sampling=SamplingParams(logprobs=3))
+    assert asking_uncertainty(wanted, tier, spec).sampling.logprobs == 3
