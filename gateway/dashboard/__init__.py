@@ -1,6 +1,6 @@
 """The admin dashboard: pages under `/admin`, rendered by the gateway that they show.
 
-Every page and every change works without JavaScript; `static/dashboard.js` only makes figures move. No page may hold an
+Every page and every change works without JavaScript; `static/dashboard.js` only updates figures. No page may hold an
 inline script or style: the Content-Security-Policy refuses them, also as attributes.
 
 How a page is added:
