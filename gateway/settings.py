@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -292,7 +292,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         Meta(gt=0, description="Most seconds that a request waits for the hidden state that its classifier reads"),
     ] = 1.0
-    log_level: Annotated[LogLevel, Meta(description="`debug`, `info`, `warning` or `error`")] = "info"
+    log_level: Annotated[
+        LogLevel, Meta(description="Least severe log lines that are written: `debug`, `info`, `warning` or `error`")
+    ] = "info"
     log_format: Annotated[
         Literal["text", "json"],
         Meta(description="`text` for people, or `json` for one object per line"),
@@ -387,6 +389,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.data_path / "journal"
 
 
+class Setting(NamedTuple):
+    """What a reader needs to know of a field of `Settings`."""
+
+    variable: str
+    """Its environment variable."""
+    default: str
+    """Its default as text; "" where the description says what an unset value means."""
+    description: str
+
+
+def variable_of(field: str) -> str:
+    """Return the environment variable of a settings field."""
+    return f"AIO_{field.upper()}"
+
+
+def _settings_described() -> dict[str, Setting]:
+    properties = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
+    return {
+        field: Setting(variable_of(field), _text(schema["default"]), schema["description"])
+        for field, schema in properties.items()
+    }
+
+
+def _text(default: object) -> str:
+    return default if isinstance(default, str) else "" if default is None else msgspec.json.encode(default).decode()
+
+
+SETTINGS = _settings_described()
+"""All settings by field, in the order of `Settings`."""
+
+
 def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
     """Settings from `environment` (default: the process's), then `overrides` that are not None.
 
@@ -401,11 +434,6 @@ def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any
     for name, value in given.items():
         settings = _with_field(settings, name, value)
     return settings
-
-
-def variable_of(field: str) -> str:
-    """Return the environment variable of a settings field."""
-    return f"AIO_{field.upper()}"
 
 
 def _with_field(settings: Settings, name: str, value: object) -> Settings:

@@ -54,7 +54,7 @@ def list_teams(limit: int, as_json: bool, **given: Any) -> None:
 @reason_option
 @stored_options
 def budget(team: str, reason: str | None, as_json: bool, **given: Any) -> None:
-    """Set what TEAM (id or name) may spend, if a bound is given, and show what it has spent."""
+    """Set the budgets of TEAM (id or name), if given, and show what it has spent."""
     from gateway.tenancy.budget_orders import BudgetState, set_budget, states_of
     from gateway.tenancy.key_orders import team_named
     from gateway.tenancy.listings import BUDGETS

@@ -1,4 +1,4 @@
-"""`aio quality experiments`: A/B experiments of two versions or two tiers: listed, started, stopped."""
+"""`aio quality experiments`: list, start and stop A/B experiments of two versions or two tiers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ def start(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Begin; servers that follow the data folder do so within seconds. `auto` requests take part."""
+    """Start an experiment; servers that share the data folder follow within seconds. `auto` requests take part."""
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
@@ -133,4 +133,4 @@ def _arm(given: str) -> "Arm":
         return Arm(tier=int(value))
     if kind == "version" and value:
         return Arm(version=value)
-    raise click.UsageError(f"an arm is given as {given!r}; write tier:N or version:V")
+    raise click.UsageError(f"{given!r} is not an arm; write tier:N or version:V")

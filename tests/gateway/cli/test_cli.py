@@ -46,6 +46,23 @@ def test_help_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
+def test_options_import_nothing_that_starts_threads() -> None:
+    code = "import sys, gateway.cli.serving.serve; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_documented_settings_are_those_of_the_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
+    documented = page.split("<!-- settings: aio settings --markdown -->\n")[1].split("\n<!-- end settings -->")[0]
+    assert aio("settings", "--markdown").output.strip() == documented
+
+
+def test_settings_are_shown_with_their_variables_and_defaults() -> None:
+    shown = {one["variable"]: one for one in json.loads(aio("settings", "--json").output)}
+    assert shown["AIO_PORT"]["default"] == "8080"
+    assert len(shown) == len(Settings.__struct_fields__)
+
+
 def test_a_gateway_process_never_imports_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from gateway.app import create_app; from gateway.settings import Settings; "
