@@ -26,7 +26,11 @@ from gateway.cli.options import echo_json, json_option, table
     "--gbit", "links", type=float, multiple=True, default=(10, 25, 50, 100, 400), show_default=True, help="Per request."
 )
 @click.option(
-    "--ttft-ms", type=float, default=800.0, show_default=True, help="Objective.  [three times the unloaded time]"
+    "--ttft-ms",
+    type=float,
+    default=800.0,
+    show_default=True,
+    help="Objective, or three times the unloaded time if longer.",
 )
 @json_option
 def split(

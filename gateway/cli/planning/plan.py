@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "replicas",
     multiple=True,
     metavar="PROFILE",
-    help="A shipped profile or MODEL/FORMAT/[COUNTx]DEVICE; the cheapest of several is chosen.  [smollm2-135m-int4-cpu]",
+    help="A packaged profile or MODEL/FORMAT/[COUNTx]DEVICE; the cheapest is chosen.  [smollm2-135m-int4-cpu]",
 )
 @click.option("--usd-per-hour", type=click.FloatRange(min=0), help="Price of one replica.  [an assumption by device]")
 @click.option("--ttft-ms", type=float, help="Objective at --quantile.")

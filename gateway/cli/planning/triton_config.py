@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     type=click.Choice(["python", "vllm"]),
     default="python",
     show_default=True,
-    help="python: text in, text out behind the dynamic batcher, as TensorRT-LLM's tensorrt_llm_bls. vllm: its own backend.",
+    help="python: text in and out behind the dynamic batcher, as tensorrt_llm_bls. vllm: Triton's vLLM backend.",
 )
 @click.option("--kind", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True, help="Where copies run.")
 @click.option("--instances", type=click.IntRange(min=1), default=1, show_default=True, help="Instances per GPU.")
