@@ -1,4 +1,4 @@
-"""What a replica of a core says of itself to those who look for it."""
+"""What a replica of a core announces about itself."""
 
 from typing import Literal
 
@@ -7,14 +7,14 @@ import msgspec
 from inference_core.transport.tcp import CoreAddress
 
 Role = Literal["both", "prefill", "decode"]
-"""What a replica is for: whole requests; prompts that others answer; answers, whose long prompts others compute."""
+"""Roles of a replica: whole requests; prompts that others answer; answers whose long prompts others compute."""
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):
-    """`name` is unique, also among those of the past. `node`: where it runs, as process `pid`.
+    """A replica's announcement. `name` is unique, also over time. `node`: where it runs, as process `pid`.
 
-    `leaving`: it takes no new requests. `own_knobs`: the names of those that its pool was started with; changes that
-    are meant for all replicas leave them alone.
+    `leaving`: it takes no new requests. `own_knobs`: names of the knobs set by its pool, which changes meant for all
+    replicas do not touch.
     """
 
     name: str

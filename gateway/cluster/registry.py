@@ -1,4 +1,4 @@
-"""Where replicas say that they serve and gateways look for them: a named actor of the cluster, with a short memory."""
+"""The registry of replicas: a named actor of the cluster where replicas announce themselves and gateways find them."""
 
 import time
 from collections.abc import Callable
@@ -11,18 +11,18 @@ FORGET_SECONDS = 10.0
 
 
 class Registry:
-    """Who has not announced itself for `FORGET_SECONDS` is not there any more. Begins empty wherever it is started."""
+    """Forgets a replica that has not announced itself for `FORGET_SECONDS`. Starts empty."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._heard: dict[str, dict[str, tuple[float, Announced]]] = {}
 
     def announce(self, service: str, replica: Announced) -> None:
-        """A replica of `service` says that it is there."""
+        """Record that a replica of `service` is alive."""
         self._heard.setdefault(service, {})[replica.name] = (self._clock(), replica)
 
     def replicas(self, service: str) -> list[Announced]:
-        """Those of `service` that are there."""
+        """Return the live replicas of `service`."""
         known, now = self._heard.get(service, {}), self._clock()
         for name, (at, _) in list(known.items()):
             if now - at > FORGET_SECONDS:

@@ -1,4 +1,4 @@
-"""Folders of small files, such as artefacts, on their way between machines that share no disk."""
+"""Folders of small files, such as artefacts, sent between machines that share no disk."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ Files = dict[str, bytes]
 
 
 def files_of(folder: Path) -> Files:
-    """Every file below `folder` by its relative path."""
+    """Return every file below `folder` by its relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def write_files(files: Files, folder: Path) -> None:
-    """The folder as it was; one that is there already stays."""
+    """Write the folder; an existing one is kept."""
     if folder.exists():
         return
     unfinished = folder.with_name(f".{folder.name}.part")

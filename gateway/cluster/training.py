@@ -1,4 +1,4 @@
-"""A retraining as a Ray task: the order and the artefacts go to a node, the candidate and the judgement come back."""
+"""A retraining as a Ray task: the order and the artefacts go to a node, the candidate and its evaluation come back."""
 
 import asyncio
 import tempfile
@@ -13,12 +13,12 @@ from quality.retraining.messages import ORDER, RESULT, Order
 from quality.retraining.subprocess import OnProgress, TrainingProcessError, run_training_process
 
 ATTEMPTS_MORE = 1
-"""How often it is begun again when its node was lost."""
+"""Retries after the loss of its node."""
 _ROOT, _INCUMBENT, _REGISTRY = "root", "incumbent", "registry"
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """What comes back: the result as the training process wrote it, and the candidate under its folder's name."""
+    """The result as the training process wrote it, and the candidate under its folder's name."""
 
     result: dict[str, Any]
     name: str
@@ -58,7 +58,7 @@ def _train(files: Files, root: Files, incumbent: Files, timeout_seconds: float) 
     with tempfile.TemporaryDirectory(prefix="aio-training-") as name:
         there = Path(name)
         order = msgspec.json.decode(files[ORDER], type=Order)
-        # The artefacts keep their names, by which the candidate calls its parent.
+        # The artefacts keep their names, by which the candidate names its parent.
         folders = [there / _ROOT / Path(order.root_artefact).name, there / _INCUMBENT / Path(order.incumbent).name]
         for folder, held in zip(folders, (root, incumbent), strict=True):
             write_files(held, folder)

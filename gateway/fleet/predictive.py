@@ -1,8 +1,10 @@
 """Predictive scaling: the forecast need over a new replica's start-up time, in replicas, with slow scale-down."""
 
 from functools import cache
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from gateway.fleet.capacity import Objectives, Operation, best_operation
 from gateway.fleet.errors import PlanError
@@ -14,18 +16,15 @@ from gateway.fleet.workload import Workload
 
 
 class PredictiveKnobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Knobs of predictive scaling.
+    """Knobs of predictive scaling."""
 
-    `busy`: share of its best rate that a replica is given. `quantile`: quantile of the forecast's errors, kept in
-    reserve. `down_window_s`: scale down to no less than was recommended within it. `catch_up_s`: time in which to clear
-    a backlog. `memory`: requests over which mean lengths are taken.
-    """
-
-    busy: float = 0.8
-    quantile: float = 0.9
-    down_window_s: float = 900.0
-    catch_up_s: float = 15.0
-    memory: float = 2000.0
+    busy: Annotated[float, Meta(description="Share of its best rate that a replica is given.")] = 0.8
+    quantile: Annotated[float, Meta(description="Quantile of the forecast's errors that is kept in reserve.")] = 0.9
+    down_window_s: Annotated[
+        float, Meta(description="Scale down to no less than was recommended within this time.")
+    ] = 900.0
+    catch_up_s: Annotated[float, Meta(description="Time in which to clear a backlog.")] = 15.0
+    memory: Annotated[float, Meta(description="Requests over which mean lengths are taken.")] = 2000.0
 
 
 class PredictiveRule:

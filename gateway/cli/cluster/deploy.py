@@ -69,7 +69,7 @@ def deploy(
         fewest=replicas, most=most or replicas, cpus=cpus, up_seconds=up_seconds, down_seconds=down_seconds
     )
     second = msgspec.structs.replace(scale, fewest=prefill, most=most_prefill or prefill, knobs=own)
-    fleet.deploy(catalog, settings, scale, prefill=second if prefill else None, anew=True)
+    fleet.deploy(catalog, settings, scale, prefill=second if prefill else None, redeploy=True)
     for core in catalog.core_names:
         click.echo(f"{fleet.service_of(catalog, core)} serves")
         if prefill:

@@ -12,7 +12,7 @@ _figures = msgspec.msgpack.Decoder(Figures)
 
 
 async def levels_of_all(levels: ServiceLevels, peers: Peers | None) -> Figures:
-    """This process's figures and those of the others that answer."""
+    """Merge this process's figures with those of the others that answer."""
     own = levels.figures()
     if peers is None:
         return own
