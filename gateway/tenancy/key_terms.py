@@ -1,4 +1,4 @@
-"""What a key may do and for how long, as an operator writes it."""
+"""The terms of a key: what it may do and for how long."""
 
 from typing import Annotated, Any
 
@@ -15,13 +15,13 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field that is left out stays as it is; in a new key it takes its default. `null` is no bound.
+    """An omitted field stays as it is; in a new key it takes its default. `null` means no limit.
 
-    `scopes`: inference (the default), viewer (reads `/v1/admin` and `/admin/api`), admin (changes them too).
-    `tiers`, `models`: what may answer; a tier needs to be in both. `min_tier`: never below this tier. `quality`: the
-    target of requests that name none, as a number or a name; null is the server's. `consent`: whether texts may be
-    stored, sampled and learned from. `priority_ceiling`: the most urgent class it may ask for, 0 for all. Rates are per
-    sliding minute. `concurrency`: requests in flight. `expires_at`: epoch seconds.
+    `scopes`: inference (the default), viewer (reads `/v1/admin` and `/admin/api`), admin (changes them too). `tiers`,
+    `models`: what may answer; a tier has to be in both. `min_tier`: never below this tier. `quality`: the target of
+    requests that name none, as a number or a name; null is the server's. `consent`: whether texts may be stored,
+    sampled and learned from. `priority_ceiling`: the highest priority it may request, 0 for all. Rates are per sliding
+    minute. `concurrency`: requests in flight. `expires_at`: epoch seconds.
     """
 
     scopes: Annotated[list[Scope], Meta(min_length=1, max_length=3)] | UnsetType = UNSET
@@ -41,18 +41,18 @@ _NEW: dict[str, Any] = {"scopes": ["inference"], "consent": True, "priority_ceil
 
 
 def given(terms: KeyTerms) -> dict[str, Any]:
-    """The fields that were given, as columns of `api_keys`."""
+    """Return the given fields, as columns of `api_keys`."""
     return {name: value for name in terms.__struct_fields__ if (value := getattr(terms, name)) is not UNSET}
 
 
 def columns_of_new(terms: KeyTerms, now: float) -> dict[str, Any]:
-    """All columns for a new key. Raises `TenancyError` if it would have expired already."""
+    """Return all columns for a new key. Raises `TenancyError` if it would have expired already."""
     columns = dict.fromkeys(terms.__struct_fields__) | _NEW | given(terms)
     check_expiry(columns["expires_at"], now)
     return columns
 
 
 def check_expiry(expires_at: float | None, now: float) -> None:
-    """Raises `TenancyError` for a time that has passed: to end a key now, revoke it."""
+    """Raises `TenancyError` for a time in the past: to end a key now, revoke it."""
     if expires_at is not None and expires_at <= now:
         raise TenancyError(f"expires_at {expires_at:.0f} has passed; it is {now:.0f}", "expires_at")
