@@ -42,7 +42,7 @@ class CoreReplica:
         return not self.leaving and self.client.stuck is None
 
     def handover_min_tokens(self, model: str) -> int:
-        """The knob of that name, as the replica last told it; 0 before."""
+        """The knob of that name, as last reported by the replica; 0 before."""
         knobs = self._knobs.get(model)
         return 0 if knobs is None else knobs.handover_min_tokens
 

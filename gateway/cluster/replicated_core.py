@@ -32,9 +32,9 @@ T = TypeVar("T")
 LOOK_SECONDS = 1.0
 CONNECT_SECONDS = 15.0
 STATS_SECONDS = 2.0
-"""After so long without an answer a replica's last statistics stand for it."""
+"""After this long without an answer, a replica's last statistics are used."""
 MOST_ATTEMPTS = 3
-"""How many replicas a request may be sent to before its first output."""
+"""Most replicas that a request is sent to before its first output."""
 
 
 class ReplicatedCore(CoreClient):

@@ -121,11 +121,11 @@ class CoreAdapters:
 
     def _require_cores(self) -> None:
         if not self._cores:
-            raise ApiError(503, "This server has no core of its own: all its tiers are remote.", code="no_core")
+            raise ApiError(503, "This server has no core: all its tiers are remote.", code="no_core")
 
 
 def _gone(error: Exception) -> ApiError:
-    return ApiError(503, f"The core is away: {error}.", code="core_unavailable")
+    return ApiError(503, f"The core is unavailable: {error}.", code="core_unavailable")
 
 
 def _lies_in(folder: Path, path: str) -> bool:

@@ -26,7 +26,7 @@ How a page is added:
    `gateway.api.access.guard`). Templates ask `{% if may("operator") %}` before they show a form. The order goes through
    the same function as the JSON endpoint's, which writes its audit row with `actor_of(request)`, before and after.
 
-4. An `ApiError` becomes a page that says what is wrong, with its status (503 while the database is away). A list has
+4. An `ApiError` becomes a page that says what is wrong, with its status (503 while the database is down). A list has
    its empty state in the template, which says how to get the first row.
 
 5. The view's JSON endpoint under `/admin/api` gives CSV too: lists do with `format=csv` (`quality_lists.page_of`),

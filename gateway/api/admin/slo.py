@@ -1,4 +1,4 @@
-"""`GET /admin/api/slo`: whether each tier keeps its service levels, and by which figures."""
+"""`GET /admin/api/slo`: whether each tier meets its service levels, with the figures."""
 
 from typing import Any
 

@@ -113,7 +113,7 @@ def _method(name: str, given: dict[str, Any]) -> "QuantizationMethod":
     foreign = sorted(given.keys() - _OPTIONS[name])
     if foreign:
         known = ", ".join(_flag(option) for option in sorted(_OPTIONS[name]))
-        raise click.UsageError(f"{', '.join(map(_flag, foreign))}: not options of {name}, which accepts {known}")
+        raise click.UsageError(f"{', '.join(map(_flag, foreign))}: not for {name}, which accepts {known}")
     from inference_core.quantization.awq import AWQ
     from inference_core.quantization.fp8 import FP8
     from inference_core.quantization.gptq import GPTQ

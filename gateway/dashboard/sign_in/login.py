@@ -75,7 +75,7 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
         token = await sessions.begin(holder)
         caller = await sessions.caller(token)
     except SessionsAwayError:
-        raise ApiError(503, "The database is away. Sign in with an admin key, or try again later.") from None
+        raise ApiError(503, "The database is down. Sign in with an admin key, or try again later.") from None
     if caller is not None and caller.key_id is not None:
         await note(request, "session.begun", caller.key_id, by=means)
     return _with_cookie(request, back_to(_safe(form.get("next", ""))), token, int(SESSION_SECONDS))

@@ -102,7 +102,7 @@ def test_an_explanation_says_what_it_saw_what_moved_it_and_what_it_passed_over(t
     assert found["appeals"] == [prompt]
     assert sum(found["classes"]) == pytest.approx(1, abs=1e-3)
     said = aio("explain", prompt, "--data-dir", str(tmp_path)).output
-    for part in ("P(good enough)", "novelty", "class: SIMPLE", "passed over, since they ask for a tier", SHIPPED):
+    for part in ("P(good enough)", "novelty", "class: SIMPLE", "skipped, since they ask for a tier", SHIPPED):
         assert part in said
     aio("explain", "--data-dir", str(tmp_path), ok=False)
 
@@ -161,7 +161,7 @@ def test_what_operators_order_is_in_the_audit_trail(tmp_path: Path, child: Path)
 def test_an_encoder_that_is_neither_a_folder_nor_hidden_states_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["classifier", "train", "--encoder", str(tmp_path / "nowhere")])
     assert result.exit_code == 2
-    assert "is no folder; give one, or hidden[:MODEL[:LAYER]]" in result.output
+    assert "is not a folder; give one, or hidden[:MODEL[:LAYER]]" in result.output
     result = CliRunner().invoke(main, ["classifier", "train", "--encoder", "hidden:nowhere.gguf:0"])
     assert result.exit_code == 2
     assert "LAYER at least 1" in result.output

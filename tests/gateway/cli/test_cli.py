@@ -235,7 +235,7 @@ def test_kv_calc_explains_every_model_of_a_catalogue() -> None:
     assert [entry["placement"] and entry["placement"]["mesh"]["tensor"] for entry in larger] == [None, 1, 1, None]
     laptop = aio("kv-calc", "--catalog", "laptop").output
     assert "smollm2-int4 (this machine's CPU), tier 1" in laptop
-    assert "tokens if this model has all of it" in laptop
+    assert "tokens if this model uses all of it" in laptop
 
 
 def test_migrate_can_be_run_again(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_pages_say_in_words_what_is_asked_what_it_saves_and_what_was_learned(des
     page = signed_in(desk)
     page.goto("/admin/routing")
     shown = page.request.get("/admin/api/routing/traffic").json()
-    asked = card(page, "What is asked, and what routing saves")
+    asked = card(page, "Traffic and savings")
     for sentence in shown["sentences"]:
         expect(asked).to_contain_text(sentence)
     table = page.get_by_role("region", name="Requests by class and tier")

@@ -104,7 +104,7 @@ def test_a_knob_of_all_models_is_set_and_emptied_again(page: Page) -> None:
 
 def test_a_quality_target_is_previewed_applied_and_taken_back(page: Page) -> None:
     page.goto("/admin/routing")
-    field = page.get_by_label("Another target: what would it do?")
+    field = page.get_by_label("Preview another target")
     page.get_by_label("From cheaper to better").focus()
     page.keyboard.press("Home")  # the slider's least, which asks for the preview by itself
     page.wait_for_url("**/admin/routing?quality_target=0.5*")
@@ -116,11 +116,11 @@ def test_a_quality_target_is_previewed_applied_and_taken_back(page: Page) -> Non
     expect(page.get_by_label("Why")).to_be_focused()  # the browser asks for what is missing
     page.get_by_label("Why").fill("cheaper")
     page.get_by_role("button", name="Apply 75").click()
-    expect(page.get_by_role("status")).to_contain_text("The quality target is 0.75")
-    expect(row(page, "Preview", "In force")).to_contain_text("75")
+    expect(page.get_by_role("status")).to_contain_text("The quality target is now 0.75")
+    expect(row(page, "Preview", "Active")).to_contain_text("75")
     page.get_by_label("Why").fill("as before")
     page.get_by_role("button", name="Back to the server's own").click()
-    expect(page.get_by_role("status")).to_contain_text("the server's own from now on")
+    expect(page.get_by_role("status")).to_contain_text("now the server's own")
     expect(page.get_by_role("button", name="Back to the server's own")).to_have_count(0)
 
 
@@ -144,7 +144,7 @@ def test_a_key_is_made_shown_once_bounded_rotated_and_revoked(page: Page, gatewa
     expect(page.get_by_text("2 requests a minute")).to_be_visible()
 
     renewal = card(page, "Give it a new secret")
-    renewal.get_by_label("Hours that the old one is good for").fill("0")
+    renewal.get_by_label("Hours that the old one stays valid").fill("0")
     renewal.get_by_role("button").click()
     second = page.get_by_label("The key").inner_text()
     assert second != first
@@ -174,7 +174,7 @@ def test_a_team_is_made_and_its_budget_set_and_removed(page: Page) -> None:
     expect(line).to_contain_text("$12.5")
     line.get_by_role("button", name="Remove").click()
     expect(page.get_by_role("status")).to_contain_text("The budget is removed.")
-    expect(page.get_by_text("Nobody's spending is bounded.")).to_be_visible()
+    expect(page.get_by_text("No budget limits spending.")).to_be_visible()
 
 
 def test_a_question_that_is_denied_changes_nothing(chrome: Browser, gateway: ServedProcess) -> None:

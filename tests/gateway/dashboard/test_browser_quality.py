@@ -97,9 +97,9 @@ def test_disagreements_are_read_and_labelled_one_after_the_other(page: Page) -> 
 def test_a_version_is_trained_put_on_trial_promoted_and_rolled_back(page: Page) -> None:
     versions = card(page, "Versions of the classifier")
     send(page, "Retrain now", "people complain")
-    expect(page.get_by_role("status")).to_contain_text("The retraining has begun.")
+    expect(page.get_by_role("status")).to_contain_text("The retraining has started.")
     send(page, "Retrain now", "people complain a lot")
-    expect(page.get_by_role("status")).to_contain_text("A retraining is under way already.")
+    expect(page.get_by_role("status")).to_contain_text("A retraining is already running.")
     # So few verified answers prove nothing: the candidate is refused, and an operator may still want it.
     made = row(page, "Versions", "refused")
     reloaded_until(page, made)

@@ -280,7 +280,7 @@ async def test_a_database_that_is_away_keeps_nobody_with_a_key_outside(tmp_path:
         assert (await sign_in(client, ADMIN)).status_code == 303
         page = await client.get(PAGE)
         assert page.status_code == 503
-        assert "The database is away" in page.text
+        assert "The database is down" in page.text
         refused = await sign_in(client, PASSWORD, "olga")
         assert refused.status_code == 503
     async with running_gateway(away) as gateway, browser(gateway, cookies={COOKIE: "unknown"}) as client:

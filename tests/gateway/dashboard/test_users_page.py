@@ -21,7 +21,7 @@ async def newest_event(admin: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def test_an_empty_installation_says_how_to_add_somebody(admin: httpx.AsyncClient) -> None:
-    assert "Nobody signs in by name yet." in (await admin.get(PAGE)).text
+    assert "No users yet." in (await admin.get(PAGE)).text
 
 
 async def test_a_user_is_added_and_comes_in_with_the_password_as_typed(
