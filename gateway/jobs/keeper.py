@@ -119,13 +119,13 @@ class BatchKeeper:
 
     async def _write(self, batch: Batch, status: Status, output: FileWriter, errors: FileWriter) -> int:
         """Write all lines to the two files; return how many had no answer."""
-        unanswered = CANCELLED if status == "cancelling" else EXPIRED
+        error = CANCELLED if status == "cancelling" else EXPIRED
         unanswered = after = 0
         while rows := await self._lines.ended(batch.batch_id, after, _AT_ONCE):
             await self._held(batch, status)
             for row in rows:
                 unanswered += row.text is None
-                text = error_line(row.custom_id, unanswered) if row.text is None else row.text
+                text = error_line(row.custom_id, error) if row.text is None else row.text
                 await _file_of(row, output, errors).write(text.encode() + b"\n")
             after = rows[-1].number
         return unanswered
