@@ -82,7 +82,7 @@ async def test_the_time_to_come_back_is_what_the_queue_will_take(monkeypatch: py
         task.cancel()
 
 
-async def test_who_leaves_while_he_waits_takes_nobodys_place() -> None:
+async def test_a_caller_that_leaves_the_queue_frees_its_place() -> None:
     queue = OverloadQueue(1, 5)
     entered = await queue.enter(1)
     gone, stays, given = [await begun(queue, 1) for _ in range(3)]
@@ -104,7 +104,7 @@ async def small(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runni
         yield running
 
 
-async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_is_told_to_wait(small: RunningGateway) -> None:
+async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_has_to_wait(small: RunningGateway) -> None:
     tier = small.tier(1)
     tier.hold_at = 0
 

@@ -113,7 +113,7 @@ async def test_operators_list_it_export_it_and_look_at_it(encoding: RunningGatew
     assert (page.status_code, f"<code>{request_id}</code>" in page.text) == (200, True)
 
 
-async def test_bills_have_it_by_key_by_tag_and_beside_the_tiers(
+async def test_costs_include_it_by_key_by_tag_and_next_to_the_tiers(
     encoding: RunningGateway, ada: openai.AsyncOpenAI
 ) -> None:
     _, tokens = await embedded(encoding.openai.with_options(api_key=KEYS["bob"]), metadata={"project": "billed"})

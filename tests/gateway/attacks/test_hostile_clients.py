@@ -145,7 +145,7 @@ def test_an_answer_may_be_read_byte_by_byte_while_others_are_served(aio: ServedP
     assert text.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-def test_connections_beyond_the_most_are_told_to_come_back(aio: ServedProcess) -> None:
+def test_connections_above_the_limit_get_a_503(aio: ServedProcess) -> None:
     crowd = [connect(aio) for _ in range(MOST)]
     with connect(aio) as late:
         answer = rest(late)

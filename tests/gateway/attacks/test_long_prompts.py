@@ -175,7 +175,7 @@ def upstream() -> Iterator[Upstream]:
             yield server
 
 
-def test_a_text_that_a_redaction_chokes_on_holds_nobody_up(upstream: Upstream, tmp_path: Path) -> None:
+def test_a_text_that_a_redaction_fails_on_delays_no_other(upstream: Upstream, tmp_path: Path) -> None:
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
     catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
     patterns = tmp_path / "patterns"

@@ -109,7 +109,7 @@ async def called(world: World, number: int, caller: Caller, *, stream: bool, kee
 @example(callers=[Caller(0, 4), Caller(3), Caller(3)], stream=True, keep=False, fail_at=None)
 @example(callers=[Caller(0, 4), Caller(3, 2), Caller(3)], stream=False, keep=False, fail_at=4)
 @example(callers=[Caller(14, 1), Caller(14), Caller(16)], stream=False, keep=False, fail_at=0)
-async def test_nobody_misses_a_word_and_every_generation_is_paid_once(
+async def test_no_reader_misses_a_word_and_every_generation_is_billed_once(
     callers: list[Caller], stream: bool, keep: bool, fail_at: int | None
 ) -> None:
     world = World()

@@ -64,7 +64,7 @@ def test_a_file_of_prompts_gets_a_line_of_figures_for_each_in_its_order(prompts:
         assert one["tier"] == row["tier"]
 
 
-def test_processes_beside_each_other_write_what_one_writes() -> None:
+def test_parallel_processes_write_what_one_writes() -> None:
     rows = [PromptRow(i, f"{PROMPTS[i % len(PROMPTS)]} {i}") for i in range(700)]
     one = b"".join(lines for _, lines in predict_lines(default_artefact(), rows, processes=1))
     two = list(predict_lines(default_artefact(), rows, processes=2))

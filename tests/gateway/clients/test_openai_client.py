@@ -62,7 +62,7 @@ async def test_a_missing_key_is_an_authentication_error(settings: Settings) -> N
         assert answer.choices[0].message.content == "Hello there, how are you?"
 
 
-async def test_a_client_that_retries_comes_back_when_it_was_told_to(settings: Settings) -> None:
+async def test_a_client_that_retries_obeys_retry_after(settings: Settings) -> None:
     async with running_gateway(settings) as gateway:
         tier = gateway.tier(2)
         tier.fail_at, tier.error = 0, AfterAWhile("loading")

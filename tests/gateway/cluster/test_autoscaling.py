@@ -69,6 +69,6 @@ def test_a_steady_load_settles_and_does_not_flap() -> None:
     assert seen == [5, 5, 5, 5, 5, 5]
 
 
-def test_serve_is_told_what_the_rule_says() -> None:
+def test_ray_serve_gets_the_rules_result() -> None:
     assert serve_policy(Context(2, {SEATS: {"a": 1.4, "b": 1.4}, BLOCKS: {"a": 0.0, "b": 0.0}})) == (4, {})  # type: ignore[arg-type]
     assert serve_policy(Context(2, None)) == (2, {})  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ async def core(fleet: CoreFleet) -> AsyncIterator[object]:
     await client.close()
 
 
-async def test_what_a_silent_replica_has_begun_ends_with_an_error_and_the_rest_goes_elsewhere(core, fleet):
+async def test_a_silent_replicas_started_requests_end_with_an_error_and_the_rest_go_elsewhere(core, fleet):
     begun = core.generate(request("begun", tokens=2000))
     await anext(begun)
     await eventually(lambda: "begun" in core._requests)
@@ -47,7 +47,7 @@ async def test_what_a_silent_replica_has_begun_ends_with_an_error_and_the_rest_g
     assert core.replicas == [other.name]
 
 
-async def test_a_silent_replica_gives_up_what_nobody_will_hear(core, fleet):
+async def test_a_silent_replica_drops_requests_of_lost_clients(core, fleet):
     begun = core.generate(request("begun", tokens=2000))
     await anext(begun)
     await eventually(lambda: "begun" in core._requests)

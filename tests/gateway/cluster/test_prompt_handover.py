@@ -115,7 +115,7 @@ async def test_the_next_turn_of_a_conversation_is_not_handed_over_again(core):
     assert outputs[-1].cached_tokens >= FULL * 16
 
 
-async def test_what_the_prefill_replica_had_cached_is_told_as_cached(core, fleet):
+async def test_what_the_prefill_replica_had_cached_is_reported_as_cached(core, fleet):
     await answer(core, request("r1", prompt=LONG))
     for caching in (False, True):
         await core._replicas["d"].client.set_knobs({"prefix_caching": caching})
@@ -221,7 +221,7 @@ async def test_without_a_prefill_replica_prompts_are_computed_in_place_and_count
     assert (await handover(core)).outcomes == {"gone": 1}
 
 
-async def test_prefill_replicas_answer_where_there_is_nobody_else(core, fleet, truth):
+async def test_prefill_replicas_answer_when_there_are_no_others(core, fleet, truth):
     fleet.replicas["d"].said = False
     await fleet.replicas["d"].stop()
 

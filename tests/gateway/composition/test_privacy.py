@@ -124,7 +124,7 @@ async def test_an_erased_user_is_gone_and_who_erased_her_is_written_down(aio: Ru
     assert (event.actor, event.subject, event.reason) == ("ann", "ada", "she asked")
 
 
-async def test_users_erase_nobody(aio: RunningGateway) -> None:
+async def test_users_cannot_erase_users(aio: RunningGateway) -> None:
     assert (await aio.http.delete("/admin/api/users/bob", headers=bearer(KEYS["bob"]))).status_code == 401
 
 

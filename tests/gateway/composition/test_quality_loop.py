@@ -60,7 +60,7 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
         await engine.dispose()
 
 
-async def test_judges_are_seated_anew_for_another_catalogue_by_what_they_were_measured_on(settings: Settings) -> None:
+async def test_judges_are_set_up_again_for_another_catalogue_by_its_measurements(settings: Settings) -> None:
     await migrate(settings.database)
     engine = open_database(settings.database)
     tiers = {tier.number: tier for tier in scripted_tiers()}

@@ -157,7 +157,7 @@ async def test_an_unknown_core_or_model_is_named(
 # -- which core a process is -----------------------------------------------------------------------
 
 
-async def test_sockets_and_knob_files_of_groups_stand_beside_those_of_the_cpus_core() -> None:
+async def test_sockets_and_knob_files_of_groups_are_next_to_those_of_the_cpu_core() -> None:
     settings = Settings(data_dir="/d")
     assert (socket_of(settings, "cpu"), socket_of(settings, "card")) == (
         Path("/d/core.sock"),

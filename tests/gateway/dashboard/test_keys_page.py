@@ -137,7 +137,7 @@ async def test_what_cannot_be_is_refused_with_the_field(
     assert "<script>alert" not in refused.text
 
 
-async def test_nobody_but_an_admin_changes_anything(aio: RunningGateway) -> None:
+async def test_only_an_admin_changes_anything(aio: RunningGateway) -> None:
     for role in ("viewer", "operator"):
         async with with_user(aio, f"keys-{role}", role) as client:  # type: ignore[arg-type]
             page = await client.get(PAGE)

@@ -115,7 +115,7 @@ async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio
     }
 
 
-async def test_programs_review_too_and_are_told_what_cannot_be(aio: RunningGateway) -> None:
+async def test_programs_review_too_and_get_errors_for_impossible_reviews(aio: RunningGateway) -> None:
     good, without_text = await judged_worse(aio, 5e9), await judged_worse(aio, 6e9, text=None)
     rows = (await aio.http.get("/admin/api/verifications", params={"limit": 2})).json()["rows"]
     numbers = {row["request_id"]: row["verification_id"] for row in rows}

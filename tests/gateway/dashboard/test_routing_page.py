@@ -154,9 +154,7 @@ async def test_a_target_is_applied_with_a_reason_and_written_down(
     assert aio.parts.routing.target_in_force is None
 
 
-async def test_whoever_only_looks_on_or_comes_from_elsewhere_changes_nothing(
-    aio: RunningGateway, admin: httpx.AsyncClient
-) -> None:
+async def test_viewers_and_foreign_pages_change_nothing(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     async with with_user(aio, "vera", "viewer") as viewer:
         page = await viewer.get(PAGE, params={"quality_target": "0.9"})
         assert page.status_code == 200

@@ -106,7 +106,7 @@ async def test_an_admin_neither_demotes_nor_removes_herself(aio: RunningGateway)
         assert (await olga.get(PAGE)).status_code == 200
 
 
-async def test_nobody_but_an_admin_sees_or_changes_users(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+async def test_only_an_admin_sees_or_changes_users(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     for role in ("viewer", "operator"):
         async with with_user(aio, f"users-{role}", role) as client:  # type: ignore[arg-type]
             seen = await client.get("/admin/requests")

@@ -195,7 +195,7 @@ def bad(**changes: Any) -> bytes:
         ([request_line("a"), b"", b'{"custom_id": "' + b"x" * 10_000_000], "line_too_long", 3, None),
     ],
 )
-async def test_wrong_input_is_told_line_by_line_and_nothing_of_it_is_answered(
+async def test_wrong_input_is_reported_line_by_line_and_none_of_it_is_answered(
     working: RunningGateway, ada: openai.AsyncOpenAI, lines: list[bytes], code: str, line: int | None, param: str | None
 ) -> None:
     batch = await ended(ada, (await made(ada, lines)).id)
@@ -210,7 +210,7 @@ async def test_wrong_input_is_told_line_by_line_and_nothing_of_it_is_answered(
         assert await connection.scalar(select(func.count()).select_from(batch_lines)) == 0
 
 
-async def test_all_wrong_lines_are_told_up_to_a_hundred(ada: openai.AsyncOpenAI) -> None:
+async def test_up_to_a_hundred_wrong_lines_are_reported(ada: openai.AsyncOpenAI) -> None:
     batch = await ended(ada, (await made(ada, [request_line("a")] + [b"x"] * 150)).id)
     assert batch.errors is not None
     assert [error.line for error in batch.errors.data or ()] == list(range(2, 102))

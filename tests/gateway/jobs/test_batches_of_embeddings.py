@@ -99,7 +99,7 @@ class LostCore:
         raise CoreLostError("the connection to the core is lost")
 
 
-async def test_a_core_that_dies_over_a_text_is_told_from_one_that_is_not_there() -> None:
+async def test_a_core_that_dies_over_a_text_differs_from_a_missing_core() -> None:
     spec = EmbeddingSpec(name="tiny", model="m", input_usd_per_million=0.0)
     model = CoreEmbedder(spec, {"cpu": LostCore()})  # type: ignore[dict-item]
     with pytest.raises(TierLostError, match="connection to the core is lost"):

@@ -107,7 +107,7 @@ def test_backoff_doubles_with_jitter_up_to_a_bound_and_then_it_is_over() -> None
     assert again(failure, 20, 20, 1.0) is None
 
 
-def test_a_rate_limit_is_no_attempt_and_holds_the_batch_as_long_as_told() -> None:
+def test_a_rate_limit_is_no_attempt_and_pauses_the_batch_for_retry_after() -> None:
     failure = ApiError(429, "not now", headers={"retry-after": "7"})
     wait = again(failure, 100, 8, 1.0)
     assert wait is not None

@@ -103,7 +103,7 @@ def test_what_does_not_end_in_time_ends_with_an_error_and_its_record_says_so(
     assert stored(tmp_path / "data") == {reader.request_id: "aborted"}
 
 
-def test_a_second_signal_waits_for_nobody(options: list[str], upstream: Upstream, tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_server_at_once(options: list[str], upstream: Upstream, tmp_path: Path) -> None:
     environment = {"AIO_DRAIN_SECONDS": "3000"}
     with served(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as aio:
         reader = held(aio, upstream)

@@ -76,7 +76,7 @@ async def test_a_tier_that_is_down_at_the_start_is_routed_around_and_found_when_
             assert (await aio.http.get("/health/ready")).json() == {"status": "ok"}
 
 
-async def test_a_triton_model_without_the_tensors_is_told_by_the_readiness_page(tmp_path: Path) -> None:
+async def test_readiness_names_a_triton_model_without_the_tensors(tmp_path: Path) -> None:
     model = Triton(["Hello"], inputs=("input_ids",))
     async with Server(loading=False) as well, LoopbackServer(model.answer) as other:
         other.looked_at = model.look

@@ -95,7 +95,7 @@ def test_a_record_is_found_at_once_by_whichever_worker_is_asked(aio: ServedProce
         assert statuses == {200}
 
 
-def test_a_killed_worker_is_started_again_and_nobody_is_refused(aio: ServedProcess) -> None:
+def test_a_killed_worker_is_restarted_and_no_request_is_refused(aio: ServedProcess) -> None:
     ended = [ask(aio).headers["x-aio-decision-id"] for _ in range(8)]
     until(lambda: all(httpx.get(f"{aio.url}/v1/requests/{i}").status_code == 200 for i in ended))
     before = workers(aio)

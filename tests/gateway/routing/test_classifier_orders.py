@@ -58,7 +58,7 @@ async def test_a_promotion_and_its_rollback_are_carried_out_and_written_down(aio
     assert {event["reason"] for event in events} == {WHY["reason"]}
 
 
-async def test_a_trial_is_begun_and_ended(aio: RunningGateway) -> None:
+async def test_a_trial_is_started_and_ended(aio: RunningGateway) -> None:
     begun = await ordered(aio, "PUT", "trial", {"version": OTHER, "share": 0.1, **WHY})
     assert (begun["current"], begun["trial"], begun["share"]) == (SHIPPED, OTHER, 0.1)
 

@@ -40,7 +40,7 @@ class Desk:
         return [event["event_action"] for event in self.events[before:]]
 
 
-async def test_it_is_told_once_after_its_time_and_once_when_it_is_over() -> None:
+async def test_an_alert_is_sent_once_after_its_time_and_once_when_resolved() -> None:
     desk = Desk()
     told = [await desk.at(*look) for look in [(0, 501), (29, 501), (30, 501), (60, 900), (61, 500), (62, 0), (63, 501)]]
     assert told == [[], [], ["trigger"], [], ["resolve"], [], []]

@@ -5,7 +5,7 @@ from inference_core.fake_runner import hash_core
 from inference_core.protocol import HandoverStats, SwapStats
 
 
-def test_handovers_are_told_by_what_became_of_them() -> None:
+def test_handovers_are_counted_by_outcome() -> None:
     stats = hash_core("m").stats()
     stats.models[0].handover = HandoverStats(
         out_blocks=3, in_blocks=5, refused_frames=1, outcomes={"done": 2, "corrupt": 1}, seconds=0.5, tokens=80
@@ -22,7 +22,7 @@ def test_handovers_are_told_by_what_became_of_them() -> None:
     assert (told["aio_handover_seconds_total"], told["aio_handover_tokens_total"]) == (0.5, 80)
 
 
-def test_swaps_are_told_in_blocks_bytes_and_seconds() -> None:
+def test_swaps_are_reported_in_blocks_bytes_and_seconds() -> None:
     collector = CoreCollector()
     stats = hash_core("m").stats()
     collector.stats = {"gpu": stats}

@@ -214,7 +214,7 @@ async def test_operators_see_states_and_prometheus_does_too(gateway: RunningGate
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_operations_are_told_apart_under_opentelemetrys_names_alone(gateway: RunningGateway) -> None:
+async def test_only_opentelemetrys_names_distinguish_operations(gateway: RunningGateway) -> None:
     async def counts(name: str, label: str) -> dict[str, float]:
         text = (await gateway.http.get("/metrics")).text
         samples = (s for family in text_string_to_metric_families(text) for s in family.samples)

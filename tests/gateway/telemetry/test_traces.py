@@ -112,7 +112,7 @@ async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewher
     )
 
 
-async def test_without_an_exporter_a_callers_trace_goes_on_as_if_nobody_were_between(
+async def test_without_an_exporter_a_callers_trace_passes_through_unchanged(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_gateway(settings) as gateway:

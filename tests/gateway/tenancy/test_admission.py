@@ -61,7 +61,7 @@ def cost_bound(aio: RunningGateway) -> int:
     return math.ceil(price.input_usd_per_million * (10 + 16 + 64) + price.output_usd_per_million * 5)
 
 
-async def test_rates_are_told_as_openai_tells_them_and_refused_with_retry_after(aio: RunningGateway) -> None:
+async def test_rate_headers_are_openais_and_refusals_have_retry_after(aio: RunningGateway) -> None:
     key = await key_of(aio, requests_per_minute=2, tokens_per_minute=1000)
     first = await asked(aio, key)
     assert first.headers["x-ratelimit-limit-requests"] == "2"
@@ -88,7 +88,7 @@ async def test_the_openai_client_takes_it_for_a_rate_limit(aio: RunningGateway) 
         await client.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=5)  # type: ignore[arg-type]
 
 
-async def test_the_openai_client_comes_back_when_the_limit_told_it_to(aio: RunningGateway) -> None:
+async def test_the_openai_client_retries_when_the_limit_says(aio: RunningGateway) -> None:
     key = await key_of(aio, concurrency=1)
     tier = aio.tier(1)
     tier.hold_at = 1
@@ -123,7 +123,7 @@ async def test_a_budget_that_is_used_up_is_the_openai_clients_quota(aio: Running
     assert not aio.tier(1).requests
 
 
-async def test_a_key_without_limits_is_told_of_none(aio: RunningGateway) -> None:
+async def test_a_key_without_limits_gets_no_limit_headers(aio: RunningGateway) -> None:
     answer = await asked(aio, await key_of(aio))
     assert not [name for name in answer.headers if name.startswith("x-ratelimit")]
 

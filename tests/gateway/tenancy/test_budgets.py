@@ -133,7 +133,7 @@ async def test_an_idle_replica_returns_its_slice_and_a_drained_one_all(engine: A
     assert (told.spent_usd, told.leased_usd) == (960 / MICRO, 0)
 
 
-async def test_a_lease_that_nobody_renews_comes_back_but_for_what_the_ledger_knows(sqlite: AsyncEngine) -> None:
+async def test_an_expired_lease_returns_except_for_what_the_ledger_recorded(sqlite: AsyncEngine) -> None:
     clock = Clock()
     ref = await budget(sqlite, 1000)
     dead, other = purse(sqlite, "dead", clock), purse(sqlite, "other", clock)
@@ -171,7 +171,7 @@ async def test_records_that_reach_the_ledger_late_are_charged_to_the_lost_lease(
     assert (await state(sqlite)).spent_usd * MICRO == pytest.approx(301)
 
 
-async def test_the_machines_restart_ends_its_leases_though_its_clock_begins_anew(sqlite: AsyncEngine) -> None:
+async def test_a_machine_restart_ends_its_leases_though_its_clock_restarts(sqlite: AsyncEngine) -> None:
     before, after = Clock(), Clock()
     before.monotonic = 1e6
     ref = await budget(sqlite, 1000)

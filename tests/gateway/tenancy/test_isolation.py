@@ -74,7 +74,7 @@ async def test_anothers_answer_cannot_be_rated(aio: RunningGateway, keys: dict[s
     assert (await aio.http.post("/v1/feedback", json=word, headers=bearer(keys["ada"]))).status_code == 200
 
 
-async def test_the_prefix_cache_tells_nobody_what_another_tenant_asked(
+async def test_the_prefix_cache_does_not_reveal_another_tenants_prompts(
     aio: RunningGateway, keys: dict[str, str]
 ) -> None:
     secret = [{"role": "user", "content": "The launch code of this tenant is twelve digits long. " * 20}]

@@ -212,7 +212,7 @@ async def test_the_most_urgent_class_of_a_key_bounds_its_requests(aio: RunningGa
     assert aio.tier(1).requests[0].priority == 2
 
 
-async def test_a_change_is_in_force_at_once_and_written_down(aio: RunningGateway) -> None:
+async def test_a_change_applies_at_once_and_is_recorded(aio: RunningGateway) -> None:
     issued = await made(aio, "changed", tiers=[1])
     changed = await order(aio, "PATCH", "/keys/changed", {"terms": {"tiers": None, "consent": True}, "reason": "grew"})
     assert changed.json() == {"changed": {"tiers": [[1], None]}}

@@ -46,7 +46,7 @@ async def told(doors: list[Windows]) -> None:
             await door.close()
 
 
-async def test_requests_per_minute_are_bounded_and_what_is_left_is_told(doors: list[Windows]) -> None:
+async def test_requests_per_minute_are_limited_and_the_remainder_is_in_the_headers(doors: list[Windows]) -> None:
     allowance = Allowance(requests_per_minute=3)
     entries = [await doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(5)]
     assert [entry.refused for entry in entries] == ["", "", "", "requests", "requests"]
@@ -126,7 +126,7 @@ def test_no_minute_holds_more_than_the_limits(
         assert sum(minute) <= most_tokens
 
 
-async def test_whoever_comes_back_when_told_is_let_in() -> None:
+async def test_a_retry_after_the_stated_time_is_admitted() -> None:
     clock = Clock()
     door, allowance = LocalWindows(clock), Allowance(requests_per_minute=2, tokens_per_minute=100)
     for wait in (0, 20.5):
@@ -231,7 +231,7 @@ async def test_tokens_are_put_right_by_the_next_request_or_by_a_tick(redis_url: 
     await store.redis.aclose()
 
 
-async def test_a_redis_that_forgot_the_scripts_is_told_them_again_and_counts_once(redis_url: str) -> None:
+async def test_a_redis_that_lost_the_scripts_gets_them_again_and_counts_once(redis_url: str) -> None:
     store = RedisStore(redis_url)
     door, allowance = RedisWindows(store), Allowance(requests_per_minute=4)
     await door.enter("ada", allowance, 0, "r0")
