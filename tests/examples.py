@@ -6,5 +6,5 @@ USUAL = 100
 
 
 def examples(usual: int) -> int:
-    """So many, and in proportion more where the profile asks for more than Hypothesis's usual hundred."""
+    """This many, and proportionally more if the profile asks for more than Hypothesis's default of a hundred."""
     return max(usual, usual * settings().max_examples // USUAL)

@@ -1,4 +1,4 @@
-"""`POST /v1/feedback`: users rate answers, their own ones only, and get told what is wrong with what they sent."""
+"""`POST /v1/feedback`: users rate their own answers only, and get clear errors."""
 
 from typing import Any
 

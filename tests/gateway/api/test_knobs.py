@@ -265,8 +265,8 @@ class TestCommand:
         assert f"{BF16}: prefill_chunk 256 -> 128" in changed.output
         undone = await self.run(aio, "set", "prefix_caching=null", "prefill_chunk=null", "--json")
         assert len(json.loads(undone.output)["changed"]) == 4
-        told = await self.run(aio, "history", "--knob", "prefill_chunk", "--limit", "4")
-        rows = told.output.splitlines()
+        shown = await self.run(aio, "history", "--knob", "prefill_chunk", "--limit", "4")
+        rows = shown.output.splitlines()
         assert rows[0].split() == ["when", "who", "model", "knob", "from", "to", "why"]
         assert rows[-1].endswith("ablation")
         assert json.loads((await self.run(aio, "history", "--limit", "1", "--json")).output)["changes"]

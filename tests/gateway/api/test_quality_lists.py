@@ -1,4 +1,4 @@
-"""`/admin/api`: operators list what the loop did, see its estimates, and order a retraining; nobody else does."""
+"""`/admin/api`: operators list the loop's work, see its estimates, and start a retraining; other callers cannot."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""An equal request gets the kept answer or joins the one being made, and nobody else's (SPEC CA-01)."""
+"""An equal request of the same caller gets the kept answer or joins the running generation (SPEC CA-01)."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
-"""Another wording of a prompt gets the kept answer, where an operator wants it: never by itself, and nobody else's."""
+"""A paraphrased prompt gets the kept answer where an operator allows it: never by default, and never another
+caller's."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -195,11 +196,11 @@ async def test_only_plain_questions_whose_answers_are_kept_are_looked_for(
 
 
 async def test_instructions_may_come_before_the_question(semantic: RunningGateway) -> None:
-    def told(prompt: str) -> dict[str, Any]:
+    def instructed(prompt: str) -> dict[str, Any]:
         return {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": prompt}]}
 
-    assert await use(semantic, "", **told(ASKED)) == "miss"
-    assert await use(semantic, "", **told(REWORDED)) == "similar"
+    assert await use(semantic, "", **instructed(ASKED)) == "miss"
+    assert await use(semantic, "", **instructed(REWORDED)) == "similar"
 
 
 async def test_text_completions_and_very_long_prompts_are_left_alone(

@@ -1,4 +1,4 @@
-"""A back-test: what routing would have chosen for a log, at which cost, and how good that was."""
+"""A back-test: what routing would have chosen for a log, its cost and its quality."""
 
 import json
 from collections.abc import Sequence

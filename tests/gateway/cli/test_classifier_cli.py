@@ -1,4 +1,4 @@
-"""`aio classifier`: predictions for files of prompts, and the versions that serve, are on trial, or come back."""
+"""`aio classifier`: predictions for files of prompts, and the versions that serve, are on trial, or return."""
 
 import json
 from pathlib import Path

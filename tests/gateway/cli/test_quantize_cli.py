@@ -1,4 +1,4 @@
-"""`aio quantize` and `aio quality compare`: one makes a folder, the other says what it may be used for."""
+"""`aio quantize` makes a folder, and `aio quality compare` says what it may be used for."""
 
 import json
 from importlib import resources

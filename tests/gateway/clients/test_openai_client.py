@@ -1,4 +1,4 @@
-"""The official client, synchronous and asynchronous: what is said, which error it raises, and when it tries again."""
+"""The official client, synchronous and asynchronous: answers, errors, and retries."""
 
 import asyncio
 from typing import Literal
@@ -73,7 +73,7 @@ async def test_a_client_that_retries_obeys_retry_after(settings: Settings) -> No
         tier.fail_at = None
         assert (await asking).choices[0].message.content == "Hello there, how are you?"
     first, second = tier.requests
-    # By itself the client comes back within a second.
+    # By default the client retries within a second.
     assert second.arrival - first.arrival >= AfterAWhile.retry_after_seconds
 
 

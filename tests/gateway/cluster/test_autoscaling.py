@@ -7,7 +7,7 @@ from inference_core.protocol import CoreStats, Knobs, ModelStats
 
 
 class Context:
-    """What Ray Serve tells a policy, as far as ours looks."""
+    """What Ray Serve passes to a policy, as far as ours uses it."""
 
     def __init__(self, replicas: int, metrics: dict[str, dict[str, float]] | None) -> None:
         self.current_num_replicas, self.aggregated_metrics = replicas, metrics
@@ -52,7 +52,7 @@ def test_the_busiest_model_speaks_for_its_core() -> None:
         (2, [0.75, 0.75], [0.0, 0.0], 2),
         (2, [], [], 2),
     ],
-    ids=["as aimed", "queue", "blocks as aimed", "blocks", "fewer", "idle", "within a tenth", "nobody told"],
+    ids=["as aimed", "queue", "blocks as aimed", "blocks", "fewer", "idle", "within a tenth", "no reports"],
 )
 def test_replicas_follow_the_larger_pressure(
     replicas: int, seats: list[float], blocks: list[float], wanted: int

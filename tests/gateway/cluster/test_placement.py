@@ -1,4 +1,4 @@
-"""Where cores may lie in a cluster, and which constraint is named when there is no such place."""
+"""Where cores may run in a cluster, and which constraint is named when there is no such place."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Several replicas as one core: what is begun ends or fails, what is not begun goes elsewhere, orders reach all."""
+"""Several replicas as one core: started requests end or fail, others are retried elsewhere, commands reach all."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def core(fleet: CoreFleet) -> AsyncIterator[object]:
 
 
 async def holder(core, fleet, request_id):
-    """The replica at which a request is."""
+    """The replica that has a request."""
     await eventually(lambda: request_id in core._requests)
     return fleet.replicas[core._requests[request_id].name]
 

@@ -1,4 +1,4 @@
-"""A gateway over several cores: every tier on its own, all figures by core; one that dies takes only its tiers."""
+"""A gateway over several cores: every tier on its own, all figures by core; one that dies affects only its tiers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -225,10 +225,10 @@ async def until(aio: RunningGateway, status: str, problem: str | None = None) ->
 async def test_tiers_elsewhere_serve_while_no_core_is_there(settings: Settings) -> None:
     apart = Settings(data_dir=settings.data_dir, catalog=settings.catalog, monitor=False, role="gateway")
     remote = ScriptedTier(1, model="big")
-    engine = Engine([remote], {"cpu": SocketCoreClient(socket_of(apart, "nobody"))})
+    engine = Engine([remote], {"cpu": SocketCoreClient(socket_of(apart, "missing"))})
     starting = asyncio.create_task(engine.stay_connected("cpu"))
     async with engine.starting_elsewhere():
-        while "no core listens" not in engine.away.get("core", ""):  # noqa: ASYNC110 - it is told by a dict
+        while "no core listens" not in engine.away.get("core", ""):  # noqa: ASYNC110 - a dict has no event
             await asyncio.sleep(0)
         assert remote.started
     starting.cancel()

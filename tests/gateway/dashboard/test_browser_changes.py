@@ -1,4 +1,4 @@
-"""Every change that the dashboard makes, made in a browser as a person makes it: by labels, buttons and dialogs."""
+"""Every change in the dashboard, made in a browser by labels, buttons and dialogs."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-# What is not installed is only missed where a run says that it must be there.
+# A missing package only fails a run that requires it.
 if not os.environ.get("AIO_REQUIRE_BROWSER"):
     pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
 
@@ -46,7 +46,7 @@ def page(chrome: Browser, gateway: ServedProcess) -> Iterator[Page]:
 
 
 def answered(gateway: ServedProcess, key: str, tokens: int = 2) -> int:
-    """The status of a short request with a key."""
+    """Return the status of a short request with a key."""
     body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": tokens}
     url = f"{gateway.url}/v1/chat/completions"
     return httpx.post(url, json=body, headers={"authorization": f"Bearer {key}"}, timeout=60).status_code
@@ -251,7 +251,7 @@ def test_a_viewer_has_no_forms_but_searches_and_signs_out(chrome: Browser, gatew
 
 
 def signed_in_by_name(context: BrowserContext, name: str, path: str) -> Page:
-    """At a path."""
+    """Sign in by name and open a path."""
     page = context.new_page()
     page.goto(f"/admin/login?next={path}")
     page.get_by_label("Name").fill(name)
@@ -262,6 +262,6 @@ def signed_in_by_name(context: BrowserContext, name: str, path: str) -> Page:
 
 
 def overflow(page: Page, width: int) -> int:
-    """By how many pixels the page is wider than a screen of that width."""
+    """Return by how many pixels the page is wider than a screen of that width."""
     page.set_viewport_size({"width": width, "height": 740})
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

@@ -1,4 +1,4 @@
-"""The pages of keys and budgets: made, changed, rotated and revoked by admins alone, and a secret is shown once."""
+"""The pages of keys and budgets: made, changed, rotated and revoked by admins only, and a secret is shown once."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def secret_in(page: httpx.Response) -> str:
 
 
 async def made(admin: httpx.AsyncClient, name: str, **fields: str) -> tuple[str, str]:
-    """The secret and the id of a new key."""
+    """Return the secret and the id of a new key."""
     issued = await submit(admin, await admin.get(PAGE), PAGE, name=name, scopes="inference", **fields)
     return secret_in(issued), issued.text.split('href="/admin/keys/')[1].split('"')[0]
 
@@ -124,7 +124,7 @@ async def test_a_budget_is_set_shown_with_what_is_spent_and_removed(
         ({"name": "gus", "tiers": "9"}, "tiers"),
         ({"name": "gus", "requests_per_minute": "few"}, "requests_per_minute"),
         ({"name": "gus", "expires_at": "2001-01-01T00:00"}, "expires_at"),
-        ({"name": "gus", "team": "nobody"}, "nobody"),
+        ({"name": "gus", "team": "missing"}, "missing"),
         ({"name": "ada"}, "ada"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The requests page: found, paged, exported, and nothing of a stored text is ever run."""
+"""The requests page: search, paging, export, and stored text is never executed."""
 
 import csv
 import io
@@ -61,7 +61,7 @@ async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
     late = await admin.get("/admin/requests", params={"since": "2023-11-14T23:12"})
     assert "r059" in late.text
     assert "r057" not in late.text
-    assert "No request matches." in (await admin.get("/admin/requests?key_id=nobody")).text
+    assert "No request matches." in (await admin.get("/admin/requests?key_id=missing")).text
     sent = await admin.get("/admin/requests", params={"request_id": " r007 "})
     assert sent.headers["location"] == "/admin/requests/r007"
     for wrong in ("since=yesterday", "tier=x", "cursor=x", "colour=red", "limit=0"):

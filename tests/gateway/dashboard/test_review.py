@@ -1,4 +1,4 @@
-"""The review queue: answers judged worse beside the verifier's, and an operator's word in the judge's place."""
+"""The review queue: answers judged worse next to the verifier's, and an operator's verdict replaces the judge's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 async def judged_worse(aio: RunningGateway, at: float, tier: int = 1, text: str | None = SCRIPT) -> str:
-    """A request that was answered by tier 1; its verification of `tier`, with the verifier's `text`."""
+    """A request answered by tier 1, with a verification of `tier` that has the verifier's `text`."""
     body = {"model": "tier-1", "messages": [{"role": "user", "content": SCRIPT}]}
     answer = await aio.http.post("/v1/chat/completions", json=body)
     await only_record(aio, answer.headers["x-aio-decision-id"])

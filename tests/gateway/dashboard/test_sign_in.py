@@ -1,4 +1,4 @@
-"""Who comes into the dashboard, who does not, and what a cookie alone cannot do."""
+"""Who can sign in to the dashboard, who cannot, and what a cookie alone cannot do."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -121,7 +121,7 @@ async def test_who_came_in_and_who_did_not_is_in_the_audit_trail_without_what_wa
 
 
 async def sessions_in_trail(aio: RunningGateway, limit: int) -> list[dict[str, Any]]:
-    """The newest events of sessions."""
+    """Return the newest session events."""
     admin = {"authorization": f"Bearer {ADMIN}"}
     rows = (await aio.http.get("/admin/api/transitions", params={"limit": 1000}, headers=admin)).json()["rows"]
     return [row for row in rows if row["action"].startswith("session.")][:limit]
@@ -273,7 +273,7 @@ async def test_a_session_that_no_key_and_no_user_began_opens_nothing(aio: Runnin
 
 async def test_keys_keep_working_while_the_database_is_down(tmp_path: Path) -> None:
     away = Settings(
-        data_dir=str(tmp_path), database_url="postgresql://nobody@127.0.0.1:1/none", monitor=False,
+        data_dir=str(tmp_path), database_url="postgresql://missing@127.0.0.1:1/none", monitor=False,
         admin_keys=f"ann={ADMIN}",
     )  # fmt: skip
     async with running_gateway(away) as gateway, browser(gateway) as client:

@@ -1,4 +1,4 @@
-"""The page of users: added, given another role, signed out and removed by admins alone, with all of it written down."""
+"""The page of users: added, given another role, signed out and removed by admins only, with an audit trail."""
 
 from typing import Any
 
@@ -101,7 +101,7 @@ async def test_an_admin_neither_demotes_nor_removes_herself(aio: RunningGateway)
         assert (await submit(olga, page, f"{PAGE}/olga", role="viewer")).status_code == 409
         assert (await submit(olga, page, f"{PAGE}/olga/remove")).status_code == 409
         token = {"csrf_token": forms_of(page)["/admin/logout"]["fields"]["csrf_token"]}
-        assert (await olga.post(f"{PAGE}/nobody/remove", data=token)).status_code == 404
+        assert (await olga.post(f"{PAGE}/missing/remove", data=token)).status_code == 404
         look_again(aio)
         assert (await olga.get(PAGE)).status_code == 200
 

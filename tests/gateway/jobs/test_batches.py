@@ -1,4 +1,4 @@
-"""Batches end to end by OpenAI's client: what is answered, what is refused, what ends sooner."""
+"""Batches end to end by OpenAI's client: answers, rejections, early ends."""
 
 import asyncio
 import json
@@ -281,7 +281,7 @@ async def test_cancelling_ends_what_is_under_way_and_keeps_what_was_answered(
     lines = [request_line("quick"), *(request_line(f"slow{n}", model="tier-2") for n in range(20))]
     batch = await made(ada, lines)
     await tier.holding.wait()
-    begun = len(tier.requests)
+    started = len(tier.requests)
     await until_answered(ada, batch.id, 1)
 
     cancelled = await ada.batches.cancel(batch.id)
@@ -292,7 +292,7 @@ async def test_cancelling_ends_what_is_under_way_and_keeps_what_was_answered(
     assert (batch.cancelled_at or 0) >= (batch.cancelling_at or 0) > 0
     assert {line["error"]["code"] for line in errors.values()} == {"batch_cancelled"}
     assert len(errors) == 20
-    assert tier.closed_early == len(tier.requests) <= begun + 4
+    assert tier.closed_early == len(tier.requests) <= started + 4
     assert working.parts.service.in_flight == 0
     assert (await ada.batches.cancel(batch.id)).status == "cancelled"
 

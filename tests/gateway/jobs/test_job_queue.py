@@ -1,4 +1,4 @@
-"""What every queue of lines promises: in order, to one worker at a time, to another once that is gone, then no more."""
+"""The contract of every queue of lines: in order, to one worker at a time, to another after its death, then no more."""
 
 import asyncio
 from collections.abc import Sequence

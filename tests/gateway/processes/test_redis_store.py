@@ -1,4 +1,4 @@
-"""Redis that is away costs a caller nothing but the first wait, and is found again when it is back."""
+"""A Redis that is down costs a caller only the first wait, and is used again when it is back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""SIGTERM as an orchestrator sends it: no answer is lost, and neither is what is known of it."""
+"""SIGTERM as an orchestrator sends it: no answer and no record is lost."""
 
 import signal
 import sqlite3
@@ -120,7 +120,7 @@ def test_balancers_may_notice_first(options: list[str], upstream: Upstream, tmp_
     with served(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as aio:
         assert httpx.get(f"{aio.url}/health/ready").status_code == 200
         aio.process.send_signal(signal.SIGTERM)
-        # Each worker is told by itself: one that is not ready any more says why.
+        # Workers receive the signal separately: one that is no longer ready says why.
         until(lambda: "shutdown" in httpx.get(f"{aio.url}/health/ready").json().get("problems", {}))
         answer = aio.client.chat.completions.create(model="tier-1", messages=[{"role": "user", "content": "Still?"}])
         assert answer.choices[0].message.content == "Still?"

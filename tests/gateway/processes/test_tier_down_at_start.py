@@ -1,4 +1,4 @@
-"""A gateway whose tiers are elsewhere starts although one of them is down, says why, and finds it when it comes."""
+"""A gateway with remote tiers starts although one of them is down, says why, and finds it when it is up."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Server(LoopbackServer):
-    """Says hello; while it is `loading` it says that instead."""
+    """Answers requests; while it is `loading` it reports that instead."""
 
     def __init__(self, *, loading: bool) -> None:
         super().__init__(self._hello)
@@ -37,7 +37,7 @@ class Server(LoopbackServer):
 
 
 def catalogue(folder: Path, well: str, other: str) -> str:
-    """Tier 1 at the other server, the rest at the one that is well."""
+    """Tier 1 at the other server, the rest at the healthy one."""
     path = write_remote_catalog(folder / "catalog.toml", well)
     path.write_text(path.read_text().replace(well, other, 1))
     return str(path)

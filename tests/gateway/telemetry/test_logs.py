@@ -1,4 +1,4 @@
-"""Logs: a line is a line whatever callers send, belongs to its request and its trace, and quotes nobody."""
+"""Logs: a line stays one line whatever callers send, has its request's and trace's ids, and quotes no caller."""
 
 import asyncio
 import io
@@ -21,7 +21,7 @@ CANARY = "xylophone-canary"
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What a process logs that was told to log all, as JSON lines."""
+    """The log of a process that logs everything, as JSON lines."""
     written = io.StringIO()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level

@@ -1,4 +1,4 @@
-"""Our counters and histograms show what prometheus_client's own show."""
+"""Our counters and histograms produce the output of prometheus_client's."""
 
 import random
 

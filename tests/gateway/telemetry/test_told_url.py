@@ -1,4 +1,4 @@
-"""Names that libraries send telemetry to are looked up before anything is sent: none leads to a cloud's metadata."""
+"""Host names for telemetry are resolved before anything is sent: none may lead to a cloud's metadata server."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ Look = Callable[[], list[str]]
 
 
 class NameServer:
-    """Knows `NAME` alone, by the addresses of `look`; `asked` is what it was asked for."""
+    """Knows only `NAME`, by the addresses of `look`; `asked` records queries."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Limits and budgets over HTTP: what is refused and how, what is told, and that every place is given back."""
+"""Limits and budgets over HTTP: rejections, headers, and that every place is released."""
 
 import asyncio
 import logging
@@ -71,7 +71,7 @@ async def test_rate_headers_are_openais_and_refusals_have_retry_after(aio: Runni
     assert first.headers["x-ratelimit-remaining-tokens"] == str(1000 - (1 + 10 // 4 + 5))
     assert first.headers["x-ratelimit-reset-requests"].startswith("1m")
     streamed = await asked(aio, key, stream=True)
-    # Then what was used: 6 of the prompt and 5 of the answer.
+    # Then the actual use: 6 of the prompt and 5 of the answer.
     assert streamed.headers["x-ratelimit-remaining-tokens"] == str(1000 - 11 - (1 + 10 // 4 + 5))
     refused = await asked(aio, key)
     assert refused.status_code == 429
@@ -108,7 +108,7 @@ async def test_the_openai_client_retries_when_the_limit_says(aio: RunningGateway
         tier.go.set()
         await holding
         assert (await asking).choices[0].message.content
-    # By itself the client comes back within half a second.
+    # By default the client retries within half a second.
     assert times[1] - times[0] >= 1
 
 
@@ -149,7 +149,7 @@ async def test_a_place_in_flight_is_given_back_however_the_request_ends(aio: Run
         tier.go.set()
         await asking
     if end == "refused":
-        assert (await asked(aio, key, model="nobody")).status_code == 404
+        assert (await asked(aio, key, model="missing")).status_code == 404
     tier.reset()
     assert (await asked(aio, key)).status_code == 200
     assert (await asked(aio, key)).status_code == 200
@@ -211,7 +211,7 @@ async def test_a_budget_of_a_team_and_of_a_key_of_the_settings(settings: Setting
         await budget(aio, 0.0, subject="eve")
         assert (await asked(aio, "e" * 30)).status_code == 429
         assert (await asked(aio, keys[0])).status_code == 200
-        # What the first did not use is less than the second may cost.
+        # What the first left unused is less than the second may cost.
         assert (await asked(aio, keys[1])).status_code == 429
 
 
@@ -238,7 +238,7 @@ async def test_redis_killed_and_back_costs_no_request(settings: Settings, redis_
         aio.parts.redis._rests_until = 0.0
         back = await asked(aio, key)
         assert [*statuses, back.status_code] == [200] * 5
-        # Redis forgot what it knew; it counts again from the first.
+        # Redis lost its counts; it counts from zero.
         assert back.headers["x-ratelimit-remaining-requests"] == "99"
 
 
