@@ -53,7 +53,7 @@ from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.overload_collector import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.alerts import Figures, keep_looking, webhook_url
-from gateway.telemetry.objectives.levels_of_all import levels_of_all
+from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
 from gateway.tenancy.key_secrets import ApiKeys

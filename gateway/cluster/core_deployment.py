@@ -12,9 +12,8 @@ import msgspec
 import ray
 from ray import serve
 
-from gateway.cluster.announced import Announced, Role
 from gateway.cluster.autoscaling import pressures
-from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Registry
+from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Announced, Registry, Role
 from gateway.cluster.stage_ranks import stage_places
 from gateway.core_factory import core_factory, core_title, watchdog_seconds_of
 from gateway.settings import Settings

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 
-from gateway.cluster.announced import Announced
+from gateway.cluster.registry import Announced
 from gateway.cluster.replicated_core import ReplicatedCore
 from gateway.core_factory import core_title
 from inference_core.transport.client import CoreClient

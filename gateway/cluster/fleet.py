@@ -9,11 +9,10 @@ import msgspec
 import ray
 from ray import serve
 
-from gateway.cluster.announced import Announced, Role
 from gateway.cluster.core_deployment import CoreDeployment, ReplicaTerms, registry
 from gateway.cluster.errors import ClusterError
 from gateway.cluster.placement import NodeRoom, placement_of, require_room
-from gateway.cluster.registry import NAMESPACE
+from gateway.cluster.registry import NAMESPACE, Announced, Role
 from gateway.settings import Settings
 from inference_core.protocol import KnobValue
 from tiers.catalog.catalog import Catalog

@@ -2,12 +2,35 @@
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
-from gateway.cluster.announced import Announced
+import msgspec
+
+from inference_core.transport.tcp import CoreAddress
 
 NAME, NAMESPACE = "aio-registry", "aio"
 ANNOUNCE_SECONDS = 1.0
 FORGET_SECONDS = 10.0
+
+
+Role = Literal["both", "prefill", "decode"]
+"""Roles of a replica: whole requests; prompts that others answer; answers whose long prompts others compute."""
+
+
+class Announced(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica's announcement. `name` is unique, also over time. `node`: where it runs, as process `pid`.
+
+    `leaving`: it takes no new requests. `own_knobs`: names of the knobs set by its pool, which changes meant for all
+    replicas do not touch.
+    """
+
+    name: str
+    node: str
+    pid: int
+    address: CoreAddress
+    leaving: bool = False
+    role: Role = "both"
+    own_knobs: frozenset[str] = frozenset()
 
 
 class Registry:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
-from gateway.cluster.announced import Announced
+from gateway.cluster.registry import Announced
 from inference_core.protocol import AddRequest, CoreStats, Knobs, KnobsSet, KnobValue
 from inference_core.transport.client import CoreClient
 from tiers.replicas.prefix_affinity import rendezvous_score

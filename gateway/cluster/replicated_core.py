@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
-from gateway.cluster.announced import Announced, Role
 from gateway.cluster.core_orders import CoreOrders
 from gateway.cluster.merged_stats import merged, summed_past
 from gateway.cluster.prompt_handover import PromptHandover
+from gateway.cluster.registry import Announced, Role
 from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import (

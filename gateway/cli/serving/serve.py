@@ -58,7 +58,7 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
         from gateway.processes.allocator import share_one_heap
 
         share_one_heap()
-    from gateway.telemetry.set_up import set_up_telemetry
+    from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
     if settings.cluster:

@@ -42,7 +42,7 @@ def worker(**given: Any) -> None:
     from gateway.http import worker_app
     from gateway.processes.announcement import worker_text
     from gateway.processes.server import run_server
-    from gateway.telemetry.set_up import set_up_telemetry
+    from gateway.telemetry.startup import set_up_telemetry
 
     # The gateways evaluate the alerts.
     settings = settings_from(**given, alert_webhook="")

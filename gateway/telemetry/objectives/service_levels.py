@@ -1,5 +1,6 @@
 """Recent service levels of each tier: a sliding window in bounded memory, whatever the traffic."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -9,8 +10,11 @@ import msgspec
 
 from gateway.answering.answer import Answer
 from gateway.answering.slo_class import slo_class
+from gateway.processes.peers import Peers
 from gateway.telemetry.objectives.sketch import Sketch
 from quality.records.record import Record
+
+log = logging.getLogger(__name__)
 
 Stage = Literal["route", "schedule", "prefill", "decode", "stream"]
 STAGES: tuple[Stage, ...] = ("route", "schedule", "prefill", "decode", "stream")
@@ -150,3 +154,17 @@ def merged(parts: Iterable[Figures]) -> Figures:
         for tier, figures in part.items():
             whole.setdefault(tier, TierFigures()).merge(figures)
     return whole
+
+
+async def levels_of_all(levels: ServiceLevels, peers: Peers | None) -> Figures:
+    """Merge this process's figures with those of the others that answer."""
+    own = levels.figures()
+    if peers is None:
+        return own
+    found = [own]
+    for worker, reply in (await peers.ask("levels")).items():
+        try:
+            found.append(msgspec.msgpack.decode(reply, type=Figures))
+        except msgspec.DecodeError as error:
+            log.warning("worker %d's service levels are left out: %s", worker, error)
+    return merged(found)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.cluster.announced import Announced, Role
+from gateway.cluster.registry import Announced, Role
 from gateway.cluster.replicated_core import ReplicatedCore
 from inference_core.errors import CoreGoneError
 from inference_core.fake_runner import hash_core
