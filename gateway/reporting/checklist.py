@@ -83,7 +83,7 @@ ITEMS = (
         row="CK-02",
         area="model",
         item="a distilled model for prompts below 30 tokens",
-        gap="the fast path takes them to the tier it names (gateway/test_edge_path.py); no student was distilled",
+        gap="the fast path takes them to the tier it names (routing/test_edge_path.py); no student was distilled",
     ),
     ChecklistItem(
         row="CK-03",
@@ -95,7 +95,7 @@ ITEMS = (
         row="CK-03",
         area="serving",
         item="tokens over SSE and WebSocket",
-        tests=("gateway/test_chat_stream.py", "gateway/test_chat_socket.py"),
+        tests=("gateway/api/test_chat_stream.py", "gateway/api/test_chat_socket.py"),
     ),
     ChecklistItem(
         row="CK-03",
@@ -114,7 +114,7 @@ ITEMS = (
         row="CK-04",
         area="scheduling",
         item="priority queues for traffic under an agreement",
-        tests=("inference_core/engine/test_waiting_queue.py", "gateway/test_batch_priority.py"),
+        tests=("inference_core/engine/test_waiting_queue.py", "gateway/cores/test_batch_priority.py"),
     ),
     ChecklistItem(
         row="CK-04",
@@ -144,14 +144,20 @@ ITEMS = (
         row="CK-06",
         area="observability",
         item="latency histograms with p50, p95 and p99",
-        tests=("gateway/test_metric_families.py", "gateway/test_core_metrics.py"),
+        tests=("gateway/telemetry/test_metric_families.py", "gateway/telemetry/test_core_metrics.py"),
     ),
-    ChecklistItem(row="CK-06", area="observability", item="traces from end to end", tests=("gateway/test_traces.py",)),
+    ChecklistItem(
+        row="CK-06", area="observability", item="traces from end to end", tests=("gateway/telemetry/test_traces.py",)
+    ),
     ChecklistItem(
         row="CK-06",
         area="observability",
         item="alerts on memory, throttling and cost",
-        tests=("gateway/test_alerts.py", "gateway/test_alert_rules_file.py", "gateway/test_gpus.py"),
+        tests=(
+            "gateway/telemetry/test_alerts.py",
+            "gateway/telemetry/test_alert_rules_file.py",
+            "gateway/telemetry/test_gpus.py",
+        ),
     ),
     ChecklistItem(
         row="CK-07",
@@ -184,13 +190,13 @@ ITEMS = (
         row="CK-09",
         area="takeaways",
         item="requests routed by what they need",
-        tests=("classifier/test_policy.py", "gateway/test_routing_over_http.py"),
+        tests=("classifier/test_policy.py", "gateway/api/test_routing_over_http.py"),
     ),
     ChecklistItem(
         row="CK-09",
         area="takeaways",
         item="TTFT, tokens per second and p99 are watched",
-        tests=("gateway/test_service_levels.py",),
+        tests=("gateway/telemetry/test_service_levels.py",),
     ),
 )
 

@@ -56,7 +56,7 @@ ENGINE_FEATURES = (
     ),
     Feature(
         name="structured output",
-        tests=("inference_core/grammar/test_answers_obey.py", "gateway/test_structured_answers.py"),
+        tests=("inference_core/grammar/test_answers_obey.py", "gateway/api/test_structured_answers.py"),
         others=_of(ENGINES, "Outlines", "limited", "yes", "native (fast)"),
     ),
 )
@@ -66,10 +66,10 @@ SERVER_FEATURES = (
         tests=("inference_core/engine/test_batching.py",),
         others=_of(SERVERS, "yes", "yes"),
     ),
-    Feature(name="streaming", tests=("gateway/test_chat_stream.py",), others=_of(SERVERS, "yes", "not stated")),
+    Feature(name="streaming", tests=("gateway/api/test_chat_stream.py",), others=_of(SERVERS, "yes", "not stated")),
     Feature(
         name="versions without downtime",
-        tests=("gateway/test_catalogue_reload.py",),
+        tests=("gateway/composition/test_catalogue_reload.py",),
         others=_of(SERVERS, "yes", "not stated"),
     ),
     Feature(
@@ -79,7 +79,7 @@ SERVER_FEATURES = (
     ),
     Feature(
         name="metrics",
-        tests=("gateway/test_core_metrics.py", "gateway/test_metric_families.py"),
+        tests=("gateway/telemetry/test_core_metrics.py", "gateway/telemetry/test_metric_families.py"),
         others=_of(SERVERS, "yes", "not stated"),
     ),
 )

@@ -131,7 +131,7 @@ async def test_before_any_request_the_pages_say_what_is_not_measured(admin: http
     assert "Nothing was routed yet." in routing
     assert "not measured yet: 0 verified answers" in routing
     assert "No kind has a verified answer yet." in routing
-    assert "0 labels: what routing expects of each tier is the general estimate that AIO ships with" in quality
+    assert "0 labels: routing uses the general estimates that AIO ships with" in quality
 
 
 async def test_the_routing_page_says_what_was_asked_what_answered_and_what_it_saved(

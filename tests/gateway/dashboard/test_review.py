@@ -65,7 +65,7 @@ def reads_of(aio: RunningGateway) -> Iterator[list[str]]:
 
 async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio: RunningGateway) -> None:
     async with with_user(aio, "oscar", "operator") as operator, with_user(aio, "vera", "viewer") as viewer:
-        assert "Nothing is left to review" in (await operator.get(PAGE)).text
+        assert "Nothing left to review" in (await operator.get(PAGE)).text
         older, newer = await judged_worse(aio, 1e9), await judged_worse(aio, 2e9)
         without_text, other_tier = await judged_worse(aio, 3e9, text=None), await judged_worse(aio, 4e9, tier=2)
 
@@ -100,7 +100,7 @@ async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio
         assert (await submit(operator, page, action, verdict="worse")).status_code == 303
         assert await label_of(aio, older) == ("worse", "user")
         assert await verifiers_answer(aio, older) == SCRIPT
-        assert "Nothing is left to review" in (await operator.get(PAGE)).text
+        assert "Nothing left to review" in (await operator.get(PAGE)).text
         for left in (without_text, other_tier):
             assert await label_of(aio, left) == ("worse", "exact")
 
