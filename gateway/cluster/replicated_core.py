@@ -188,7 +188,7 @@ class ReplicatedCore(CoreClient):
     async def stats(self) -> CoreStats:
         """Return the merged statistics of all replicas; counts include those of former replicas."""
         self._require_replicas()
-        replicas = self._told_in_order()
+        replicas = self._in_answer_order()
         readings = await asyncio.gather(*(self._read(replica) for replica in replicas))
         present = [reading for reading in readings if reading is not None]
         if not present:
@@ -198,7 +198,7 @@ class ReplicatedCore(CoreClient):
         past = past if self._past is None else [*past, self._past]
         return self._handover.added_to(merged("", present, past, answering=answering))
 
-    def _told_in_order(self) -> list[CoreReplica]:
+    def _in_answer_order(self) -> list[CoreReplica]:
         """All replicas, those that answer first."""
         return sorted(self._replicas.values(), key=lambda replica: replica.role == "prefill")
 
@@ -217,26 +217,26 @@ class ReplicatedCore(CoreClient):
         self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
     ) -> KnobsSet:
         """See `CoreClient.set_knobs`; replicas are loaded alike, so what one refuses, all refuse."""
-        answer = await self._told(lambda replica: replica.set_knobs(changes, model, keep=keep))
+        answer = await self._send_to_all(lambda replica: replica.set_knobs(changes, model, keep=keep))
         self._orders.note_knobs(changes, model)
         return answer
 
     async def load_adapter(self, model: str, name: str, path: str) -> list[AdapterInfo]:
         """See `CoreClient.load_adapter`; every replica reads `path` on its own machine."""
-        answer = await self._told(lambda replica: replica.client.load_adapter(model, name, path))
+        answer = await self._send_to_all(lambda replica: replica.client.load_adapter(model, name, path))
         self._orders.note_adapter(model, name, path)
         return answer
 
     async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
         """See `CoreClient.unload_adapter`."""
-        answer = await self._told(lambda replica: replica.client.unload_adapter(model, name))
+        answer = await self._send_to_all(lambda replica: replica.client.unload_adapter(model, name))
         self._orders.note_adapter(model, name, None)
         return answer
 
-    async def _told(self, order: Callable[[CoreReplica], Awaitable[T]]) -> T:
+    async def _send_to_all(self, order: Callable[[CoreReplica], Awaitable[T]]) -> T:
         """Send to all and return the first replica's answer; if it refuses, the others are not asked."""
         self._require_replicas()
-        first, *others = self._told_in_order()
+        first, *others = self._in_answer_order()
         answer = await order(first)
         for replica in others:
             try:

@@ -73,7 +73,7 @@ class CatalogueReload:
             changed = [spec for spec, old in zip(catalog.tiers, before.tiers, strict=True) if spec != old]
             self._check(catalog, changed)
             started = await _started([spec for spec in changed if spec.model is None])
-            self._put_in_force(catalog, started)
+            self._switch_to(catalog, started)
             if changed and isinstance(self._classifier, ClassifierInForce):
                 prior = await asyncio.to_thread(class_prior, before, self._settings.data_path)
                 await self._classifier.serve_catalogue(before.fingerprint, prior)
@@ -108,7 +108,7 @@ class CatalogueReload:
         if problems:
             raise CatalogError(f"the catalogue {self._settings.catalog} is rejected: {'; '.join(problems)}")
 
-    def _put_in_force(self, catalog: Catalog, started: list[Tier]) -> None:
+    def _switch_to(self, catalog: Catalog, started: list[Tier]) -> None:
         """Contains no await, so that every request is routed by the old catalogue or by the new one."""
         for tier in started:
             standing = self._routing.tiers[tier.number]

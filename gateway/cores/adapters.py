@@ -68,7 +68,7 @@ class CoreAdapters:
         Raises `ApiError`: 400 naming the parameter and the reason, 503 without a core.
         """
         core = self._core_of(model)
-        if self._folder is not None and not await asyncio.to_thread(_lies_in, self._folder, path):
+        if self._folder is not None and not await asyncio.to_thread(_is_in, self._folder, path):
             await self._write_down(actor, model, None, f"{name}: {path}", "outside AIO_ADAPTER_DIR")
             raise bad_request(
                 "path: adapters are loaded from the folder of AIO_ADAPTER_DIR only.", "path", "invalid_value"
@@ -128,7 +128,7 @@ def _gone(error: Exception) -> ApiError:
     return ApiError(503, f"The core is unavailable: {error}.", code="core_unavailable")
 
 
-def _lies_in(folder: Path, path: str) -> bool:
+def _is_in(folder: Path, path: str) -> bool:
     """Resolve symbolic links; an invalid path is in no folder."""
     try:
         return Path(path).resolve().is_relative_to(folder.resolve())

@@ -147,7 +147,7 @@ class Jobs:
             if await self._keeper.lead(batch):
                 self._awake.set()
         except (SQLAlchemyError, OSError) as error:
-            log.warning("batch %s goes on later: %s", batch.batch_id, type(error).__name__)
+            log.warning("batch %s is continued later: %s", batch.batch_id, type(error).__name__)
         except Exception:
             log.exception("batch %s cannot go on", batch.batch_id)
         finally:
@@ -162,4 +162,4 @@ class Jobs:
                 if gone or ended:
                     log.info("deleted what has expired: %d files, %d batches", gone, ended)
             except (SQLAlchemyError, OSError) as error:
-                log.warning("expired files are deleted later: %s", type(error).__name__)
+                log.warning("expired files will be deleted later: %s", type(error).__name__)

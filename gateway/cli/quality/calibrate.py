@@ -155,5 +155,5 @@ def _shown(found: "list[Calibration]") -> str:
         ]
         for one in found
     ]
-    head = ["judge", "pairs", "no worse, said so", "worse, said so", "abstained", "balanced", "lower bound", ""]
+    head = ["judge", "pairs", "no worse, correct", "worse, correct", "abstained", "balanced", "lower bound", ""]
     return table(head, rows)

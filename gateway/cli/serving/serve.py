@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @setting_option("quality_target", metavar=QUALITY_METAVAR)
 @setting_option("sampling_rate", type=float)
 @log_level_option
-@click.option("--supervised", is_flag=True, hidden=True, help="End when standard input does.")
+@click.option("--supervised", is_flag=True, hidden=True, help="End when standard input is closed.")
 @click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")
 def serve(role: str, group: str | None, supervised: bool, worker: str | None, **given: Any) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.

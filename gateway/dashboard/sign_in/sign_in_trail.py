@@ -39,7 +39,7 @@ async def _written(
             shown = subject if not is_name or await _is_user(connection, subject) else UNKNOWN
             await write_down(connection, order, action, shown, details | {"from": address_of(request)})
     except (SQLAlchemyError, OSError) as error:
-        log.warning("%s by %s was not written down: %s", action, actor, type(error).__name__)
+        log.warning("%s by %s was not recorded: %s", action, actor, type(error).__name__)
 
 
 def address_of(request: HttpRequest) -> str:

@@ -93,9 +93,9 @@ class Gpus:
     def _reading(self, number: int) -> GpuReading:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        rates = self._told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        memory = self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        power = self._told(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        rates = self._queried(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        memory = self._queried(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        power = self._queried(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return GpuReading(
             gpu=number,
             uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -104,18 +104,18 @@ class Gpus:
             memory_utilisation=None if rates is None else rates.memory,
             memory_used=None if memory is None else memory.used,
             memory_free=None if memory is None else memory.free,
-            temperature=self._told(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            temperature=self._queried(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
             power_watts=None if power is None else power / 1e3,
-            sm_clock=self._told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            throttle_reasons=self._told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-            ecc_corrected=self._told(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
-            ecc_uncorrected=self._told(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
+            sm_clock=self._queried(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            throttle_reasons=self._queried(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+            ecc_corrected=self._queried(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
+            ecc_uncorrected=self._queried(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
         )
 
     def _ecc_errors(self, handle: Any, kind: int) -> Any:
         return self._nvml.nvmlDeviceGetTotalEccErrors(handle, kind, self._nvml.NVML_VOLATILE_ECC)
 
-    def _told(self, ask: Callable[[], Any]) -> Any:
+    def _queried(self, ask: Callable[[], Any]) -> Any:
         """Return a GPU's answer, None if it does not support the query."""
         try:
             return ask()
