@@ -300,10 +300,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="`text` for people, or `json` for one object per line"),
     ] = "text"
     log_requests: Annotated[bool, Meta(description="Log a line per request")] = False
-    alert_webhook: Annotated[str, Meta(description="URL to which alerts are posted; empty: none")] = ""
+    alert_webhook: Annotated[
+        str, Meta(description="URL to which alerts are posted as PagerDuty events (Events API v2); empty: none")
+    ] = ""
     alert_routing_key: Annotated[
         str,
-        Meta(description="PagerDuty routing key of the alert webhook; empty: AIO's own format"),
+        Meta(description="Routing key in these events, as PagerDuty requires it"),
     ] = ""
     alert_poll_seconds: Annotated[float, Meta(gt=0, description="Interval of evaluating the alerts")] = 15.0
     error_report_dsn: Annotated[
