@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 @click.option("--live", "is_live", is_flag=True, help="Read the ledger and the catalogue too: cost, tiers, stages.")
 @click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Of the ledger."
+    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of the ledger."
 )
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Page to write.  [print it]")
 @catalog_option
@@ -54,7 +54,7 @@ def report(
 
 @report.command()
 @click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Of decisions."
+    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of decisions."
 )
 @catalog_option
 @data_dir_option

@@ -141,9 +141,9 @@ def show(key: str, as_json: bool, **given: Any) -> None:
 @keys.command()
 @click.argument("key")
 @terms_options
-@click.option("--budget-day", type=click.FloatRange(0), metavar="USD", help="Most per day (UTC).")
-@click.option("--budget-month", type=click.FloatRange(0), metavar="USD", help="Most per month (UTC).")
-@click.option("--budget-total", type=click.FloatRange(0), metavar="USD", help="Most in total.")
+@click.option("--budget-day", type=click.FloatRange(0), metavar="USD", help="Most US dollars per day (UTC).")
+@click.option("--budget-month", type=click.FloatRange(0), metavar="USD", help="Most US dollars per month (UTC).")
+@click.option("--budget-total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
 @reason_option
 @stored_options
 def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:

@@ -48,9 +48,9 @@ def list_teams(limit: int, as_json: bool, **given: Any) -> None:
 
 @teams.command()
 @click.argument("team")
-@click.option("--day", type=click.FloatRange(0), metavar="USD", help="Most per day (UTC).")
-@click.option("--month", type=click.FloatRange(0), metavar="USD", help="Most per month (UTC).")
-@click.option("--total", type=click.FloatRange(0), metavar="USD", help="Most in total.")
+@click.option("--day", type=click.FloatRange(0), metavar="USD", help="Most US dollars per day (UTC).")
+@click.option("--month", type=click.FloatRange(0), metavar="USD", help="Most US dollars per month (UTC).")
+@click.option("--total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
 @reason_option
 @stored_options
 def budget(team: str, reason: str | None, as_json: bool, **given: Any) -> None:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--tiers", default="1,2,3,4", show_default=True, help="Numbers of the tiers to ask.")
-@click.option("--tasks", type=click.IntRange(0, 5000), default=400, show_default=True, help="Generated tasks.")
+@click.option(
+    "--tasks", type=click.IntRange(0, 5000), default=400, show_default=True, help="Number of generated tasks."
+)
 @click.option(
     "--kind",
     "kinds",
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     type=click.Choice(["copy", "spell", "compare", "arithmetic"]),
     help="Kinds of the generated tasks.  [all]",
 )
-@click.option("--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K's, of --data.")
+@click.option(
+    "--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K problems from --data."
+)
 @click.option(
     "--choices",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
     "--second/--no-second",
     default=True,
     show_default=True,
-    help="Number of repeats where agreement can check the answer.",
+    help="Ask again where agreement can check the answer.",
 )
 @click.option("--seed", default=11, show_default=True, help="Seed of the generated tasks.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Answers in flight.")

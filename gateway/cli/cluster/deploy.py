@@ -34,9 +34,21 @@ from gateway.cli.options import cache_dir_option, catalog_option, data_dir_optio
     multiple=True,
     help="A live knob of the prefill replicas only.",
 )
-@click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, help="GPUs per rank of a core.")
-@click.option("--up-seconds", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Before more start.")
-@click.option("--down-seconds", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Before any goes.")
+@click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, help="CPUs per rank of a core.")
+@click.option(
+    "--up-seconds",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds of high load before replicas start.",
+)
+@click.option(
+    "--down-seconds",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds of low load before a replica stops.",
+)
 def deploy(
     address: str,
     replicas: int,

@@ -8,10 +8,12 @@ import click
     "--gateway", "gateways", multiple=True, required=True, metavar="URL", help="Gateway to scrape; may be repeated."
 )
 @click.option("--tier", "tiers", multiple=True, required=True, metavar="N=PROFILE", help="As for `aio plan --replica`.")
-@click.option("--cold-start", type=click.FloatRange(min=0), help="Seconds.  [the replica's own]")
-@click.option("--interval", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Seconds.")
+@click.option("--cold-start", type=click.FloatRange(min=0), help="Start-up seconds of a replica.  [the profile's]")
+@click.option(
+    "--interval", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Seconds between scrapes."
+)
 @click.option("--warm", type=click.IntRange(min=1), default=3, show_default=True, help="Minimum replicas of a tier.")
-@click.option("--most", type=click.IntRange(min=1), default=64, show_default=True, help="Never more.")
+@click.option("--most", type=click.IntRange(min=1), default=64, show_default=True, help="Maximum replicas of a tier.")
 @click.option("--busy", type=float, default=0.8, show_default=True, help="Target utilisation of a replica's best rate.")
 @click.option(
     "--quantile",

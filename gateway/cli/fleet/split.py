@@ -9,9 +9,11 @@ from gateway.cli.options import echo_json, json_option, table
 
 @click.command()
 @click.option("--trace", type=click.Path(path_type=Path), help="CSV or JSONL.  [the Mooncake trace in the data folder]")
-@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="ms", show_default=True, help="Of its numbers.")
+@click.option(
+    "--trace-unit", type=click.Choice(["s", "ms"]), default="ms", show_default=True, help="Unit of the trace's times."
+)
 @click.option("--replica", default="llama-3.3-70b/fp8/8xh100", show_default=True, help="As for `aio plan`.")
-@click.option("--replicas", type=click.IntRange(min=2), default=8, show_default=True, help="In all.")
+@click.option("--replicas", type=click.IntRange(min=2), default=8, show_default=True, help="Total number of replicas.")
 @click.option("--chunk", type=click.IntRange(min=1), default=2048, show_default=True, help="Prompt tokens per step.")
 @click.option(
     "--itl-ms",
@@ -20,10 +22,16 @@ from gateway.cli.options import echo_json, json_option, table
     multiple=True,
     default=(8, 10, 12, 15, 20, 33),
     show_default=True,
-    help="Objectives.",
+    help="Objectives for the mean time between tokens.",
 )
 @click.option(
-    "--gbit", "links", type=float, multiple=True, default=(10, 25, 50, 100, 400), show_default=True, help="Per request."
+    "--gbit",
+    "links",
+    type=float,
+    multiple=True,
+    default=(10, 25, 50, 100, 400),
+    show_default=True,
+    help="Link bandwidth per request.",
 )
 @click.option(
     "--ttft-ms",

@@ -17,7 +17,7 @@ from gateway.cli.options import echo_json, json_option
 @click.option("--kv-heads", type=click.IntRange(min=1), help="KV heads.  [as many as query heads]")
 @click.option("--head-dim", type=click.IntRange(min=1), default=128, show_default=True)
 @click.option("--length", type=click.IntRange(min=1), default=8192, show_default=True, help="Tokens per sequence.")
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences.")
+@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Number of sequences.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16", "bfloat16", "fp8", "int8"]),
@@ -31,7 +31,7 @@ from gateway.cli.options import echo_json, json_option
 @click.option("--device", "device_name", metavar="NAME", help="Plan a placement on these devices: l4, h100, ...")
 @click.option("--hardware", metavar="FILE", type=click.Path(path_type=Path), help="Custom hardware catalogue.")
 @click.option("--weights", metavar="FORMAT", help="bfloat16, fp8, awq-int4, q4_k, ...  [the device's best]")
-@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Machines.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of machines.")
 @click.option("--island", type=click.IntRange(min=1), help="Devices joined by the fast link.  [all of a machine]")
 @click.option("--tensor", type=click.IntRange(min=1), help="Tensor parallel size.  [as few as suffice]")
 @click.option("--pipeline", type=click.IntRange(min=1), help="Pipeline stages.  [as few as suffice]")

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--rate", type=float, help="Requests per second.")
 @click.option("--per-day", type=float, help="Requests per day, instead of --rate.")
-@click.option("--prompt-tokens", type=float, default=500, show_default=True, help="Mean of a request.")
+@click.option("--prompt-tokens", type=float, default=500, show_default=True, help="Mean tokens of a prompt.")
 @click.option("--output-tokens", type=float, default=200, show_default=True, help="Mean tokens of an answer.")
 @click.option("--cached", type=float, default=0.0, show_default=True, help="Share of a prompt in the prefix cache.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Rate and lengths from a CSV or JSONL of requests.")
-@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True, help="Of its numbers.")
+@click.option(
+    "--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True, help="Unit of the trace's times."
+)
 @click.option(
     "--peak", type=click.FloatRange(1), default=1.0, show_default=True, help="Planned rate divided by the given rate."
 )

@@ -25,7 +25,7 @@ _OPTIONS = {
 @click.command()
 @click.argument("source")
 @click.argument("destination", type=click.Path(path_type=Path))
-@click.option("--method", type=click.Choice(list(_OPTIONS)), required=True, help="How.")
+@click.option("--method", type=click.Choice(list(_OPTIONS)), required=True, help="Quantisation method.")
 @click.option("--bits", type=click.Choice(["4", "8"]), help="Bits per weight; the method decides, this only checks.")
 @click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Inputs per scale.  [the largest that fits]")
 @click.option("--symmetric/--asymmetric", default=None, help="Zero points of 8, or of each group.  [asymmetric]")
@@ -40,7 +40,7 @@ _OPTIONS = {
     help="UTF-8 text to calibrate on; may be repeated.  [the package's prose]",
 )
 @click.option("--samples", type=click.IntRange(min=1), default=128, show_default=True, help="Most windows of the text.")
-@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens of a window.")
+@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens per window.")
 @click.option("--dtype", type=click.Choice(["float16", "bfloat16"]), help="Of all other tensors.  [float16 for 4 bits]")
 @cache_dir_option
 @json_option

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @click.command("triton-config")
 @catalog_option
-@click.option("--tier", type=click.IntRange(1, 4), required=True, help="Whose model.")
+@click.option("--tier", type=click.IntRange(1, 4), required=True, help="Tier of the model.")
 @click.option(
     "--backend",
     type=click.Choice(["python", "vllm"]),
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="python: text in and out behind the dynamic batcher, as tensorrt_llm_bls. vllm: Triton's vLLM backend.",
 )
-@click.option("--kind", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True, help="Where copies run.")
+@click.option(
+    "--kind", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True, help="Device of the instances."
+)
 @click.option("--instances", type=click.IntRange(min=1), default=1, show_default=True, help="Instances per GPU.")
-@click.option("--gpus", metavar="0,1", help="Which GPUs.  [all]")
+@click.option("--gpus", metavar="0,1", help="GPU numbers.  [all]")
 @click.option(
     "--weights", metavar="PATH", help="With vllm: path of the weights on Triton's machine.  [the catalogue's path]"
 )

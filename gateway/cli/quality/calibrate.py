@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--tasks", type=click.IntRange(0, 5000), default=60, show_default=True, help="Number of generated tasks.")
-@click.option("--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K's, of --data.")
+@click.option(
+    "--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K problems from --data."
+)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
 @click.option(
     "--judging",

@@ -52,8 +52,8 @@ def list_experiments(limit: int, as_json: bool, **given: Any) -> None:
 
 @experiments.command()
 @click.argument("name")
-@click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="One arm.")
-@click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The other.")
+@click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="The first arm.")
+@click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The second arm.")
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True)
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, show_default=True)
 @click.option("--most-probes", type=click.IntRange(1), default=1000, show_default=True)
