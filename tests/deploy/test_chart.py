@@ -98,7 +98,7 @@ def test_a_pod_is_given_longer_to_end_than_it_drains(name: str, releases: dict[s
         drains = next(int(e["value"]) for e in gateway["env"] if e["name"] == "AIO_DRAIN_SECONDS")
         # 15 s after its drain a supervisor kills what is left (gateway.processes.supervisor).
         assert template["spec"]["terminationGracePeriodSeconds"] >= waits + drains + 15
-        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gateway.tenancy.key_secrets()
+        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gateway.keys()
         assert gateway["readinessProbe"]["httpGet"]["path"] == "/health/ready"
 
 

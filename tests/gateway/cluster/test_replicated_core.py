@@ -112,7 +112,7 @@ async def test_without_any_replica_requests_fail_at_once_and_say_why(core, fleet
         while True:
             await core.stats()
 
-    with pytest.raises(CoreGoneError, match="the core has no replica that serves"):
+    with pytest.raises(CoreGoneError, match="the core has no serving replica"):
         core.generate(request("r"))
     with pytest.raises(CoreGoneError):
         await core.stats()

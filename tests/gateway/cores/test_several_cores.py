@@ -170,7 +170,7 @@ async def test_sockets_and_knob_files_of_groups_are_next_to_those_of_the_cpu_cor
 async def test_a_core_process_must_say_which_of_several_cores_it_is(settings: Settings) -> None:
     catalog, laptop = load_catalog(settings.catalog), load_catalog("laptop")
     assert (chosen_core(catalog, "card"), chosen_core(laptop, None)) == ("card", "cpu")
-    for group, said in ((None, "say with --group which one: cpu, card"), ("tpu", "its cores are cpu, card")):
+    for group, said in ((None, "choose one with --group: cpu, card"), ("tpu", "its cores are cpu, card")):
         with pytest.raises(CatalogError, match=said):
             chosen_core(catalog, group)
     assert [core_title(c, "cpu") for c in (laptop, catalog)] == ["the core", "the core cpu"]
