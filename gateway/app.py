@@ -53,7 +53,7 @@ from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.overload_collector import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webhook_url
-from gateway.telemetry.objectives.levels_of_all import levels_of_all
+from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
 from gateway.tenancy.key_secrets import ApiKeys
@@ -75,7 +75,7 @@ from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
 
-# What is served of the parts that a lifespan starts.
+# The served parts that a lifespan starts.
 HttpApp = Callable[[Settings, Lifespan], Litestar]
 
 
@@ -89,12 +89,12 @@ def create_app(
     http: HttpApp = http_app,
     show_admin_key: ShowKey | None = None,
 ) -> Litestar:
-    """The application of one gateway process; everything is started by its lifespan.
+    """Return the application of one gateway process; its lifespan starts everything.
 
-    `tiers` and `classifier` replace the catalogue's tiers and the classifier in force; `cores`, by the
-    catalogue's names, replace the cores behind its own tiers. `place`: among several processes behind one port.
-    `show_admin_key` is called with the first admin key of an installation that has none; without it none is made.
-    Raises `SettingsError`, `RedactionError` and `CatalogError` at once for what can be seen without starting anything.
+    `tiers` and `classifier` replace the catalogue's tiers and the active classifier; `cores`, by the catalogue's names,
+    replace the cores behind its own tiers. `place`: among several processes behind one port. `show_admin_key` is called
+    with the first admin key of an installation that has none; without it none is made. Raises `SettingsError`,
+    `RedactionError` and `CatalogError` at once for errors that are visible without starting anything.
     """
     composition = Composition(settings, tiers, classifier, cores, place, show_admin_key)
 
@@ -117,7 +117,7 @@ def create_app(
 
 
 class Composition:
-    """What a process is made of, before and while it runs."""
+    """The parts of a process, before and while it runs."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Composition:
         self._redact = load_redaction(settings.redaction) if settings.redaction else None
         self._exporter = span_exporter(settings)
         if settings.alert_webhook:
-            webhook_url(settings)  # what is no URL is said at once
+            webhook_url(settings)  # an invalid URL is an error at once
         self._tiers = tiers
         self._classifier = classifier
         self._cores = cores
@@ -155,7 +155,7 @@ class Composition:
         tenancy = await stack.enter_async_context(
             running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis, self._show_admin_key)
         )
-        # Texts of megabytes leave heaps that are nearly all free.
+        # Texts of megabytes leave heaps that are mostly free.
         threads = TextThreads(when_quiet=give_back_free_memory)
         stack.callback(threads.close)
         engine = await stack.enter_async_context(
@@ -247,7 +247,7 @@ class Composition:
         return live
 
     async def _start_alerts(self, stack: AsyncExitStack, engine: Engine) -> None:
-        """One process behind a port looks for all of them."""
+        """One process behind a port evaluates them for all."""
 
         async def figures() -> AlertInputs:
             await self.metrics.read_cores(engine.cores)
@@ -259,7 +259,7 @@ class Composition:
             await stack.enter_async_context(background(keep_looking(self.settings, figures)))
 
     def _warn_of_overpriced_tiers(self) -> None:
-        """By what `aio bench tiers` left in the data folder; a file that cannot be read stops nothing."""
+        """Based on the results of `aio bench tiers` in the data folder; an unreadable file stops nothing."""
         try:
             report = stored_report(self.settings.data_path, self.catalog)
         except ReportFileError as error:
@@ -269,13 +269,13 @@ class Composition:
             log.warning("%s", line)
 
     async def _start_store(self, stack: AsyncExitStack) -> tuple[AsyncEngine, Ledger]:
-        """Database and ledger. A database that is away delays nothing: the journal keeps what it will be told."""
+        """Start database and ledger. A database that is down delays nothing: the journal keeps its records."""
         engine = open_database(self.settings.database)
         stack.push_async_callback(engine.dispose)
         try:
             await migrate(self.settings.database)
         except (SQLAlchemyError, OSError) as error:
-            log.warning("the database is away (%s); requests are served and journaled", error)
+            log.warning("the database is down (%s); requests are served and journaled", error)
             retry = until_it_works(lambda: migrate(self.settings.database), "database migrations", {}, 5.0)
             await stack.enter_async_context(background(retry))
         ledger = Ledger(self.settings.journal_path, engine)
@@ -347,8 +347,8 @@ class Composition:
     async def _start_probes(
         self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier
     ) -> ActiveProbes:
-        told = (classifier.use_lengths,) if isinstance(classifier, ActiveClassifier) else ()
-        probes = ActiveProbes(self.settings.probes_path, self.catalog, knobs, *told)
+        on_failure = (classifier.use_lengths,) if isinstance(classifier, ActiveClassifier) else ()
+        probes = ActiveProbes(self.settings.probes_path, self.catalog, knobs, *on_failure)
         probes.load()
         await stack.enter_async_context(background(probes.follow(self.settings.artefact_poll_seconds)))
         return probes
@@ -364,7 +364,7 @@ class Composition:
             return None
         loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode, self._redact)
         await stack.enter_async_context(running_quality_loop(loop))
-        # An answer that had to be a call, or to obey a grammar of its own, is no fair match for a free one.
+        # An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one.
         self.sinks.append(lambda answer, record: loop.offer(record) if answer.ask.is_comparable else None)
         return loop
 

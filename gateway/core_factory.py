@@ -20,27 +20,28 @@ if TYPE_CHECKING:
 
 
 def socket_of(settings: Settings, core: str) -> Path:
-    """Where a core listens: `core.sock` is the CPU's, `core.NAME.sock` beside it a GPU group's."""
+    """Return where a core listens: `core.sock` for the CPU core, `core.NAME.sock` in the same folder for a GPU
+    group."""
     return _beside(settings.socket_path, core)
 
 
 def knobs_file_of(settings: Settings, core: str) -> Path:
-    """Where changed knobs of a core are kept: every core reads and replaces a file of its own."""
+    """Return the file of a core's changed knobs: every core has its own file."""
     return _beside(settings.knobs_path, core)
 
 
 def core_title(catalog: Catalog, core: str) -> str:
-    """What logs and errors call a core: by its name only where there are several."""
+    """Return the core's title in logs and errors: with its name only if there are several."""
     return "the core" if catalog.core_names == [CPU_CORE] else f"the core {core}"
 
 
 def core_problem_key(core: str) -> str:
-    """The name of a core's entry among the problems of `/health/ready`."""
+    """Return the name of a core's entry among the problems of `/health/ready`."""
     return "core" if core == CPU_CORE else f"core {core}"
 
 
 def chosen_core(catalog: Catalog, group: str | None) -> str:
-    """The core that `--group` names; None is the only one. Raises CatalogError that lists them."""
+    """Return the core named by `--group`; None means the only one. Raises CatalogError that lists them."""
     names = catalog.core_names
     if group is None and len(names) == 1:
         return names[0]
@@ -50,12 +51,12 @@ def chosen_core(catalog: Catalog, group: str | None) -> str:
         raise CatalogError(f"catalogue '{catalog.name}' has no core to serve: all its tiers are remote")
     listed = ", ".join(names)
     if group is None:
-        raise CatalogError(f"catalogue '{catalog.name}' has several cores; say with --group which one: {listed}")
+        raise CatalogError(f"catalogue '{catalog.name}' has several cores; choose one with --group: {listed}")
     raise CatalogError(f"--group {group}: no tier of catalogue '{catalog.name}' runs on it; its cores are {listed}")
 
 
 async def require_machine(catalog: Catalog, settings: Settings, cores: Collection[str]) -> None:
-    """Check before anything is loaded that `cores` can be served here: cards, files and reports of quality are there.
+    """Check, before loading anything, that `cores` can be served here: cards, files and quality reports exist.
 
     Raises DevicesMissingError, ModelFileError, or CatalogError with what is missing and what to do.
     """
@@ -80,8 +81,8 @@ def _check_machine(catalog: Catalog, settings: Settings, groups: list[str]) -> N
 
 
 def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankHosts | None" = None) -> "CoreFactory":
-    """Loads a core on the thread that it is called on. `places`: where the ranks of a group run if a cluster gave it
-    machines, whose cards are then all its own; None is this machine."""
+    """Return a function that loads a core on the calling thread. `places`: where the ranks of a group run if a cluster
+    assigned machines, whose cards are then all its own; None is this machine."""
     knobs_file = knobs_file_of(settings, core)
 
     # Imported on the core's thread: torch takes seconds, and a gateway process must never need it.
@@ -100,14 +101,14 @@ def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankH
         spec = group_spec(catalog, core)
         if places is None:
             return load_group(spec, settings.cache_path, knobs_file=knobs_file)
-        spec = msgspec.structs.replace(spec, first_card=0)  # a cluster numbers what it gives from 0
+        spec = msgspec.structs.replace(spec, first_card=0)  # a cluster numbers assigned cards from 0
         return load_group(spec, settings.cache_path, knobs_file=knobs_file, hosts=places)
 
     return load_gpus
 
 
 def watchdog_seconds_of(catalog: Catalog, core: str) -> float:
-    """After how long a step of a core is taken for stuck."""
+    """Return the seconds after which a core's step counts as stuck."""
     return catalog.core.watchdog_seconds if core == CPU_CORE else catalog.group(core).watchdog_seconds
 
 

@@ -1,4 +1,4 @@
-"""The OpenAI error envelope: one exception that carries it, and handlers that give it to every other failure."""
+"""The OpenAI error envelope: one exception that carries it, and handlers that apply it to every other failure."""
 
 import http
 import logging
@@ -17,7 +17,7 @@ from tiers.errors import TierError, TierRequestError, TierUnavailableError
 
 log = logging.getLogger(__name__)
 
-# As OpenAI has it: whatever the caller can mend, an unknown model or key included, is an invalid request.
+# As OpenAI has it: an error that the caller can fix, including an unknown model or key, is an invalid request.
 TYPE_OF_STATUS = {429: "rate_limit_error", 500: "server_error", 502: "server_error", 503: "server_error"}
 CODE_OF_STATUS = {
     401: "invalid_api_key",
@@ -26,16 +26,16 @@ CODE_OF_STATUS = {
     413: "request_too_large",
     415: "unsupported_media_type",
 }
-# nginx's "client closed request": nobody reads it, the record keeps it.
+# nginx's "client closed request": the client is gone, only the record keeps it.
 CLIENT_CLOSED_REQUEST = 499
-# What litestar says, as if it were the server's failure, of a client that leaves in the middle of its body.
+# litestar's message, as a server failure, for a client that disconnects in the middle of its body.
 _LITESTAR_DISCONNECT = "client disconnected prematurely"
-# Seconds: a queue's prediction may be long and wrong, and a caller who comes back in vain asks again.
+# Seconds: a predicted queue time may be long and wrong, and callers poll.
 MAX_RETRY_AFTER = 60
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields OpenAI clients read; `param` names the offending field of the request."""
+    """The fields that OpenAI clients read; `param` names the offending field of the request."""
 
     message: str
     type: str
@@ -50,8 +50,7 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """A failure with its HTTP status, envelope and further headers; a 503 says in `retry-after` when to come back, 1 to
-    60 seconds."""
+    """A failure with its HTTP status, envelope and further headers; a 503 sets `retry-after` to 1 to 60 seconds."""
 
     def __init__(
         self,
@@ -77,19 +76,19 @@ class ApiError(Exception):
 
 
 class ClientGoneError(ApiError):
-    """The caller hung up before there was an answer."""
+    """The caller disconnected before there was an answer."""
 
     def __init__(self) -> None:
         super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", code="client_closed_request")
 
 
 def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
-    """A 400 that names the parameter."""
+    """Return a 400 that names the parameter."""
     return ApiError(400, message, param=param, code=code)
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Any failure as an `ApiError`; what it was stays in the log, only our own wording leaves the process."""
+    """Convert any failure to an `ApiError`; details stay in the log, only our own wording leaves the process."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, TierRequestError):
@@ -120,7 +119,7 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
     failure = as_api_error(error)
     request_id = request_id_of(request)
     if failure.status >= 500:
-        # A failure that was foreseen needs no traceback; a bug does.
+        # An expected failure needs no traceback; a bug does.
         bug = None if isinstance(error, (ApiError, TierError, HTTPException)) else error
         log.error("request %s: %d, %s", request_id, failure.status, type(error).__name__, exc_info=bug)
     headers = {"x-request-id": request_id} | failure.headers
@@ -136,6 +135,6 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
 
 
 def request_id_of(request: Request[Any, Any, State]) -> str:
-    """The id a failed request goes by in headers and logs: the caller's own, else the one its guard gave it."""
+    """Return the id of a failed request in headers and logs: the caller's own, else the one from its guard."""
     known: str | None = caller_request_id(request.headers.get("x-request-id")) or request.state.get("request_id")
     return known or new_request_id("req")

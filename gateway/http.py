@@ -88,7 +88,7 @@ from gateway.settings import Settings
 
 
 def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
-    """The envelope; for a browser that looks for a page that does not exist, a page."""
+    """Return the envelope; a browser that opens an unknown page gets a page."""
     path: str = request.scope["path"]
     lost = isinstance(error, NotFoundException) and path.startswith("/admin/") and not path.startswith("/admin/api")
     return failure_page(request, error) if lost else envelope_response(request, error)
@@ -125,7 +125,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         ],
         guards=[admit],
     )
-    # Where vLLM has them.
+    # The same paths as vLLM.
     unversioned = Router("/", route_handlers=[tokenize, detokenize], guards=[admit], include_in_schema=False)
     # It admits its callers itself: a browser's key comes with the first message.
     sockets = Router("/v1", route_handlers=[chat_socket])
@@ -234,7 +234,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
 
 
 def worker_app(settings: Settings, lifespan: Lifespan) -> Litestar:
-    """The application of a process that answers lines of batches and nobody else: probes and metrics."""
+    """Return the application of a process that only answers lines of batches: probes and metrics."""
     return Litestar(
         route_handlers=[live, ready, metrics],
         lifespan=[lifespan],

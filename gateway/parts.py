@@ -1,4 +1,4 @@
-"""The parts of a running gateway that endpoints reach for, put together once by `gateway.app`."""
+"""The parts of a running gateway that endpoints use, assembled once by `gateway.app`."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,26 +38,26 @@ PARTS = "parts"
 
 
 class RecordStore(Protocol):
-    """Where requests are written down and found."""
+    """Where requests are recorded and found."""
 
     def append(self, record: Recorded) -> None:
-        """Take `record`; never waits."""
+        """Record `record`; never waits."""
 
     async def find(self, request_id: str) -> Recorded | None:
         """The record of a request, from the moment it is durable."""
 
 
 async def _nothing_to_refresh() -> None:
-    """Without a core and a monitor there is nothing to ask before a scrape."""
+    """Without a core and a monitor there is nothing to refresh before a scrape."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """Everything an endpoint may use.
+    """Everything that an endpoint may use.
 
-    `not_ready` names what keeps the whole server from serving, with the reason; `away` names cores in other processes
-    that are not connected, without which the tiers elsewhere go on. `refresh_metrics` is awaited before every scrape.
-    `peers`: the other gateway processes behind the same port, if this is one of several.
+    `not_ready` names what keeps the whole server from serving, with the reason; `away` names disconnected cores of
+    other processes, without which the remote tiers go on. `refresh_metrics` is awaited before every scrape. `peers`:
+    the other gateway processes behind the same port, if this is one of several.
     """
 
     settings: Settings
@@ -92,15 +92,15 @@ class Parts:
 
     @property
     def fingerprint(self) -> str:
-        """OpenAI's `system_fingerprint`: another one when other models or policies answer."""
+        """OpenAI's `system_fingerprint`: it changes when other models or policies answer."""
         return f"fp_{self.routing.fingerprint}"
 
     def put_into(self, state: State) -> None:
-        """Make them reachable from requests."""
+        """Make them available to requests."""
         state[PARTS] = self
 
 
 def parts_of(request: HttpRequest) -> Parts:
-    """The parts of the app that serves `request`."""
+    """Return the parts of the app that serves `request`."""
     parts: Parts = request.app.state[PARTS]
     return parts

@@ -1,9 +1,9 @@
-"""Settings of a gateway process: defaults ← environment (`AIO_*`) ← command line, one typed struct."""
+"""Settings of a process, in one typed struct: defaults, overridden by the environment (`AIO_*`), then by options."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,7 @@ SpanExport = Literal["none", "console", "otlp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-# Never shown, whatever is wrong with them.
+# Their values never appear in messages.
 SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook", "error_report_dsn")
 
 
@@ -25,125 +25,305 @@ class SettingsError(ValueError):
 
 
 def data_home(environment: Mapping[str, str]) -> Path:
-    """Where state lives by default: `$XDG_DATA_HOME/aio`, else `~/.local/share/aio`."""
+    """Default state folder: `$XDG_DATA_HOME/aio`, else `~/.local/share/aio`."""
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "aio"
 
 
 def cache_home(environment: Mapping[str, str]) -> Path:
-    """Where repacked weights live by default: `$XDG_CACHE_HOME/aio`, else `~/.cache/aio`. Safe to delete."""
+    """Default folder of repacked weights: `$XDG_CACHE_HOME/aio`, else `~/.cache/aio`. Safe to delete."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aio"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that is fixed when a process starts. Every field `x` is read from `AIO_X`.
+    """Everything that is fixed when a process starts. Field `x` is read from the environment variable `AIO_X`.
 
-    `gateway_workers`: processes that serve HTTP on the one port; from 2 on every core is a process of its own.
-    `api_keys`: comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; empty means that no key is asked for.
-    `admin_keys`: the same, for administration; without any, the first start of a gateway stores one and prints it.
-    `keys_poll_seconds`: how often changes of stored keys are looked for, and the database is told what was spent.
-    `limits_without_redis`: while Redis is away, every process counts by itself (open), or keys with limits get 503.
-    `budgets_without_database`: while the database is away and a slice is used up, go on (open), or answer 503.
-    `database_url`: a SQLAlchemy async URL; empty means SQLite (WAL) in `data_dir`.
-    `redis_url`: `redis://[:password@]host:port/number`; empty means that this process shares no windows and caches.
-    `core_socket`: where `aio serve --role core` listens and `--role gateway` connects; empty means in `data_dir`.
-    Cores of GPU groups listen beside it (`gateway.core_factory.socket_of`).
-    `cluster`: a Ray cluster that has the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; empty: none.
-    `adapter_dir`: the folder that LoRA adapters may be loaded from over HTTP; empty means any that the core can read.
-    `quality_target`: share of answers that must be no worse than the strongest tier's, as a number or as `economy`,
-    `balanced` or `careful`; None is the artefact's own.
-    `sampling_rate`: ceiling of the share of answers of the cheaper half of the tiers that is verified, a fifth of it of
-    the dearer half's.
-    `verification_budget`: what verification may cost, as a share of the trailing day's serving cost, half of it probes.
-    `cold_start_usd`: what it may cost a day beyond that while little is known of the prompts that come; 0: nothing.
-    `store_texts`: whether messages and answers are recorded (a request may still opt out with `store: false`).
-    `private_keys`: comma-separated names of `api_keys` whose owners' texts are neither stored nor sampled.
-    `redaction`: `module:function` or a file of regular expressions, applied to texts before anything stores them.
-    `text_days`, `retain_days`, `retain_rows`, `training_days`, `training_rows`: see `quality.privacy.retention`;
-    "null": all. `file_limit`, `files_quota`: bytes of an uploaded file, and of all files of a tenant together.
-    `file_days`: how long files are kept whose owner said nothing; "null": for ever.
-    `batch_concurrency`: lines of batches that this process answers at once; 0 leaves them to `aio worker`.
-    `batch_lease_seconds`: after which the lines of a worker that died are another's.
-    `request_seconds`: how long a request may take to arrive. `max_connections`: per process, by default as many as its
-    open files allow. `body_limit`: bytes. `drain_seconds`: how long a shutdown waits for answers in flight.
-    `head_limit`: bytes of a request's line and headers together; the line may take an eighth, one header a quarter.
-    `unready_seconds`: how long it goes on serving before that, unready, so that balancers send no more.
-    `cors_origins`: comma-separated origins whose pages may use the API. `allowed_hosts`: comma-separated host names by
-    which callers without a key may reach this server (`gateway.tenancy.host_names`).
-    `max_in_flight`, `max_waiting`: answers at once in this process, and requests that wait behind them, by priority.
-    `alert_webhook`: URL that is told of alerts, in PagerDuty's form with `alert_routing_key`; empty: nobody is.
-    `log_format`: lines for people, or an object of JSON each. `log_requests`: whether each request gets one.
-    `error_report_dsn`: where errors that nobody foresaw are told, as Sentry writes it; empty: the log alone has them.
-    `trace_ratio`: share of the traces that begin here and are exported; callers' own decisions are honoured.
-    `socket_chats`: most chats at a time on one WebSocket. `keep_alive_seconds`: after so long without a first token a
-    stream begins with comments. `stalled_reader_seconds`: who takes nothing for so long is given up.
-    `canary_share`: of the requests, decided by a retrained classifier before it serves all; 0 promotes it at once.
-    `artefact_poll_seconds`: how often a newly promoted classifier is looked for.
-    `classifier_must_be_measured`: refuse classifiers that learned nothing of the catalogue's models.
+    The descriptions are the texts of `aio serve --help`, of `aio settings` and of the table in docs/gateway.md.
     """
 
-    role: Role = "all"
-    gateway_workers: Annotated[int, Meta(ge=1, le=64)] = 1
-    host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
-    catalog: str = "laptop"
-    data_dir: str = ""
-    cache_dir: str = ""
-    database_url: str = ""
-    redis_url: str = ""
-    core_socket: str = ""
-    cluster: str = ""
-    adapter_dir: str = ""
-    api_keys: str = ""
-    admin_keys: str = ""
-    keys_poll_seconds: Annotated[float, Meta(gt=0)] = 2.0
-    limits_without_redis: WhenAway = "open"
-    budgets_without_database: WhenAway = "closed"
-    body_limit: Annotated[int, Meta(ge=1024)] = 4 * 1024 * 1024
-    head_limit: Annotated[int, Meta(ge=8192, le=1024 * 1024)] = 64 * 1024
-    file_limit: Annotated[int, Meta(ge=1024)] = 100 * 1024 * 1024
-    files_quota: Annotated[int, Meta(ge=1024)] = 1024 * 1024 * 1024
-    file_days: Annotated[float, Meta(gt=0)] | None = 30.0
-    batch_concurrency: Annotated[int, Meta(ge=0, le=4096)] = 4
-    batch_lease_seconds: Annotated[float, Meta(ge=0.5, le=3600)] = 30.0
-    request_seconds: Annotated[float, Meta(gt=0)] = 30.0
-    max_connections: Annotated[int, Meta(ge=1)] | None = None
-    cors_origins: str = ""
-    allowed_hosts: str = ""
-    quality_target: QualitySetting | None = None
-    sampling_rate: Annotated[float, Meta(ge=0, le=1)] = 0.05
-    verification_budget: Annotated[float, Meta(ge=0)] = 0.05
-    cold_start_usd: Annotated[float, Meta(ge=0)] = 1.0
-    monitor: bool = True
-    retrain_cron: str = "0 3 * * 0"
-    canary_share: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    store_texts: bool = True
-    private_keys: str = ""
-    redaction: str = ""
-    text_days: Annotated[float, Meta(ge=0)] | None = 30.0
-    retain_days: Annotated[float, Meta(ge=0)] | None = 400.0
-    retain_rows: Annotated[int, Meta(ge=0)] | None = None
-    training_days: Annotated[float, Meta(ge=0)] | None = None
-    training_rows: Annotated[int, Meta(ge=0)] | None = None
-    drain_seconds: Annotated[int, Meta(ge=0)] = 30
-    unready_seconds: Annotated[float, Meta(ge=0)] = 0.0
-    max_in_flight: Annotated[int, Meta(ge=1)] = 1000
-    max_waiting: Annotated[int, Meta(ge=0)] = 4000
-    socket_chats: Annotated[int, Meta(ge=1, le=1024)] = 8
-    keep_alive_seconds: Annotated[float, Meta(gt=0)] = 15.0
-    stalled_reader_seconds: Annotated[float, Meta(gt=0)] = 60.0
-    artefact_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
-    classifier_must_be_measured: bool = False
-    hidden_state_seconds: Annotated[float, Meta(gt=0)] = 1.0
-    log_level: LogLevel = "info"
-    log_format: Literal["text", "json"] = "text"
-    log_requests: bool = False
-    alert_webhook: str = ""
-    alert_routing_key: str = ""
-    alert_poll_seconds: Annotated[float, Meta(gt=0)] = 15.0
-    error_report_dsn: str = ""
-    trace_exporter: SpanExport = "none"
-    trace_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    otlp_endpoint: str = "http://127.0.0.1:4318"
+    role: Annotated[
+        Role,
+        Meta(description="Part of AIO that this process runs: `all`, or `gateway` for HTTP without models"),
+    ] = "all"
+    gateway_workers: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Processes that serve HTTP on the same port; from 2 on, every core runs in its own process",
+        ),
+    ] = 1
+    host: Annotated[str, Meta(description="Address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8080
+    catalog: Annotated[str, Meta(description="Catalogue: `laptop`, `datacenter` or a TOML file")] = "laptop"
+    data_dir: Annotated[
+        str,
+        Meta(
+            description="State folder: database, journal, classifiers, socket; empty: `$XDG_DATA_HOME/aio` or "
+            "~/.local/share/aio",
+        ),
+    ] = ""
+    cache_dir: Annotated[
+        str,
+        Meta(description="Folder of repacked weights, safe to delete; empty: `$XDG_CACHE_HOME/aio` or ~/.cache/aio"),
+    ] = ""
+    database_url: Annotated[
+        str,
+        Meta(
+            description="SQLAlchemy URL, such as `postgresql://user:password@host/name`; empty: SQLite in the "
+            "state folder",
+        ),
+    ] = ""
+    redis_url: Annotated[
+        str,
+        Meta(
+            description="`redis://[:password@]host:port/number`, to share rate limits, caches and queues; empty: "
+            "not shared",
+        ),
+    ] = ""
+    core_socket: Annotated[
+        str,
+        Meta(
+            description="Socket between core and gateway; empty: `core.sock` in the state folder; a GPU group uses "
+            "`core.NAME.sock`",
+        ),
+    ] = ""
+    cluster: Annotated[
+        str,
+        Meta(
+            description="Ray cluster that runs the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; "
+            "empty: none",
+        ),
+    ] = ""
+    adapter_dir: Annotated[
+        str,
+        Meta(
+            description="Folder from which LoRA adapters may be loaded over HTTP; empty: any folder that the core "
+            "can read",
+        ),
+    ] = ""
+    api_keys: Annotated[
+        str,
+        Meta(
+            description="Comma-separated `NAME=KEY` or `NAME=sha256:HEX` (see `aio new-key`); empty: no key is "
+            "required",
+        ),
+    ] = ""
+    admin_keys: Annotated[
+        str,
+        Meta(description="The same for administration; empty: the first start stores a key and prints it"),
+    ] = ""
+    keys_poll_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="Interval of reading changes of stored keys and of writing budget spending to the database",
+        ),
+    ] = 2.0
+    limits_without_redis: Annotated[
+        WhenAway,
+        Meta(
+            description="While Redis is down: each process counts by itself (`open`), or keys with limits get 503 "
+            "(`closed`)",
+        ),
+    ] = "open"
+    budgets_without_database: Annotated[
+        WhenAway,
+        Meta(
+            description="While the database is down and a leased budget is spent: 503 (`closed`), or serve and "
+            "charge later (`open`)",
+        ),
+    ] = "closed"
+    body_limit: Annotated[int, Meta(ge=1024, description="Most bytes of a request body; above: 413")] = 4 * 1024 * 1024
+    head_limit: Annotated[
+        int,
+        Meta(
+            ge=8192,
+            le=1024 * 1024,
+            description="Most bytes of request line and headers; the line may use an eighth (414), one header a "
+            "quarter (431)",
+        ),
+    ] = 64 * 1024
+    file_limit: Annotated[int, Meta(ge=1024, description="Most bytes of an uploaded file")] = 100 * 1024 * 1024
+    files_quota: Annotated[int, Meta(ge=1024, description="Most bytes of all files of a tenant")] = 1024 * 1024 * 1024
+    file_days: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Days until a file without an expiry of its own is deleted; `null`: never"),
+    ] = 30.0
+    batch_concurrency: Annotated[
+        int,
+        Meta(ge=0, le=4096, description="Batch lines that this process answers at once; 0 leaves them to `aio worker`"),
+    ] = 4
+    batch_lease_seconds: Annotated[
+        float,
+        Meta(
+            ge=0.5,
+            le=3600,
+            description="Seconds after which another worker takes over the batch lines of a dead worker",
+        ),
+    ] = 30.0
+    request_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="Seconds in which a request must arrive, longer while it sends 64 KiB/s or more; then 408",
+        ),
+    ] = 30.0
+    max_connections: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most connections of this process; above: 503; unset: as many as open files allow"),
+    ] = None
+    cors_origins: Annotated[
+        str,
+        Meta(description="Comma-separated origins whose web pages may use the API; `*`: every page"),
+    ] = ""
+    allowed_hosts: Annotated[
+        str,
+        Meta(
+            description="Comma-separated host names for callers without a key, besides this machine's: `NAME`, "
+            "`*.NAME` or `*` for any",
+        ),
+    ] = ""
+    quality_target: Annotated[
+        QualitySetting | None,
+        Meta(
+            description="Share of answers no worse than the strongest tier's: `economy`, `balanced`, `careful` or "
+            "0 to 1; unset: the classifier's own",
+        ),
+    ] = None
+    sampling_rate: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Most of the cheaper half of the tiers' answers that is verified, 0 to 1; a fifth of it "
+            "for the other half",
+        ),
+    ] = 0.05
+    verification_budget: Annotated[
+        float,
+        Meta(ge=0, description="Most that verification may cost, as a share of the last day's serving cost"),
+    ] = 0.05
+    cold_start_usd: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="US dollars a day that verification may cost beyond its budget while few similar prompts "
+            "are labelled; 0: nothing",
+        ),
+    ] = 1.0
+    monitor: Annotated[bool, Meta(description="Run the quality loop: sample, verify and retrain")] = True
+    retrain_cron: Annotated[
+        str,
+        Meta(description="When the classifier is retrained, as a cron expression; empty: never"),
+    ] = "0 3 * * 0"
+    canary_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            lt=1,
+            description="Share of requests that a retrained classifier routes before it is promoted; 0 promotes it "
+            "at once",
+        ),
+    ] = 0.1
+    store_texts: Annotated[
+        bool,
+        Meta(description="Record messages and answers; a request may opt out with `store: false`"),
+    ] = True
+    private_keys: Annotated[
+        str,
+        Meta(description="Comma-separated names of `AIO_API_KEYS` whose texts are neither stored nor sampled"),
+    ] = ""
+    redaction: Annotated[
+        str,
+        Meta(description="`module:function` or a file of regular expressions, applied to texts before they are stored"),
+    ] = ""
+    text_days: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Days that texts are kept; `null`: for ever"),
+    ] = 30.0
+    retain_days: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Days that requests and verifications are kept; `null`: for ever"),
+    ] = 400.0
+    retain_rows: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Most requests that are kept; `null`: all"),
+    ] = None
+    training_days: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Days that embeddings with labels are kept; `null`: for ever"),
+    ] = None
+    training_rows: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Most embeddings with labels that are kept; `null`: all"),
+    ] = None
+    drain_seconds: Annotated[int, Meta(ge=0, description="Seconds that a shutdown waits for running answers")] = 30
+    unready_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Seconds that a shutdown first goes on serving with `/health/ready` at 503, for load balancers",
+        ),
+    ] = 0.0
+    max_in_flight: Annotated[int, Meta(ge=1, description="Most requests answered at once by this process")] = 1000
+    max_waiting: Annotated[int, Meta(ge=0, description="Most requests that wait behind them, by priority")] = 4000
+    socket_chats: Annotated[int, Meta(ge=1, le=1024, description="Most concurrent chats of one WebSocket")] = 8
+    keep_alive_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="Seconds without a first token after which a stream starts with comments that keep the "
+            "connection open",
+        ),
+    ] = 15.0
+    stalled_reader_seconds: Annotated[
+        float,
+        Meta(gt=0, description="Seconds after which a client that reads nothing of its stream is disconnected"),
+    ] = 60.0
+    artefact_poll_seconds: Annotated[
+        float,
+        Meta(gt=0, description="Interval of looking for a newly promoted classifier"),
+    ] = 5.0
+    classifier_must_be_measured: Annotated[
+        bool,
+        Meta(description="Refuse classifiers that were not trained on the catalogue's models"),
+    ] = False
+    hidden_state_seconds: Annotated[
+        float,
+        Meta(gt=0, description="Most seconds that a request waits for the hidden state that its classifier reads"),
+    ] = 1.0
+    log_level: Annotated[
+        LogLevel, Meta(description="Least severe log lines that are written: `debug`, `info`, `warning` or `error`")
+    ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"],
+        Meta(description="`text` for people, or `json` for one object per line"),
+    ] = "text"
+    log_requests: Annotated[bool, Meta(description="Log a line per request")] = False
+    alert_webhook: Annotated[
+        str, Meta(description="URL to which alerts are posted as PagerDuty events (Events API v2); empty: none")
+    ] = ""
+    alert_routing_key: Annotated[
+        str,
+        Meta(description="Routing key in these events, as PagerDuty requires it"),
+    ] = ""
+    alert_poll_seconds: Annotated[float, Meta(gt=0, description="Interval of evaluating the alerts")] = 15.0
+    error_report_dsn: Annotated[
+        str,
+        Meta(
+            description="Sentry DSN to which unexpected errors are reported (extra `sentry`); empty: they are only "
+            "logged",
+        ),
+    ] = ""
+    trace_exporter: Annotated[
+        SpanExport,
+        Meta(description="Where OpenTelemetry spans go: `none`, `console` or `otlp`"),
+    ] = "none"
+    trace_ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Share of new traces that is exported; a caller's own sampling decision is kept"),
+    ] = 1.0
+    otlp_endpoint: Annotated[str, Meta(description="OTLP collector of the traces")] = "http://127.0.0.1:4318"
 
     @property
     def data_path(self) -> Path:
@@ -157,7 +337,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def database(self) -> str:
-        """The SQLAlchemy URL in force."""
+        """The SQLAlchemy URL of the database."""
         return self.database_url or f"sqlite+aiosqlite:///{self.data_path.absolute() / 'aio.sqlite3'}"
 
     @property
@@ -167,48 +347,79 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def traced_share(self) -> float | None:
-        """Share of the traces beginning here that are recorded; None where nothing exports any."""
+        """Share of new traces that is recorded; None without an exporter."""
         return None if self.trace_exporter == "none" else self.trace_ratio
 
     @property
     def knobs_path(self) -> Path:
-        """Where changed knobs that shall outlast the core's process are kept."""
+        """File of the core's changed knobs, which survive a restart."""
         return self.data_path / "knobs.json"
 
     @property
     def routing_knobs_path(self) -> Path:
-        """Where changed knobs of routing are kept, for all gateway processes of this folder."""
+        """File of changed routing knobs, shared by the gateway processes of this folder."""
         return self.data_path / "routing_knobs.json"
 
     @property
     def replica_knobs_path(self) -> Path:
-        """Where changed knobs of replica sets are kept, for all gateway processes of this folder."""
+        """File of changed knobs of replica sets, shared by the gateway processes of this folder."""
         return self.data_path / "replica_knobs.json"
 
     @property
     def batch_knobs_path(self) -> Path:
-        """Where changed knobs of batches are kept, for all processes of this folder."""
+        """File of changed batch knobs, shared by all processes of this folder."""
         return self.data_path / "batch_knobs.json"
 
     @property
     def cache_knobs_path(self) -> Path:
-        """Where changed knobs of the response cache are kept, for all gateway processes of this folder."""
+        """File of changed knobs of the response cache, shared by the gateway processes of this folder."""
         return self.data_path / "cache_knobs.json"
 
     @property
     def registry_path(self) -> Path:
-        """Where retrained classifiers are kept and promoted."""
+        """Folder of the classifier registry."""
         return self.data_path / "classifier"
 
     @property
     def probes_path(self) -> Path:
-        """Where the probes of tiers are kept and promoted."""
+        """Folder of the registry of tier probes."""
         return self.data_path / "probes"
 
     @property
     def journal_path(self) -> Path:
-        """Where ledgers keep what the database does not hold yet; each process claims a folder of its own in it."""
+        """Folder of records that the database does not hold yet; each process claims its own subfolder."""
         return self.data_path / "journal"
+
+
+class Setting(NamedTuple):
+    """What a reader needs to know of a field of `Settings`."""
+
+    variable: str
+    """Its environment variable."""
+    default: str
+    """Its default as text; "" where the description says what an unset value means."""
+    description: str
+
+
+def variable_of(field: str) -> str:
+    """Return the environment variable of a settings field."""
+    return f"AIO_{field.upper()}"
+
+
+def _settings_described() -> dict[str, Setting]:
+    properties = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
+    return {
+        field: Setting(variable_of(field), _text(schema["default"]), schema["description"])
+        for field, schema in properties.items()
+    }
+
+
+def _text(default: object) -> str:
+    return default if isinstance(default, str) else "" if default is None else msgspec.json.encode(default).decode()
+
+
+SETTINGS = _settings_described()
+"""All settings by field, in the order of `Settings`."""
 
 
 def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
@@ -225,11 +436,6 @@ def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any
     for name, value in given.items():
         settings = _with_field(settings, name, value)
     return settings
-
-
-def variable_of(field: str) -> str:
-    """The environment variable of a settings field."""
-    return f"AIO_{field.upper()}"
 
 
 def _with_field(settings: Settings, name: str, value: object) -> Settings:

@@ -1,4 +1,4 @@
-"""What all tests share: the same random numbers in every run, and servers of our own with fresh databases."""
+"""Shared by all tests: the same random numbers in every run, and test servers with fresh databases."""
 
 import asyncio
 import gc
@@ -23,8 +23,8 @@ from hypothesis import settings
 
 from tests.ports import held_port
 
-# Property tests draw the same examples in every run, and with the other profiles others each time, and more of them.
-# There is no deadline: how long an example takes says more about the machine than about the code.
+# Property tests draw the same examples in every run; the other profiles draw new ones each time, and more of them.
+# There is no deadline: an example's time depends on the machine.
 settings.register_profile("reproducible", deadline=None, derandomize=True, database=None)
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=25)
 settings.register_profile("explore", deadline=None, derandomize=False, max_examples=1000, print_blob=True)
@@ -44,7 +44,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed the generators that all share by the test's name, before its fixtures are made, whatever ran before it."""
+    """Seed the global generators by the test's name, before its fixtures are made, whatever ran before it."""
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -63,7 +63,7 @@ def _root_log_level() -> Iterator[None]:
 
 
 class PostgresServer:
-    """A PostgreSQL server of our own on a free loopback port; data in a temporary directory."""
+    """A PostgreSQL server of the tests on a free loopback port; data in a temporary directory."""
 
     def __init__(self, binaries: Path) -> None:
         self._binaries = binaries
@@ -90,7 +90,7 @@ class PostgresServer:
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 
     def emptied_database(self) -> str:
-        """URL of the one database, emptied (a new database for every test costs hundreds of files each)."""
+        """URL of the single database, emptied (a new database for every test costs hundreds of files each)."""
 
         async def empty() -> None:
             connection = await asyncpg.connect(host="127.0.0.1", port=self.port, user="aio", database="postgres")
@@ -134,7 +134,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 class RedisServer:
-    """A Redis server of our own on a free loopback port, which keeps nothing on disk."""
+    """A Redis server of the tests on a free loopback port, without persistence."""
 
     def __init__(self) -> None:
         self._held = held_port()
@@ -161,19 +161,19 @@ class RedisServer:
         pytest.fail(f"{program} stopped with {self._process.wait()}")
 
     def stop(self) -> None:
-        """Stop as an operator would."""
+        """Stop it regularly."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Stop at once, as a crash would: what it held is gone."""
+        """Stop at once, as a crash would: its contents are lost."""
         self._end(signal.SIGKILL)
 
     def release(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self._held.close()
 
     def flush(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         with redis.Redis(port=self.port) as client:
             client.flushall()
 

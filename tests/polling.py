@@ -1,4 +1,4 @@
-"""Waiting for what happens in another process, thread or task, which has no event for it here."""
+"""Waits for events in another process, thread or task that cannot be awaited here."""
 
 import asyncio
 import inspect
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def until(condition: Callable[[], Any], every: float = 0.02) -> None:
-    """Ask until it holds; the test's own time limit ends it."""
+    """Poll until it holds; the test's own time limit ends it."""
     while not condition():
         threading.Event().wait(every)
 
 
 async def eventually(condition: Callable[[], Any], every: float = 0.005) -> Any:
-    """The same while the loop goes on; what is awaitable is awaited. What held."""
+    """The same on the event loop; awaitables are awaited. Returns the result that held."""
     while True:
         found = condition()
         if inspect.isawaitable(found):

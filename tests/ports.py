@@ -1,11 +1,11 @@
-"""Ports for servers that are started, stopped and started again."""
+"""Ports for servers that are started, stopped and restarted."""
 
 import socket
 
 
 def held_port() -> socket.socket:
-    """Bound to a free port of 127.0.0.1, which nobody is given by chance while it is open; whoever is told of the port
-    listens there as if it were free."""
+    """A socket bound to a free port of 127.0.0.1, so that the kernel assigns the port to no other; a server given the
+    port can still listen there."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))

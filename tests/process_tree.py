@@ -1,4 +1,4 @@
-"""Which processes a process has started, whether they live, and what they have used."""
+"""A process's children, whether they live, and what they have used."""
 
 import os
 from contextlib import suppress
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def lives(process_id: int) -> bool:
-    """Whether there is such a process; one that has ended and was not waited for does not live."""
+    """Whether there is such a process; a zombie does not live."""
     with suppress(OSError):
         return Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     return False
 
 
 def children(process_id: int) -> list[int]:
-    """Those that a process has started, on any of its threads, and that live."""
+    """Its living children, started on any of its threads."""
     started: list[int] = []
     with suppress(OSError):
         for task in Path(f"/proc/{process_id}/task").iterdir():
@@ -23,7 +23,7 @@ def children(process_id: int) -> list[int]:
 
 
 def cpu_seconds(process_id: int) -> float:
-    """What it has used so far; 0 if it is gone."""
+    """CPU seconds used so far; 0 if it is gone."""
     with suppress(OSError):
         fields = Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,5 @@
-"""A pytest plugin (`-p tests.sanitized_extension`): the extension under `AIO_EXTENSION` instead of the installed one.
+"""A pytest plugin (`-p tests.sanitized_extension`): uses the extension under `AIO_EXTENSION` instead of the installed
+one.
 
 `make sanitize` builds it with -fsanitize=address,undefined.
 """

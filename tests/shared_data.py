@@ -1,4 +1,4 @@
-"""Real prompts for tests: found where `AIO_DATA` says or beside the checkout, never part of it."""
+"""Real prompts for tests, from `AIO_DATA` or next to the checkout, never part of it."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ from classifier.training.data.dataset import data_folder
 
 
 def data_file(name: str) -> Path:
-    """Path of a data file; skips the calling test where it is absent."""
+    """Return the path of a data file; skip the calling test without it."""
     path = data_folder() / name
     if not path.exists():
         pytest.skip(f"needs {name}: set AIO_DATA to the folder that holds it (looked in {path.parent})")

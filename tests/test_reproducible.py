@@ -1,4 +1,4 @@
-"""Two runs of the test suite see the same numbers, unless others are asked for."""
+"""Two runs of the test suite draw the same numbers, unless others are requested."""
 
 import os
 import random

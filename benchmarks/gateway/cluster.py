@@ -1,4 +1,4 @@
-"""What the way through a cluster costs: a core there and here, in turns, and how fast a lost one is back."""
+"""Measures the overhead of a cluster: a core there against one here, in turns, and the recovery time of a lost one."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ _VOCABULARY = range(1000, 20_000)
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One round: `requests` of as many prompt and new tokens, so many of them at a time."""
+    """One round: `requests` with this many prompt and new tokens, and this many at a time."""
 
     requests: int = 32
     concurrency: int = 16
@@ -40,9 +40,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
     """`here` and `there` in generated tokens per second, median and extremes of the rounds; `ratio` is there over here:
-    the geometric mean over pairs of rounds with its 95% interval. `cold_seconds`: from the order to deploy, on a
-    cluster that stands, to the first answer; `recovery_seconds`: from the kill of the only replica to the next answer.
-    """
+    the geometric mean over pairs of rounds with its 95% interval. `cold_seconds`: from the deploy command on a running
+    cluster to the first answer; `recovery_seconds`: from the kill of the only replica to the next answer."""
 
     model: str
     rounds: int
@@ -56,7 +55,8 @@ class ClusterResult(msgspec.Struct, frozen=True, kw_only=True):
 def bench_cluster(
     catalog: Catalog, settings: Settings, load: Load, *, rounds: int, kills: int, progress: Progress
 ) -> ClusterResult:
-    """On a cluster of this machine with one node. Both cores run their kernels on one thread; `kills` recoveries."""
+    """Measure on a cluster of this machine with one node. Both cores run their kernels on one thread; `kills`
+    recoveries."""
     model = next(tier.model for tier in catalog.tiers if tier.model and catalog.core_of(tier.model) == CPU_CORE)
     catalog = msgspec.structs.replace(catalog, name=f"{catalog.name}-bench")
     with LocalCluster(1) as local:
@@ -108,7 +108,7 @@ async def _measured(
 
 
 async def _tokens_per_second(core: CoreClient, model: str, load: Load, seed: int) -> float:
-    """Of one round, whose prompts `seed` decides."""
+    """Tokens per second of one round, whose prompts depend on `seed`."""
     rng = random.Random(seed)
     prompts = [rng.choices(_VOCABULARY, k=load.prompt_tokens) for _ in range(load.requests)]
     places = asyncio.Semaphore(load.concurrency)
@@ -133,7 +133,7 @@ async def _answer(core: CoreClient, model: str, request_id: str, prompt: Sequenc
 
 
 async def _first_answer(core: ReplicatedCore, model: str) -> None:
-    """The moment at which somebody answers."""
+    """Wait for the first answer and return its time."""
     while True:
         try:
             await core.start()
@@ -145,7 +145,7 @@ async def _first_answer(core: ReplicatedCore, model: str) -> None:
 
 
 async def _recovered(core: ReplicatedCore, announced: Discover, model: str) -> float:
-    """Seconds from the kill of the replica that serves to the next answer."""
+    """Return the seconds from the kill of the serving replica to the next answer."""
     (serving,) = [one for one in await announced() if one.name in core.replicas]
     os.kill(serving.pid, signal.SIGKILL)
     began = time.monotonic()

@@ -1,1 +1,1 @@
-"""The HTTP endpoints: OpenAI's, and ours for routing, records, health and metrics."""
+"""The HTTP endpoints: OpenAI's, and AIO's for routing, records, health and metrics."""

@@ -1,4 +1,4 @@
-"""The API's documentation as one server-rendered page: no script, no font and no network but our own."""
+"""The API's documentation as one server-rendered page, without scripts, fonts or external resources."""
 
 import html
 from typing import Any

@@ -1,4 +1,4 @@
-"""`POST /v1/feedback`: what users say of answers that they got."""
+"""`POST /v1/feedback`: users' feedback on answers."""
 
 from typing import Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ _RATINGS = {"up": 1.0, "down": 0.0}
 
 
 class FeedbackGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """On the answer with this id: a thumb, a score from 0 to 1, or what it should have said."""
+    """Feedback on the answer with this id: a rating, a score from 0 to 1, or the correct answer."""
 
     request_id: Annotated[str, Meta(min_length=1, max_length=128)]
     rating: Literal["up", "down"] | None = None
@@ -34,15 +34,15 @@ _decoder = msgspec.json.Decoder(FeedbackGiven)
 
 @post("/feedback", status_code=200, operation_class=describe(FeedbackGiven, FeedbackTaken), summary="Rate an answer")
 async def give_feedback(request: HttpRequest) -> Response[Any]:
-    """Stored at once, and learned from by the next training; a later word on the same answer replaces the one before.
+    """Stored at once, and used by the next training; newer feedback on the same answer replaces older.
 
-    503 while the database is away.
+    503 while the database is down.
     """
     given = await read_body(request, _decoder)
     if given.rating is not None and given.score is not None:
         raise bad_request("Give a rating or a score, not both.", "score")
     if given.rating is None and given.score is None and given.correction is None:
-        raise bad_request("Say something: a rating (up or down), a score from 0 to 1, or a correction.", "rating")
+        raise bad_request("Give a rating (up or down), a score from 0 to 1, or a correction.", "rating")
     record = await record_of_caller(request, given.request_id)
     if isinstance(record, EmbeddingRecord):
         raise bad_request("Only answers can be rated: this request was for embeddings.", "request_id", "not_an_answer")

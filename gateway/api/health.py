@@ -1,4 +1,4 @@
-"""Probes and metrics: whether the process lives, whether it may be sent requests, and how it fares."""
+"""Probes and metrics: liveness, readiness, and figures."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from gateway.telemetry.metrics_export.worker_metrics import merged_exposition
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`status` is "ok", "degraded" (some tiers take no requests, others do) or "not ready"; `problems` names each part
-    that is missing, with the reason."""
+    """`status` is "ok", "degraded" (some tiers take no requests, others do) or "not ready"; `problems` names each
+    missing part, with the reason."""
 
     status: str
     problems: dict[str, str] = {}
@@ -22,7 +22,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @get("/health/live", summary="Is the process alive?")
 async def live() -> Health:
-    """Always 200 while the event loop turns."""
+    """Always 200 while the event loop runs."""
     return Health(status="ok")
 
 
@@ -32,7 +32,7 @@ async def live() -> Health:
     responses={503: ResponseSpec(Health, generate_examples=False, description="Not now.")},
 )
 async def ready(request: HttpRequest) -> Response[Health]:
-    """503 while no tier takes requests, or before start and after shutdown began."""
+    """503 while no tier takes requests, before start, and after shutdown has started."""
     parts = parts_of(request)
     problems = {**parts.away, **parts.not_ready}
     down = [str(tier.number) for tier in parts.routing.tiers.values() if not tier.load().healthy]
@@ -47,7 +47,7 @@ async def ready(request: HttpRequest) -> Response[Health]:
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain")
 async def metrics(request: HttpRequest) -> Response[Any]:
-    """The text format of Prometheus; of several gateway processes behind one port, all."""
+    """Prometheus' text format; of several gateway processes behind one port, all."""
     parts = parts_of(request)
     await parts.refresh_metrics()
     tiers = list(parts.routing.tiers.values())

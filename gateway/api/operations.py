@@ -1,4 +1,4 @@
-"""Bodies and errors in the OpenAPI schema: endpoints decode and encode with msgspec, so the schema has to be told."""
+"""Bodies and errors in the OpenAPI schema, declared explicitly because endpoints decode and encode with msgspec."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,24 +23,24 @@ class StructSchema(Schema):
 
 
 ERRORS = {
-    400: "The request is malformed or asks for what is not possible; `param` names the culprit.",
+    400: "The request is malformed or impossible; `param` names the offending parameter.",
     401: "The API key is missing or wrong.",
     403: "The caller may not do this.",
     404: "There is no such model, request or other thing of that name.",
-    409: "Not in the server's present state.",
+    409: "Not possible in the server's current state.",
     413: "The body is larger than the server accepts.",
     415: "The body is not declared as `application/json`.",
-    429: "The caller's limit is reached; `retry-after` says when to come back.",
+    429: "The caller's limit is reached; `retry-after` says when to retry.",
     500: "The server failed; its log says why, under the request's id.",
-    503: "Nothing is there to serve this now; `retry-after` says when to come back.",
+    503: "Nothing can serve this now; `retry-after` says when to retry.",
 }
 
 
 def describe(
     body: type[msgspec.Struct] | None, *answers: type[msgspec.Struct], streamed: bool = False
 ) -> type[Operation]:
-    """An Operation class whose request body is `body` and whose answer is one of `answers`, or server-sent events;
-    what else it may answer is in the error envelope."""
+    """Return an Operation class whose request body is `body` and whose answer is one of `answers`, or server-sent
+    events; errors use the envelope."""
     errors = {
         str(status): OpenAPIResponse(description=text, content=_json([ErrorEnvelope]))
         for status, text in ERRORS.items()
@@ -97,7 +97,7 @@ def _inlined(struct: type[msgspec.Struct]) -> dict[str, Any]:
         if "$ref" in node:
             return inline(definitions[node["$ref"].rsplit("/", 1)[1]])
         if "prefixItems" in node:
-            # A tuple, of fixed length besides: many readers of OpenAPI know only one schema for all items of an array.
+            # A tuple, and of fixed length: many OpenAPI readers know only one schema for all items of an array.
             node = node | {"items": {"anyOf": node["prefixItems"]}}
         return {key: inline(value) for key, value in node.items() if key not in ("$defs", "prefixItems")}
 

@@ -20,15 +20,16 @@ from quality.records.record import Record
     "/requests/{request_id:str}", operation_class=describe(None, Record, EmbeddingRecord), summary="Show a past request"
 )
 async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
-    """Found from the moment the record is durable; callers with a key see their own requests only.
+    """Found as soon as the record is durable; callers with a key see their own requests only.
 
-    503 while the database is away and the journal no longer has the record.
+    503 while the database is down and the journal no longer has the record.
     """
     return Response(await record_of_caller(request, request_id), media_type="application/json")
 
 
 async def record_of_caller(request: HttpRequest, request_id: str) -> Recorded:
-    """The caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is away."""
+    """Return the caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is
+    down."""
     record = await reached(parts_of(request).records.find(request_id))
     key_id = caller_of(request).key_id
     if record is None or (key_id is not None and record.key_id != key_id):

@@ -22,7 +22,8 @@ from tiers.tier import ChatMessage
 
 
 class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What decides: a conversation or a prompt, the model asked for, the token limit; wishes go in x-aio headers."""
+    """Input of the decision: a conversation or a prompt, the requested model, the token limit; wishes go in x-aio
+    headers."""
 
     model: str = "auto"
     messages: list[Message] | None = None
@@ -31,9 +32,10 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision and what it took: `tier` and `model` that would answer, `cpu_ms` of CPU time spent on it.
+    """A decision and its cost: `tier` and `model` that would answer, `cpu_ms` of CPU time spent on it.
 
-    `costs_estimated`: the tiers whose price is an estimate."""
+    `costs_estimated`: the tiers whose price is an estimate.
+    """
 
     tier: int
     model: str

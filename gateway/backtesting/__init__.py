@@ -1,1 +1,1 @@
-"""What routing would have done with requests of before."""
+"""What routing would have done with past requests."""

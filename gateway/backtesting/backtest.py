@@ -1,4 +1,4 @@
-"""A back-test: what routing would have done with requests of before, what that would have cost, and how good it was."""
+"""A back-test: what routing would have done with past requests, the cost, and the quality."""
 
 from collections.abc import Sequence
 
@@ -26,10 +26,10 @@ Numbers = npt.NDArray[np.intp]
 
 
 class Labelled(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured on the rows whose labels say it, choosing among the labelled tiers of each.
+    """Measured on labelled rows, choosing among the labelled tiers of each.
 
-    `no_worse`: share of answers no worse than the strongest tier's. `gain`: how much more than if the same choices had
-    been dealt out at random, at the same cost; a router that knows nothing has 0.
+    `no_worse`: share of answers no worse than the strongest tier's. `gain`: improvement over assigning the same choices
+    at random, at the same cost; an uninformed router has 0.
     """
 
     no_worse: Share
@@ -39,7 +39,7 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
 
 class TargetResult(msgspec.Struct, frozen=True, kw_only=True):
     """One quality target. `split`: share of the requests by tier; `cost_usd` of all of them; `saving` against the
-    strongest tier alone; `predicted_no_worse`: the classifier's own word on its choices."""
+    strongest tier alone; `predicted_no_worse`: the classifier's prediction for its choices."""
 
     quality_target: float
     split: list[float]
@@ -51,9 +51,9 @@ class TargetResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`strongest_cost_usd`: all requests on the strongest tier. `paid_usd`: what the `priced` rows that say so have
-    cost. `estimated_answers`: rows without `answer_tokens`, priced at the catalogue's expected answer. `labelled`: rows
-    with labels of the strongest tier and another; `tiers_labelled`: how many labels each tier has."""
+    """`strongest_cost_usd`: all requests on the strongest tier. `paid_usd`: actual cost of the `priced` rows that give
+    it. `estimated_answers`: rows without `answer_tokens`, priced at the catalogue's expected answer. `labelled`: rows
+    with labels of the strongest tier and another; `tiers_labelled`: number of labels of each tier."""
 
     classifier: str
     kind: str
@@ -68,7 +68,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backtest:
-    """Takes rows one by one and keeps numbers alone, some hundred bytes a row. No row remembers another.
+    """Takes rows one by one and keeps only numbers, some hundred bytes a row. Rows do not influence each other.
 
     `routing` decides as it would now, without load: every tier is up and nothing waits.
     """
@@ -86,7 +86,7 @@ class Backtest:
         self._said_by: tuple[str, str] = ("", "")
 
     def add(self, row: LogRow) -> None:
-        """Decide about one row at every target. Raises `BacktestLogError` for a score of no known tier."""
+        """Decide about one row at every target. Raises `BacktestLogError` for a score of an unknown tier."""
         scores = self._names.scores(row)
         turns = [ChatMessage(role=turn.role, content=turn.text) for turn in row.turns]
         inputs = self._routing.route(dry_ask(turns, max_tokens=row.max_tokens)).inputs
@@ -107,7 +107,7 @@ class Backtest:
             self._paid.append(row.cost_usd)
 
     def report(self) -> Report:
-        """What all rows come to. Raises `BacktestLogError` of none."""
+        """Return the results of all rows. Raises `BacktestLogError` if there are none."""
         if not self._chosen:
             raise BacktestLogError("the log has no rows.")
         costs, scores = np.array(self._costs), np.array(self._scores)
@@ -140,7 +140,7 @@ class Backtest:
         )
 
     def _costs_of(self, row: LogRow) -> list[float]:
-        """US dollars of this very request on each tier; an answer is as long as the logged one was."""
+        """Return the US dollars of this request on each tier; an answer is as long as the logged one."""
         prompt = row.prompt_tokens
         if prompt is None:
             prompt = sum(len(turn.text) for turn in row.turns) // 4 + 4 * len(row.turns)
@@ -158,19 +158,19 @@ class Backtest:
 
 
 def choice_at(inputs: PolicyInputs, rule: RoutingRule) -> int:
-    """The tier that `decide` takes by another rule; by its routing's own word, where it is only watched."""
+    """Return the tier that `decide` chooses by another rule; in observe mode, routing's own choice."""
     changed = msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, observe_tier=None)
     return decide(changed).tier
 
 
 def _taken(values: Floats, tiers: Numbers) -> Floats:
-    """Of `values` [n, tiers] those of the chosen tiers."""
+    """Return, from `values` [n, tiers], those of the chosen tiers."""
     taken: Floats = values[np.arange(len(values)), tiers]
     return taken
 
 
 def _measured(no_worse: Floats, chosen: Numbers, costs: Floats) -> Labelled | None:
-    """None without labelled rows."""
+    """Return None without labelled rows."""
     if not len(no_worse):
         return None
     _, group = np.unique(np.isnan(no_worse), axis=0, return_inverse=True)
@@ -182,7 +182,8 @@ def _measured(no_worse: Floats, chosen: Numbers, costs: Floats) -> Labelled | No
 
 
 def _no_worse(scores: Floats) -> Floats:
-    """[n, tiers] from scores [n, tiers]: right, or the strongest is wrong too (DESIGN §4); unknown where either is."""
+    """Return [n, tiers] from scores [n, tiers]: right, or the strongest is wrong too (DESIGN §4); unknown if either
+    score is."""
     right = np.where(np.isnan(scores), np.nan, scores >= RIGHT)
     unknown = np.isnan(right) | np.isnan(right[:, -1:])
     return np.where(unknown, np.nan, np.maximum(right, 1 - right[:, -1:]))

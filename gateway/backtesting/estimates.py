@@ -19,16 +19,16 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def saving(costs: Float, baseline: Float) -> Interval:
-    """1 - the ratio of sums of `costs` [n] and `baseline` [n]; paired, so that what both have in common cancels."""
+    """1 - the ratio of sums of `costs` [n] and `baseline` [n]; paired, so that common variation cancels."""
     ratio = float(costs.sum() / baseline.sum())
     return _interval(1 - ratio, (costs - ratio * baseline) / baseline.mean())
 
 
 def gain_over_shuffled(worth: Float, chosen: Choice, group: Choice) -> Interval:
-    """Mean worth of the chosen tiers less that of the same choices dealt out at random within each group.
+    """Mean value of the chosen tiers minus that of the same choices assigned at random within each group.
 
-    `worth` [n, tiers], not a number where unknown, which is never chosen; `group` [n]: rows with the same tiers known.
-    What is left is what the router knows, at equal cost.
+    `worth` [n, tiers], NaN where unknown, which is never chosen; `group` [n]: rows with the same known tiers. The
+    difference is the router's information, at equal cost.
     """
     n = len(worth)
     gains, influence = np.zeros(n), np.zeros(n)

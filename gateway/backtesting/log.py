@@ -1,4 +1,4 @@
-"""A team's own log of prompts, one JSON object a line: what a back-test reads, and what of it can train."""
+"""A log of prompts, one JSON object per line: what a back-test reads, and its rows for training."""
 
 import gzip
 import hashlib
@@ -17,29 +17,29 @@ Score = Annotated[float, Meta(ge=0, le=1)]
 
 
 class BacktestLogError(ValueError):
-    """The log cannot be used; the message names file, line and what is allowed."""
+    """The log cannot be used; the message names file, line and the rule."""
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """One turn as OpenAI writes it; of content parts the texts count."""
+    """One turn in OpenAI's form; of content parts only the texts are used."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
 
     @property
     def text(self) -> str:
-        """What was said."""
+        """The text of the turn."""
         if isinstance(self.content, str):
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content or ())
 
 
 class LogRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Exactly one of `prompt` and `messages` is there; fields that are not named here are ignored.
+    """One request. Exactly one of `prompt` and `messages` is given; unknown fields are ignored.
 
-    `prompt_tokens`, `answer_tokens`: as billed, else estimated; `cost_usd`: what it cost. `scores`: how good an answer
-    of a tier was, 0 to 1 and right from 0.5 on, by the tier's number, its name or whatever `tiers` maps to it.
-    `domain` groups prompts in a report on training; `split` (train, valid, test) is drawn from the prompt if not given.
+    `prompt_tokens`, `answer_tokens`: as billed, else estimated; `cost_usd`: the actual cost. `scores`: quality of a
+    tier's answer, 0 to 1 and right from 0.5 on, by the tier's number, its name or a key of `tiers`. `domain` groups
+    prompts in a report on training; `split` (train, valid, test) is drawn from the prompt if not given.
     """
 
     id: str | int | None = None
@@ -60,12 +60,12 @@ class LogRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_user_text(self) -> str:
-        """What a classifier is trained on."""
+        """The text that a classifier is trained on."""
         return next((turn.text for turn in reversed(self.turns) if turn.role == "user"), "")
 
 
 def read_log(path: Path) -> Iterator[LogRow]:
-    """Rows in file order, gzipped or not; empty lines are passed over. Raises `BacktestLogError`."""
+    """Yield rows in file order, gzipped or not; empty lines are skipped. Raises `BacktestLogError`."""
     decoder = msgspec.json.Decoder(LogRow)
     opened = gzip.open if path.suffix == ".gz" else open
     try:
@@ -88,7 +88,7 @@ def _row(decoder: msgspec.json.Decoder[LogRow], line: bytes, where: str) -> LogR
 
 
 class TierNames:
-    """Which tier a name in `scores` means: its number, `tier-N`, or what `given` maps (a model's name → number)."""
+    """Maps a name in `scores` to a tier: its number, `tier-N`, or an entry of `given` (a model's name → number)."""
 
     def __init__(self, tiers: int, given: Mapping[str, int] | None = None) -> None:
         numbers = range(1, tiers + 1)
@@ -96,23 +96,23 @@ class TierNames:
         self.tiers = tiers
 
     def scores(self, row: LogRow) -> list[float | None]:
-        """Score by tier, None where there is none. Raises `BacktestLogError` for a name that means no tier."""
+        """Return the score by tier, None where there is none. Raises `BacktestLogError` for an unknown name."""
         found: list[float | None] = [None] * self.tiers
         for name, score in row.scores.items():
             number = self._numbers.get(name)
             if number is None:
                 raise BacktestLogError(
-                    f"row {row.id}: scores of {name!r}; known are {', '.join(self._numbers)}. "
-                    f"Say which tier it stands for: --tier {name}=NUMBER."
+                    f"row {row.id}: unknown name {name!r} in scores; known are {', '.join(self._numbers)}. "
+                    f"Name its tier: --tier {name}=NUMBER."
                 )
             found[number - 1] = score
         return found
 
 
 def training_rows(rows: Iterable[LogRow], names: TierNames) -> Iterator[OutcomeRow]:
-    """Rows with at least two scores, of which one is the strongest tier's, as a classifier is trained on.
+    """Yield rows with at least two scores, one of them the strongest tier's, in the form for training.
 
-    Raises `BacktestLogError` where there are not as many tiers as a classifier has.
+    Raises `BacktestLogError` unless the catalogue has as many tiers as a classifier.
     """
     if names.tiers != TIERS:
         raise BacktestLogError(f"a classifier has {TIERS} tiers and the catalogue {names.tiers}; choose another.")
@@ -134,13 +134,13 @@ def training_rows(rows: Iterable[LogRow], names: TierNames) -> Iterator[OutcomeR
 
 
 def _split(digest: bytes) -> str:
-    """Equal prompts are in the same part: 70% train, 15% valid, 15% test."""
+    """Equal prompts get the same split: 70% train, 15% valid, 15% test."""
     place = int.from_bytes(digest[:4], "big") % 100
     return "train" if place < 70 else "valid" if place < 85 else "test"
 
 
 def write_training(folder: Path, rows: Iterable[OutcomeRow]) -> int:
-    """Write `rows` where `aio classifier train --data FOLDER` reads them; returns how many."""
+    """Write `rows` where `aio classifier train --data FOLDER` reads them; return how many."""
     written = 0
     with atomic_file(folder / FILE) as file, gzip.open(file, "wb") as packed:
         for row in rows:
@@ -150,7 +150,7 @@ def write_training(folder: Path, rows: Iterable[OutcomeRow]) -> int:
 
 
 def write_example(path: Path, data: Path, most: int) -> int:
-    """A log made of the test rows of the public outcomes, which trained nothing; returns the number of rows.
+    """Write a log of the test rows of the public outcomes, which no model was trained on; return the number of rows.
 
     Raises `TrainingDataError` without the data.
     """

@@ -1,4 +1,4 @@
-"""`aio backtest`: what routing would have done with a team's own log of prompts, its cost and its quality."""
+"""`aio backtest`: what routing would have done with a log of prompts, its cost and its quality."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="Quality target (repeatable).  [0.8 0.85 0.9 0.95 0.99]",
 )
 @click.option(
-    "--tier", "names", multiple=True, metavar="NAME=NUMBER", help="Which tier a name in scores stands for (repeatable)."
+    "--tier", "names", multiple=True, metavar="NAME=NUMBER", help="Tier of a name in the scores; may be repeated."
 )
 @click.option(
     "--training",
@@ -56,9 +56,9 @@ def backtest(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Route every prompt of LOG (JSON lines, gzipped or not) as if, and print split, cost and quality per target.
+    """Route every prompt of LOG (JSON lines, may be gzipped) offline; print split, cost and quality per target.
 
-    Nothing is sent anywhere: the classifier in force decides, the catalogue's prices count, labels in LOG judge.
+    Nothing is sent: the active classifier decides, prices are the catalogue's, quality comes from the labels in LOG.
     """
     from gateway.backtesting.backtest import TARGETS, Backtest
     from gateway.backtesting.log import TierNames, read_log, training_rows, write_example, write_training
@@ -104,9 +104,9 @@ def _text(report: "Report") -> str:
         f"${report.strongest_cost_usd:.6f}, ${mean:.6f} per request",
     ]
     if report.estimated_answers:
-        lines.append(f"{report.estimated_answers:,} rows do not say how long the answer was: priced at the catalogue's")
+        lines.append(f"{report.estimated_answers:,} rows have no answer length: priced at the catalogue's")
     if report.priced:
-        lines.append(f"paid for the {report.priced:,} rows that say so: ${report.paid_usd:.6f}")
+        lines.append(f"paid for the {report.priced:,} rows with a price: ${report.paid_usd:.6f}")
     return "\n".join([*lines, "", table(head, rows), "", *_quality(report)])
 
 
@@ -121,7 +121,7 @@ def _quality(report: "Report") -> Sequence[str]:
             gain = _interval(one.labelled.gain, sign="+")
             rows.append([f"{one.quality_target:.2f}", shown, gain, _interval(one.labelled.saving)])
     labels = ", ".join(f"tier {k} {count:,}" for k, count in enumerate(report.tiers_labelled, start=1))
-    head = ["target", "no worse than the strongest", "more than dealt out at random", "saving there"]
+    head = ["target", "no worse than the strongest", "more than random assignment", "saving there"]
     return [f"measured on the {report.labelled:,} labelled rows (labels: {labels}), 95% intervals", table(head, rows)]
 
 

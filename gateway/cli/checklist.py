@@ -1,4 +1,4 @@
-"""`aio checklist`: the sources' best practices, with pass, fail or not measured and the evidence of each."""
+"""`aio checklist`: the sources' best practices, with pass, fail or not measured, and the evidence for each."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from gateway.cli.options import echo_json, json_option, table
     show_default=True,
     help="Folder of measurements and of the record of test runs.",
 )
-@click.option("--run", "run_tests", is_flag=True, help="Run the tests that items rest on, and record how they went.")
-@click.option("--only", metavar="ROW", help="Of one row, such as CK-03.")
+@click.option("--run", "run_tests", is_flag=True, help="Run the tests of the items, and record their results.")
+@click.option("--only", metavar="ROW", help="Show one row only, such as CK-03.")
 @json_option
 def checklist(measurements: Path, run_tests: bool, only: str | None, as_json: bool) -> None:
-    """Print every item with its evidence. Exits with 1 if one fails. `--run` wants to be started in a checkout."""
+    """Print every item with its evidence. Exits with 1 if one fails. `--run` needs a checkout."""
     from gateway.reporting.checklist import ITEMS, checklist, run_items, write_record
 
     if run_tests:

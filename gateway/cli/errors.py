@@ -1,6 +1,6 @@
-"""Which errors are the user's to mend: their messages say how, and a traceback would only hide them."""
+"""Which errors a user can fix: their messages say how, so they are shown without a traceback."""
 
-# By name, so that showing `--help` or failing in click itself imports none of the packages below.
+# By name, so that `--help` and click's own errors import none of the packages below.
 _EXPECTED = {
     "gateway.settings": {"SettingsError"},
     "tiers.errors": {"CatalogError", "TierUnavailableError"},
@@ -30,5 +30,5 @@ _EXPECTED = {
 
 
 def expected_error(error: Exception) -> bool:
-    """Whether `error` is of a type (or derives from one) whose message is meant for the user."""
+    """Return whether the message of `error`'s type (or a base class) is meant for the user."""
     return any(kind.__name__ in _EXPECTED.get(kind.__module__, ()) for kind in type(error).__mro__)

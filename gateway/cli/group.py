@@ -29,12 +29,12 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in `--help`, without importing anything."""
+        """Print the commands in `--help` without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; errors that tell the user what to do are printed without a traceback."""
+        """Run a command; errors meant for the user are printed without a traceback."""
         from gateway.cli.errors import expected_error
 
         try:

@@ -3,28 +3,30 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
-if TYPE_CHECKING:
-    from gateway.settings import Settings
+from gateway.settings import SETTINGS, Settings, load_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-catalog_option = click.option(
-    "--catalog", metavar="NAME|FILE", help="Catalogue: laptop, datacenter or a TOML file.  [AIO_CATALOG; laptop]"
-)
-data_dir_option = click.option(
-    "--data-dir", metavar="DIR", help="State: database, journal, classifiers.  [AIO_DATA_DIR; ~/.local/share/aio]"
-)
-cache_dir_option = click.option(
-    "--cache-dir", metavar="DIR", help="Repacked weights; safe to delete.  [AIO_CACHE_DIR; ~/.cache/aio]"
-)
-database_option = click.option(
-    "--database-url", metavar="URL", help="SQLAlchemy URL.  [AIO_DATABASE_URL; SQLite in the data folder]"
-)
+
+def setting_option(field: str, *names: str, **attributes: Any) -> Callable[[Command], Command]:
+    """Return the option that overrides the setting `field`, with the setting's description as help."""
+    setting = SETTINGS[field]
+    default = f"; {setting.default}" if setting.default else ""
+    help_text = f"{setting.description.replace('`', '')}.  [{setting.variable}{default}]"
+    return click.option(*(names or [f"--{field.replace('_', '-')}"]), field, help=help_text, **attributes)
+
+
+catalog_option = setting_option("catalog", metavar="NAME|FILE")
+data_dir_option = setting_option("data_dir", metavar="DIR")
+cache_dir_option = setting_option("cache_dir", metavar="DIR")
+database_option = setting_option("database_url", metavar="URL")
+core_socket_option = setting_option("core_socket", "--socket", metavar="PATH")
+log_level_option = setting_option("log_level", type=click.Choice(["debug", "info", "warning", "error"]))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
@@ -32,7 +34,7 @@ QUALITY_METAVAR = "economy|balanced|careful|0..1"
 
 
 def quality_of(given: str) -> float:
-    """A quality target, by its name or as a number; the `type` of an option. Raises `click.BadParameter`."""
+    """Parse a quality target, by name or number; the `type` of an option. Raises `click.BadParameter`."""
     from classifier.policy.quality_setting import QualitySetting, target_of
 
     try:
@@ -44,20 +46,18 @@ def quality_of(given: str) -> float:
     return found
 
 
-def settings_from(**given: Any) -> "Settings":
-    """Settings from the environment and from options that were given. Raises `SettingsError`."""
-    from gateway.settings import load_settings
-
+def settings_from(**given: Any) -> Settings:
+    """Return the settings of the environment, overridden by the given options. Raises `SettingsError`."""
     return load_settings(**given)
 
 
 def echo_json(value: Any) -> None:
-    """One JSON document, indented, on standard output."""
+    """Print one JSON document, indented, on standard output."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Columns padded to their widest cell; numbers are the caller's to format."""
+    """Return columns padded to their widest cell; callers format numbers."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
     return "\n".join(line.rstrip() for line in lines)
@@ -66,7 +66,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 @contextmanager
 def staged_progress(label: str) -> Iterator[Callable[[str, float], None]]:
     """A progress bar on standard error, moved by calls of (stage, share done)."""
-    # Only its `pos`, `label` and `update` are used; click declares the bar's items, which there are none of.
+    # Only `pos`, `label` and `update` are used; click's type requires items, and there are none.
     bar: Any
     with click.progressbar(length=1000, label=label, file=sys.stderr) as bar:
 

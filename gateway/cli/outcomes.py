@@ -1,4 +1,4 @@
-"""`aio outcomes import`: labels that a team already has, so that routing is right before anything was verified."""
+"""`aio outcomes import`: import existing labels, so that routing is right before any verification."""
 
 import time
 from pathlib import Path
@@ -15,20 +15,26 @@ if TYPE_CHECKING:
 
 @click.group()
 def outcomes() -> None:
-    """Outcomes of the catalogue's tiers that are known already."""
+    """Known outcomes of the catalogue's tiers."""
 
 
 @outcomes.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--key", "key_id", metavar="ID", help="Whose prompts these are, by the key's id.  [no key]")
-@click.option("--margin", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Still as good below.")
-@click.option("--weight", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="What such a label tells.")
+@click.option("--key", "key_id", metavar="ID", help="Id of the key whose prompts these are.  [no key]")
+@click.option(
+    "--margin",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Score difference that still counts as equally good.",
+)
+@click.option("--weight", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="Weight of such a label.")
 @catalog_option
 @data_dir_option
 @database_option
 @json_option
 def import_(file: Path, key_id: str | None, margin: float, weight: float, as_json: bool, **given: Any) -> None:
-    """Store the outcomes of FILE as labels. A running server takes them in within seconds; they train, too.
+    """Store the outcomes of FILE as labels. A running server reads them within seconds; training uses them too.
 
     FILE has a line for each prompt: {"prompt": "…", "scores": {"1": 0.4, "4": 0.9}}, or "messages" in place of
     "prompt". Scores are of any scale, higher is better; the strongest tier's is needed. The same prompt again replaces

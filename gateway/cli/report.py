@@ -1,4 +1,4 @@
-"""`aio report`: the sources' tables beside what was measured and what a ledger recorded, as one page."""
+"""`aio report`: the sources' tables next to measurements and a ledger's records, as one page."""
 
 import time
 from pathlib import Path
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 )
 @click.option("--live", "is_live", is_flag=True, help="Read the ledger and the catalogue too: cost, tiers, stages.")
 @click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Of the ledger."
+    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of the ledger."
 )
-@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write it there.  [prints it]")
+@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Page to write.  [print it]")
 @catalog_option
 @data_dir_option
 @database_option
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def report(
     context: click.Context, /, measurements: Path, is_live: bool, days: float, page: Path | None, **given: Any
 ) -> None:
-    """Make the report from what was measured, and from a ledger where `--live` or `--database-url` asks for it.
+    """Make the report from measurements, and from a ledger with `--live` or `--database-url`.
 
     Example: aio report --page docs/report.md
     """
@@ -54,14 +54,14 @@ def report(
 
 @report.command()
 @click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Of decisions."
+    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of decisions."
 )
 @catalog_option
 @data_dir_option
 @database_option
 @json_option
 def learning(days: float, as_json: bool, **given: Any) -> None:
-    """Show what was learned of each key: labels, classes of prompts, saving, quality, and the learning curve."""
+    """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
     from gateway.cli.access.stored_order import with_database
     from gateway.routing.label_source import stored_label_source
     from quality.learning.learning import LearningRecord, in_words
@@ -75,7 +75,7 @@ def learning(days: float, as_json: bool, **given: Any) -> None:
     for one in (found.together, *found.keys) if len(found.keys) > 1 else found.keys:
         click.echo(in_words(one, found.tau))
     if not found.keys:
-        click.echo("Nothing was asked and nothing labelled yet.")
+        click.echo("No requests and no labels yet.")
 
 
 def _live(days: float, given: dict[str, Any]) -> "Live":

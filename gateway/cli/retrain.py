@@ -1,4 +1,4 @@
-"""`aio retrain`: a candidate from recorded outcomes, put on trial only if it is better; or back to the one before."""
+"""`aio retrain`: train a candidate from recorded outcomes, put it on trial only if it is better; or roll back."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--rollback", is_flag=True, help="Serve the previous classifier again instead of training.")
+@click.option("--rollback", is_flag=True, help="Restore the previous classifier instead of training.")
 @click.option("--reason", default="asked for on the command line", help="For the audit trail of a rollback.")
 @catalog_option
 @data_dir_option

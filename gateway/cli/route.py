@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     metavar=QUALITY_METAVAR,
     help="Share of answers no worse than the strongest tier's.",
 )
-@click.option("--max-cost", type=float, metavar="USD", help="Most that the answer may cost.")
+@click.option("--max-cost", type=float, metavar="USD", help="Most US dollars that the answer may cost.")
 @click.option("--min-tier", type=click.IntRange(min=1), help="Lowest tier that may answer.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Limit on the answer, which bounds its cost.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of the answer, which limits its cost.")
 @click.option("--replay", metavar="ID", help="Reproduce the decision of a past request from its record.")
 @catalog_option
 @data_dir_option
@@ -75,7 +75,7 @@ def _decide(
 
     routing = dry_routing(settings)
     ask = dry_ask([ChatMessage(role="user", content=prompt)], max_tokens=max_tokens, **wishes)
-    routing.route(ask)  # the first decision pays for caches that a server has warm
+    routing.route(ask)  # the first decision fills caches that are warm in a server
     began = time.thread_time()
     decision = routing.route(ask)
     return decision, (time.thread_time() - began) * 1e3, routing.catalog

@@ -1,1 +1,1 @@
-"""AIO past one machine: cores placed on a Ray cluster, found, balanced, scaled and replaced. Loaded only on demand."""
+"""Cores on a Ray cluster: placed, discovered, balanced, scaled and replaced. Loaded only on demand."""

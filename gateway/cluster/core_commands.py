@@ -1,4 +1,4 @@
-"""What operators have told a core while it served, to be told again to replicas that come later."""
+"""Operators' changes to a running core, to be repeated to replicas that join later."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -14,14 +14,14 @@ Changes = dict[str, KnobValue]
 
 
 class CoreCommands:
-    """Knobs as they were set last, and the adapters that are loaded."""
+    """The last values of knobs, and the loaded adapters."""
 
     def __init__(self) -> None:
         self._knobs: list[tuple[str | None, Changes]] = []
         self._adapters: dict[tuple[str, str], str] = {}
 
     def note_knobs(self, changes: Mapping[str, KnobValue], model: str | None) -> None:
-        """`model` None is every model, and overrules what was set of one before."""
+        """Record knobs; `model` None means every model, and overrides earlier values of one."""
         for of, earlier in self._knobs:
             if model is None or of == model:
                 for name in changes:
@@ -29,14 +29,14 @@ class CoreCommands:
         self._knobs = [(of, earlier) for of, earlier in [*self._knobs, (model, dict(changes))] if earlier]
 
     def note_adapter(self, model: str, name: str, path: str | None) -> None:
-        """`path` None: it is not served any more."""
+        """Record an adapter; `path` None: it is unloaded."""
         if path is None:
             self._adapters.pop((model, name), None)
         else:
             self._adapters[model, name] = path
 
     async def repeat(self, replica: CoreReplica) -> None:
-        """Tell `replica` all of it; what it refuses, the log says. Raises `CoreGoneError`."""
+        """Send all of it to `replica`; what it refuses is logged. Raises `CoreGoneError`."""
         for model, changes in self._knobs:
             with _logged_refusal(f"knobs {', '.join(changes)}"):
                 await replica.set_knobs(changes, model)
@@ -50,4 +50,4 @@ def _logged_refusal(order: str) -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as error:
-        log.warning("a new replica goes without %s: %s", order, error)
+        log.warning("a new replica does not have %s: %s", order, error)

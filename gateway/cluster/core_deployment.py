@@ -12,9 +12,8 @@ import msgspec
 import ray
 from ray import serve
 
-from gateway.cluster.announced import Announced, Role
 from gateway.cluster.autoscaling import pressures
-from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Registry
+from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Announced, Registry, Role
 from gateway.cluster.stage_ranks import stage_places
 from gateway.core_factory import core_factory, core_title, watchdog_seconds_of
 from gateway.settings import Settings
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What every replica of a pool is started with; the folders are each node's own. `knobs`: the pool's own."""
+    """Start parameters of every replica of a pool; folders are on each node. `knobs`: those of the pool."""
 
     service: str
     catalog: Catalog
@@ -41,10 +40,10 @@ class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoreDeployment:
-    """Tokens do not pass through Ray: gateways connect to the address that is announced."""
+    """One replica. Tokens do not pass through Ray: gateways connect to the announced address."""
 
     async def __init__(self, terms: ReplicaTerms) -> None:  # type: ignore[misc]  # Serve awaits constructors
-        """Returns when the core has loaded. Raises what keeps it from that."""
+        """Return when the core has loaded. Raises what prevents that."""
         self._terms = terms
         settings = Settings(data_dir=terms.data_dir, cache_dir=terms.cache_dir)
         settings.data_path.mkdir(parents=True, exist_ok=True)
@@ -77,17 +76,17 @@ class CoreDeployment:
         self._announcing = asyncio.create_task(self._announce())
 
     def check_health(self) -> None:
-        """Raises when the core is gone, or its watchdog says that it does not advance: Serve then replaces it."""
+        """Raise if the core is gone, or if its watchdog reports no progress: Serve then replaces it."""
         if self._client.stuck is not None:
             raise RuntimeError(self._client.stuck)
         self._client.require_core()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What `autoscaling.desired_replicas` decides by."""
+        """The figures by which `autoscaling.desired_replicas` decides."""
         return pressures(await self._client.stats())
 
     async def __del__(self) -> None:
-        """Drain: gateways send nothing more, what runs may end within `drain_seconds`."""
+        """Drain: gateways send nothing more, and running requests may end within `drain_seconds`."""
         self._said = msgspec.structs.replace(self._said, leaving=True)
         await self._tell()
         with suppress(CoreGoneError):
@@ -96,7 +95,7 @@ class CoreDeployment:
         await self._client.close()
 
     async def _announce(self) -> None:
-        """Again and again: a registry that was started anew knows nobody."""
+        """Announce the replica repeatedly: a restarted registry is empty."""
         while True:
             await self._tell()
             await asyncio.sleep(ANNOUNCE_SECONDS)
@@ -105,11 +104,11 @@ class CoreDeployment:
         try:
             await self._registry.announce.remote(self._terms.service, self._said)
         except ray.exceptions.RayError as error:
-            log.warning("the registry does not hear %s: %s", self._said.name, error)
+            log.warning("%s cannot reach the registry: %s", self._said.name, error)
 
 
 def registry() -> Any:
-    """A handle of the cluster's registry, which is started if there is none; it is restarted wherever it is lost."""
+    """Return a handle of the cluster's registry, started if there is none; Ray restarts it wherever it is lost."""
     options: dict[str, Any] = {
         "name": NAME,
         "namespace": NAMESPACE,

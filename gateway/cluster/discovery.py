@@ -1,11 +1,11 @@
-"""How a gateway finds the replicas of its cores: by the registry of the cluster that it has joined."""
+"""How a gateway finds the replicas of its cores: through the registry of the cluster."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
 from functools import partial
 
-from gateway.cluster.announced import Announced
+from gateway.cluster.registry import Announced
 from gateway.cluster.replicated_core import ReplicatedCore
 from gateway.core_factory import core_title
 from inference_core.transport.client import CoreClient
@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 def cluster_cores(catalog: Catalog, address: str) -> Mapping[str, CoreClient]:
-    """A client over all replicas of every core by its name, not yet started. The first that starts joins."""
+    """Return a client over all replicas of every core, by name, not yet started. The first to start joins the
+    cluster."""
     return {
         core: ReplicatedCore(core_title(catalog, core), partial(_announced, catalog, core, address))
         for core in catalog.core_names

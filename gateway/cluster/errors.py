@@ -1,9 +1,9 @@
-"""What can go wrong with a cluster, one type per thing that the operator can do about it."""
+"""Errors of a cluster, one type per action that the operator can take."""
 
 
 class ClusterError(RuntimeError):
-    """The cluster cannot be reached, or does not do what it was asked; the message says what to look at."""
+    """The cluster is unreachable or failed to do something; the message says what to check."""
 
 
 class NoRoomError(ClusterError):
-    """No place in the cluster holds what is to be served; the message names the constraint. Add or free nodes."""
+    """No node of the cluster can hold a replica; the message names the constraint. Add or free nodes."""

@@ -1,4 +1,4 @@
-"""The cores of a catalogue on a Ray cluster: joined, deployed, looked at, taken down."""
+"""The cores of a catalogue on a Ray cluster: join, deploy, list, remove."""
 
 import logging
 import time
@@ -9,11 +9,10 @@ import msgspec
 import ray
 from ray import serve
 
-from gateway.cluster.announced import Announced, Role
 from gateway.cluster.core_deployment import CoreDeployment, ReplicaTerms, registry
 from gateway.cluster.errors import ClusterError
 from gateway.cluster.placement import NodeRoom, placement_of, require_room
-from gateway.cluster.registry import NAMESPACE
+from gateway.cluster.registry import NAMESPACE, Announced, Role
 from gateway.settings import Settings
 from inference_core.protocol import KnobValue
 from tiers.catalog.catalog import Catalog
@@ -22,16 +21,16 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 JOIN_SECONDS = 20
-_POOLS: tuple[Role, ...] = ("both", "prefill")  # a name each: whoever answers has the first
+_POOLS: tuple[Role, ...] = ("both", "prefill")  # unique names: any that answers has the first one
 _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """How many replicas a pool of every core has: `fewest` to begin with, and up to `most` as `autoscaling` has it.
+    """How many replicas a pool of every core has: `fewest` at the start, up to `most` by `autoscaling`.
 
-    `cpus`: of a replica of the CPU's core, and of each rank of another. `start_seconds`: how long they may take to
-    load. `up_seconds`, `down_seconds`: how long more, or fewer, must be wanted before it is done. `knobs`: live knobs
-    that its replicas have of their own, whatever the others are told.
+    `cpus`: of a replica of the CPU core, and of each rank of another. `start_seconds`: how long they may take to load.
+    `up_seconds`, `down_seconds`: how long more, or fewer, must be wanted before scaling. `knobs`: live knobs of this
+    pool's replicas only.
     """
 
     fewest: int = 1
@@ -44,8 +43,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def service_of(catalog: Catalog, core: str, role: Role = "both") -> str:
-    """What a pool of a core is called in the cluster: as application of Serve and in the registry. Prefill replicas are
-    a pool of their own, which is scaled alone (SPEC BS-08)."""
+    """Return the name of a core's pool in the cluster, as Serve application and in the registry. Prefill replicas are a
+    separate pool, which is scaled alone (SPEC BS-08)."""
     return f"aio-{catalog.name}-{core}" + ("-prefill" if role == "prefill" else "")
 
 
@@ -60,12 +59,12 @@ def join(address: str) -> None:
 
 
 def deploy(
-    catalog: Catalog, settings: Settings, scale: Scale, *, prefill: Scale | None = None, anew: bool = False
+    catalog: Catalog, settings: Settings, scale: Scale, *, prefill: Scale | None = None, redeploy: bool = False
 ) -> None:
-    """Bring all cores of `catalog` up and wait until each serves; what serves already stays as it is, or with `anew`
-    takes the numbers of `scale`. With `prefill`, a second pool of each computes long prompts for the first one.
+    """Start all cores of `catalog` and wait until each serves. Running ones stay as they are; with `redeploy` they get
+    the numbers of `scale`. With `prefill`, a second pool of each computes long prompts for the first one.
 
-    Raises NoRoomError, with the constraint, before anything is started, and ClusterError if a core does not come up.
+    Raises NoRoomError, with the constraint, before anything is started, and ClusterError if a core does not start.
     """
     running = serve_applications()
     pools: dict[Role, Scale] = {"both": scale} if prefill is None else {"decode": scale, "prefill": prefill}
@@ -73,13 +72,13 @@ def deploy(
         (core, role)
         for core in catalog.core_names
         for role in pools
-        if anew or running.get(service_of(catalog, core, role)) != "RUNNING"
+        if redeploy or running.get(service_of(catalog, core, role)) != "RUNNING"
     ]
     if not wanted:
         return
     rooms = free_rooms()
     for core in dict.fromkeys(core for core, _ in wanted):
-        # What one pool gives up is room for the other.
+        # What one pool releases is room for the other.
         lacking = 0
         for name, few in ((service_of(catalog, core, role), pools[role].fewest) for one, role in wanted if one == core):
             lacking += few - (len(_replicas(name)) if name in running else 0)
@@ -90,12 +89,12 @@ def deploy(
     targets = [_target(catalog, settings, core, role, pools[role]) for core, role in wanted]
     serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
     _wait([service_of(catalog, core, role) for core, role in wanted], scale.start_seconds)
-    if anew and prefill is None:
+    if redeploy and prefill is None:
         _delete(name for core in catalog.core_names if (name := service_of(catalog, core, "prefill")) in running)
 
 
 def remove(catalog: Catalog) -> list[str]:
-    """Take all cores of `catalog` down, each after it has drained; what they were called."""
+    """Remove all cores of `catalog`, each after it has drained; return their names."""
     running = serve_applications()
     names = [service_of(catalog, core, role) for core in catalog.core_names for role in _POOLS]
     return _delete(name for name in names if name in running)
@@ -109,7 +108,7 @@ def _delete(names: Iterable[str]) -> list[str]:
 
 
 def announced(catalog: Catalog, core: str) -> list[Announced]:
-    """The replicas of a core that serve now."""
+    """Return the replicas of a core that serve now."""
     return [replica for role in _POOLS for replica in _replicas(service_of(catalog, core, role))]
 
 
@@ -118,14 +117,14 @@ def _replicas(service: str) -> list[Announced]:
 
 
 def free_rooms() -> list[NodeRoom]:
-    """What is free on each node that is alive."""
-    # Asked for inside: a driver that joined by ray:// does not know.
+    """Return the free resources of each live node."""
+    # Asked inside the cluster: a driver that joined by ray:// does not know.
     task: Any = ray.remote(_free_rooms).options(num_cpus=0)
     return list(ray.get(task.remote(), timeout=JOIN_SECONDS))
 
 
 def serve_applications() -> dict[str, str]:
-    """The status of every application of Serve, by name."""
+    """Return the status of every Serve application, by name."""
     return {name: str(app.status.value) for name, app in serve.status().applications.items()}
 
 
@@ -179,17 +178,17 @@ def _target(catalog: Catalog, settings: Settings, core: str, role: Role, scale: 
 
 
 def _wait(names: Sequence[str], seconds: float) -> None:
-    """Until all of them run. Raises ClusterError."""
+    """Wait until all of them run. Raises ClusterError."""
     deadline = time.monotonic() + seconds
     while True:
         apps = serve.status().applications
         states = {name: apps[name].status.value if name in apps else "not there" for name in names}
         if all(state == "RUNNING" for state in states.values()):
             return
-        told = [(name, apps[name]) for name in names if states[name] in _FAILED]
-        if told or time.monotonic() > deadline:
+        failed = [(name, apps[name]) for name in names if states[name] in _FAILED]
+        if failed or time.monotonic() > deadline:
             reasons = "; ".join(f"{name} is {states[name]}: {_message(apps.get(name))}" for name in names)
-            raise ClusterError(f"the cores do not come up: {reasons}")
+            raise ClusterError(f"the cores did not start: {reasons}")
         time.sleep(POLL_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine: each with processes of its own, so that each can be killed."""
+"""A Ray cluster of several nodes on this machine, each with its own processes, so that each can be killed."""
 
 import os
 import signal
@@ -7,15 +7,15 @@ from types import TracebackType
 from typing import Any
 
 OBJECT_STORE_BYTES = 100 << 20
-"""Of every node, in shared memory; almost nothing passes through it."""
+"""Object store of every node; almost nothing passes through it."""
 
 
 class LocalCluster:
-    """A head without CPUs, which has Serve's controller, and `nodes` nodes that are alike. A context manager."""
+    """A head without CPUs, which has Serve's controller, and `nodes` equal nodes. A context manager."""
 
     def __init__(self, nodes: int, *, cpus: int = 1, gpus: int = 0) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray's default is 15: whatever else runs on the machine would go before the cores.
+        # Ray's default is 15: any other program on the machine would then get CPU time before the cores.
         os.environ.setdefault("RAY_worker_niceness", "0")
         from ray.cluster_utils import Cluster
 
@@ -36,17 +36,17 @@ class LocalCluster:
 
     @property
     def address(self) -> str:
-        """What others join it by."""
+        """The address by which others join."""
         return str(self._cluster.address)
 
     def add_node(self, **options: Any) -> Any:
-        """One more node; it is alive on return."""
+        """Add a node; it is alive on return."""
         node = self._cluster.add_node(**{**self._node_options, **options})
         self.nodes.append(node)
         return node
 
     def kill_node(self, node: Any) -> None:
-        """End all of its processes at once, as a machine's end would."""
+        """Kill all of its processes at once, as if the machine failed."""
         self.nodes.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
 
@@ -58,7 +58,7 @@ class LocalCluster:
         over.wait()
 
     def close(self) -> None:
-        """Leave it, if this process has joined, and end all nodes."""
+        """Leave the cluster, if this process has joined, and stop all nodes."""
         import ray
 
         ray.shutdown()

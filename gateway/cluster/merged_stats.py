@@ -1,4 +1,4 @@
-"""The statistics of several replicas of a core as those of one."""
+"""Merges the statistics of several replicas of a core."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,9 @@ import msgspec
 
 from inference_core.protocol import CoreStats, JoinStats, KVTransferStats, ModelStats, SpeculationStats, SwapStats
 
-# What is now, and is gone with a replica.
+# Current state, which is lost with a replica.
 _LEVELS = ("running", "waiting", "blocks_in_use", "blocks_cached", "blocks_total", "adapter_slots")
-# What has happened since start, and stays true of a replica that is gone.
+# Counts since start, which outlive a replica.
 _COUNTS = (
     "prompt_tokens",
     "generated_tokens",
@@ -30,10 +30,10 @@ _SWAP_COUNTS = ("out_blocks", "back_blocks", "refused_blocks", "copying_seconds"
 def merged(
     query_id: str, present: Sequence[CoreStats], past: Sequence[CoreStats] = (), *, answering: int | None = None
 ) -> CoreStats:
-    """Of the replicas at `present`, at least one, and of those that are gone, whose counts stay counted.
+    """Merge the statistics of the replicas at `present`, at least one, and of former ones, whose counts are kept.
 
-    A new request goes where it waits least, so the predicted wait is the least of those that answer: the first
-    `answering`, or all. Knobs and tuning are those of the first: replicas of a role are told the same.
+    A new request goes where the wait is shortest, so the predicted wait is the least of those that answer: the first
+    `answering`, or all. Knobs and tuning are those of the first: replicas of a role have the same.
     """
     first = present[0]
     past = [_counts_alone(stats) for stats in past]
@@ -50,7 +50,7 @@ def merged(
 
 
 def summed_past(past: CoreStats | None, gone: CoreStats) -> CoreStats:
-    """What stays of all replicas that are gone, now that one more is."""
+    """Return the counts of all former replicas, after one more has left."""
     return merged("", [_counts_alone(gone)], [] if past is None else [past])
 
 
@@ -59,7 +59,7 @@ def _named(name: str, stats: Sequence[CoreStats]) -> list[ModelStats]:
 
 
 def _counts_alone(stats: CoreStats) -> CoreStats:
-    """As if nothing ran, waited or lay there any more."""
+    """Keep the counts only, as if nothing was running, waiting or cached."""
     models = [
         msgspec.structs.replace(
             model,

@@ -1,4 +1,4 @@
-"""Where a core's ranks may lie in a cluster, and which constraint fails if there is no such place. Knows no Ray."""
+"""Where a core's ranks can run in a cluster, and which constraint fails if nowhere. Independent of Ray."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -9,16 +9,16 @@ from gateway.cluster.errors import NoRoomError
 from tiers.catalog.catalog import CPU_CORE, Catalog
 
 Bundle = dict[str, float]
-"""Resources by Ray's names that one node gives together: CPU, GPU, and memory in bytes."""
+"""Resources by Ray's names that one node provides together: CPU, GPU, and memory in bytes."""
 Strategy = Literal["STRICT_PACK", "SPREAD"]
 _BYTES = "memory"
 
 
 class CorePlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """What one replica of a core takes: the bundles of its placement group, the first one its leader's.
+    """What one replica of a core needs: the bundles of its placement group, the leader's first.
 
     STRICT_PACK: all on one node, since tensor-parallel ranks exchange activations in every layer. SPREAD: pipeline
-    stages, each a bundle with all of its tensor-parallel ranks, on different nodes as far as there are so many.
+    stages, each a bundle with all of its tensor-parallel ranks, on different nodes if there are enough.
     """
 
     core: str
@@ -27,18 +27,18 @@ class CorePlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeRoom(msgspec.Struct, frozen=True):
-    """A node and what is free on it."""
+    """A node and its free resources."""
 
     name: str
     free: Mapping[str, float]
 
 
 def placement_of(catalog: Catalog, core: str, cpus: float) -> CorePlacement:
-    """`cpus`: of a replica of the CPU's core, and of every rank of another one."""
+    """`cpus`: of a replica of the CPU core, and of every rank of another one."""
     if core == CPU_CORE:
         return CorePlacement(core=core, bundles=[{"CPU": cpus, _BYTES: catalog.core.arena_bytes}])
     group = catalog.group(core)
-    # The ranks of a bundle are started by one process, which has to own all of their cards.
+    # One process starts the ranks of a bundle, and has to own all of their cards.
     bundle: Bundle = {"CPU": cpus * group.tensor}
     bundle |= {_BYTES: group.tensor * group.card_bytes} if group.device == "cpu" else {"GPU": group.tensor}
     strategy: Strategy = "STRICT_PACK" if group.pipeline == 1 else "SPREAD"
@@ -46,8 +46,8 @@ def placement_of(catalog: Catalog, core: str, cpus: float) -> CorePlacement:
 
 
 def require_room(placement: CorePlacement, nodes: Sequence[NodeRoom], replicas: int = 1) -> list[list[str]]:
-    """For each of `replicas`, the nodes of its bundles in their order. Raises `NoRoomError` with the first constraint
-    that fails."""
+    """Return, for each of `replicas`, the nodes of its bundles in order. Raises `NoRoomError` with the first failing
+    constraint."""
     free = {node.name: dict(node.free) for node in nodes}
     found: list[list[str]] = []
     for number in range(replicas):
@@ -60,7 +60,7 @@ def require_room(placement: CorePlacement, nodes: Sequence[NodeRoom], replicas: 
 
 
 def _placed(placement: CorePlacement, free: dict[str, dict[str, float]]) -> list[str] | None:
-    """The nodes of one replica, whose resources are then taken; None, with nothing taken, if there are none."""
+    """Return the nodes of one replica and take their resources; None, taking nothing, if there are none."""
     if placement.strategy == "STRICT_PACK":
         together = _total(placement.bundles)
         node = next((name for name, room in free.items() if _holds(room, together)), None)

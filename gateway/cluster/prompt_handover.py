@@ -1,4 +1,4 @@
-"""Has prefill replicas compute long prompts for the replicas that answer them; without, all goes on as ever (BS-08)."""
+"""Lets prefill replicas compute long prompts for the replicas that answer them (BS-08)."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ DONE = "done"
 
 
 class PromptHandover:
-    """`visit` counts a request at a replica while it lasts; `read` looks whether a replica is still there."""
+    """`visit` counts a request at a replica while it lasts; `read` checks whether a replica is still there."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class PromptHandover:
         self._tokens: Counter[str] = Counter()
 
     async def prepare(self, request: AddRequest, target: CoreReplica, sources: Iterable[CoreReplica]) -> int:
-        """Bring the prompt's blocks to `target`, if it is long enough for that; how many tokens were computed for it.
+        """Bring the prompt's blocks to `target` if it is long enough; return how many tokens were computed for it.
 
-        Whatever keeps it from that is counted, and the request goes on without; nothing is raised but a cancellation.
+        A failure is counted, and the request continues without; only cancellation is raised.
         """
         if not self._is_wanted(request, target):
             return 0
@@ -72,9 +72,9 @@ class PromptHandover:
     async def _handed_over(
         self, request: AddRequest, source: CoreReplica | None, target: CoreReplica
     ) -> PrefillTransfer | None:
-        """None if too little of the prompt lacks at `target`. Raises `CoreError`."""
+        """Return None if `target` lacks too little of the prompt. Raises `CoreError`."""
         if source is None:
-            raise CoreGoneError("there is no prefill replica that takes prompts")
+            raise CoreGoneError("no prefill replica accepts prompts")
         block_size = require_alike(request.model, source.client, target.client).layout.block_size
         held = await target.client.import_blocks(chain_of(request))
         if len(request.prompt_token_ids) - held * block_size < target.handover_min_tokens(request.model):
@@ -83,7 +83,7 @@ class PromptHandover:
             return await transfer_prefill(request, source.client, target.client, first=held, copying=source.copying)
 
     def added_to(self, stats: CoreStats) -> CoreStats:
-        """The cores' statistics with what became of their prompts."""
+        """Add the outcomes of prompt transfers to the cores' statistics."""
         for model in stats.models:
             model.handover = msgspec.structs.replace(
                 model.handover,
@@ -95,7 +95,7 @@ class PromptHandover:
 
 
 def _why(error: CoreError) -> str:
-    """The outcome that an error stands for."""
+    """Return the outcome that an error stands for."""
     if isinstance(error, KVTransferError):
         return error.reason
     if isinstance(error, QueueFullError):

@@ -1,28 +1,51 @@
-"""Where replicas say that they serve and gateways look for them: a named actor of the cluster, with a short memory."""
+"""The registry of replicas: a named actor of the cluster where replicas announce themselves and gateways find them."""
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
-from gateway.cluster.announced import Announced
+import msgspec
+
+from inference_core.transport.tcp import CoreAddress
 
 NAME, NAMESPACE = "aio-registry", "aio"
 ANNOUNCE_SECONDS = 1.0
 FORGET_SECONDS = 10.0
 
 
+Role = Literal["both", "prefill", "decode"]
+"""Roles of a replica: whole requests; prompts that others answer; answers whose long prompts others compute."""
+
+
+class Announced(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica's announcement. `name` is unique, also over time. `node`: where it runs, as process `pid`.
+
+    `leaving`: it takes no new requests. `own_knobs`: names of the knobs set by its pool, which changes meant for all
+    replicas do not touch.
+    """
+
+    name: str
+    node: str
+    pid: int
+    address: CoreAddress
+    leaving: bool = False
+    role: Role = "both"
+    own_knobs: frozenset[str] = frozenset()
+
+
 class Registry:
-    """Who has not announced itself for `FORGET_SECONDS` is not there any more. Begins empty wherever it is started."""
+    """Forgets a replica that has not announced itself for `FORGET_SECONDS`. Starts empty."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._heard: dict[str, dict[str, tuple[float, Announced]]] = {}
 
     def announce(self, service: str, replica: Announced) -> None:
-        """A replica of `service` says that it is there."""
+        """Record that a replica of `service` is alive."""
         self._heard.setdefault(service, {})[replica.name] = (self._clock(), replica)
 
     def replicas(self, service: str) -> list[Announced]:
-        """Those of `service` that are there."""
+        """Return the live replicas of `service`."""
         known, now = self._heard.get(service, {}), self._clock()
         for name, (at, _) in list(known.items()):
             if now - at > FORGET_SECONDS:

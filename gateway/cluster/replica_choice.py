@@ -1,4 +1,4 @@
-"""Which replica of a core gets a request: the one that has its prompt's beginning, unless that one is busier."""
+"""Which replica of a core gets a request: the one that has its prompt's prefix cached, unless that one is too busy."""
 
 import asyncio
 import math
@@ -6,20 +6,20 @@ from array import array
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
-from gateway.cluster.announced import Announced
+from gateway.cluster.registry import Announced
 from inference_core.protocol import AddRequest, CoreStats, Knobs, KnobsSet, KnobValue
 from inference_core.transport.client import CoreClient
 from tiers.replicas.prefix_affinity import rendezvous_score
 
 PREFIX_TOKENS = 256
 BOUND = 1.25
-"""A replica takes requests for the sake of its cache up to so many times the mean load (Mirrokni et al. 2018)."""
+"""A replica may get requests for its cache up to this multiple of the mean load (Mirrokni et al. 2018)."""
 
 
 class CoreReplica:
-    """A connected replica; `in_flight` counts requests from here, `others` those from elsewhere when it last told.
+    """A connected replica; `in_flight` counts this client's requests, `others` the rest as last reported.
 
-    `copying` is held by whoever copies blocks from it: one at a time, as its connection has room for one.
+    `copying` is held while blocks are copied from it, one copy at a time.
     """
 
     def __init__(self, announced: Announced, client: CoreClient) -> None:
@@ -33,44 +33,44 @@ class CoreReplica:
 
     @property
     def load(self) -> int:
-        """Requests there, as far as is known."""
+        """Known number of requests at the replica."""
         return self.in_flight + self.others
 
     @property
     def takes_requests(self) -> bool:
-        """Whether new ones may go there."""
+        """Whether it accepts new requests."""
         return not self.leaving and self.client.stuck is None
 
     def handover_min_tokens(self, model: str) -> int:
-        """The knob of that name, as the replica last told it; 0 before."""
+        """The knob of that name, as last reported by the replica; 0 before."""
         knobs = self._knobs.get(model)
         return 0 if knobs is None else knobs.handover_min_tokens
 
     async def set_knobs(
         self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
     ) -> KnobsSet:
-        """See `CoreClient.set_knobs`, of those that are not its pool's own."""
+        """See `CoreClient.set_knobs`; skips the knobs of its pool."""
         common = {name: value for name, value in changes.items() if name not in self._own_knobs}
         answer = await self.client.set_knobs(common, model, keep=keep)
         self._knobs = answer.knobs
         return answer
 
     def heard(self, stats: CoreStats) -> None:
-        """Its latest statistics."""
+        """Take its latest statistics."""
         self.latest = stats
         self._knobs = {model.name: model.knobs for model in stats.models}
         self.others = max(0, sum(model.running + model.waiting for model in stats.models) - self.in_flight)
 
 
 def prefix_key(request: AddRequest) -> bytes:
-    """Hash of tenant, model, adapter and the prompt's first tokens: equal ones may share cached blocks."""
+    """Return a hash of tenant, model, adapter and the prompt's first tokens: equal ones may share cached blocks."""
     digest = blake2b(f"{request.salt}\0{request.model}\0{request.adapter}\0".encode(errors="replace"), digest_size=16)
     digest.update(array("q", request.prompt_token_ids[:PREFIX_TOKENS]).tobytes())
     return digest.digest()
 
 
 def chosen(key: bytes, replicas: Iterable[CoreReplica]) -> CoreReplica | None:
-    """Of those that take requests; None if there are none."""
+    """Choose among those that accept requests; None if there are none."""
     able = [replica for replica in replicas if replica.takes_requests]
     if len(able) < 2:
         return able[0] if able else None

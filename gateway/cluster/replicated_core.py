@@ -1,4 +1,5 @@
-"""Several replicas of one core behind a single `CoreClient`: found, balanced, and asked again where one is lost."""
+"""Several replicas of one core behind a single `CoreClient`: discovery, load balancing, and retry on another
+replica."""
 
 import asyncio
 import logging
@@ -6,10 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
-from gateway.cluster.announced import Announced, Role
 from gateway.cluster.core_commands import CoreCommands
 from gateway.cluster.merged_stats import merged, summed_past
 from gateway.cluster.prompt_handover import PromptHandover
+from gateway.cluster.registry import Announced, Role
 from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import (
@@ -31,21 +32,22 @@ T = TypeVar("T")
 LOOK_SECONDS = 1.0
 CONNECT_SECONDS = 15.0
 STATS_SECONDS = 2.0
-"""After so long without an answer a replica's last statistics stand for it."""
+"""After this long without an answer, a replica's last statistics are used."""
 MOST_ATTEMPTS = 3
-"""How many replicas a request may be sent to before its first output."""
+"""Most replicas that a request is sent to before its first output."""
 
 
 class ReplicatedCore(CoreClient):
-    """`discover` tells which replicas there are, is asked every `look_seconds`, and may fail: those known go on.
+    """A `CoreClient` over several replicas. `discover` lists them, is called every `look_seconds`, and may fail: known
+    replicas then stay.
 
-    A request whose replica is lost, or shuts down, before its first output is sent to another one; after it, its
-    iterator raises `CoreGoneError`. A replica that is leaving gets no new requests, and is left when its last one has
-    ended. Knobs and adapters go to all replicas, and to those that come later.
+    If a request's replica is lost or shuts down before the first output, the request is sent to another; after it, its
+    iterator raises `CoreGoneError`. A leaving replica gets no new requests, and is disconnected when its last one has
+    ended. Knobs and adapters go to all replicas, including later ones.
 
-    Replicas of the role "prefill" answer only where there are no others. Long prompts that a replica of the role
-    "decode" is to answer are computed by one of them first (`PromptHandover`); whatever goes wrong with that, the
-    replica that answers computes its prompt itself.
+    Replicas of the role "prefill" answer only if there are no others. If a replica of the role "decode" is to answer a
+    long prompt, a prefill replica computes it first (`PromptHandover`); if that fails, the answering replica computes
+    its prompt itself.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class ReplicatedCore(CoreClient):
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns when one replica serves. Raises `CoreGoneError` if there is none."""
+        """Return once one replica serves. Raises `CoreGoneError` if there is none."""
         await self._look()
         while self._connecting and not self._replicas:
             await asyncio.wait(self._connecting.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -92,18 +94,18 @@ class ReplicatedCore(CoreClient):
 
     @property
     def stuck(self) -> str | None:
-        """Why no replica advances; None while one does."""
+        """Return why no replica makes progress; None while one does."""
         reasons = [replica.client.stuck for replica in self._replicas.values()]
         return reasons[0] if reasons and None not in reasons else None
 
     @property
     def models(self) -> dict[str, ModelInfo]:
-        """Of any replica: all of them load the same."""
+        """The models of any replica: all load the same."""
         return self._models
 
     @property
     def replicas(self) -> list[str]:
-        """The names of those that are connected."""
+        """The names of the connected replicas."""
         return list(self._replicas)
 
     def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
@@ -117,34 +119,34 @@ class ReplicatedCore(CoreClient):
         while True:
             replica = self._next(key, tried)
             tried.append(replica)
-            begun = False
+            started = False
             self._requests[request.request_id] = replica
             try:
                 with self._visit(replica):
                     computed = await self._handover.prepare(request, replica, self._with_role("prefill"))
                     async with aclosing(replica.client.generate(request)) as outputs:
                         async for output in outputs:
-                            if not begun and output.error_kind == "overloaded" and self._has_another(key, tried):
+                            if not started and output.error_kind == "overloaded" and self._has_another(key, tried):
                                 break
-                            begun = True
+                            started = True
                             if not output.index:
-                                # What was computed for this request alone was not there before it.
+                                # Tokens prefilled for this request were not cached before it.
                                 output.cached_tokens = max(0, output.cached_tokens - computed)
                             yield output
                         else:
                             return
             except CoreGoneError as error:
                 self._note_lost(replica, error)
-                if begun or not self._has_another(key, tried):
+                if started or not self._has_another(key, tried):
                     raise
             finally:
                 self._requests.pop(request.request_id, None)
-            log.info("%s: %s did not begin %s; another replica will", self._title, replica.name, request.request_id)
+            log.info("%s: %s did not start %s; another replica will", self._title, replica.name, request.request_id)
 
     def _next(self, key: bytes, tried: list[CoreReplica]) -> CoreReplica:
-        """Whom to ask now. Raises `CoreGoneError` if there is nobody."""
+        """Choose the next replica. Raises `CoreGoneError` without one."""
         others = self._answering(tried)
-        # A core that is stuck or leaves says so itself.
+        # A core that is stuck or leaving reports that itself.
         replica = chosen(key, others) or next(iter(others), None)
         if replica is None:
             raise self._gone()
@@ -154,7 +156,7 @@ class ReplicatedCore(CoreClient):
         return len(tried) < MOST_ATTEMPTS and chosen(key, self._answering(tried)) is not None
 
     def _answering(self, tried: list[CoreReplica]) -> list[CoreReplica]:
-        """Who may answer and was not asked yet: whoever is there, if there is nobody but prefill replicas."""
+        """Return replicas not tried yet that may answer; prefill replicas only if there are no others."""
         others = [replica for replica in self._replicas.values() if replica not in tried]
         return [replica for replica in others if replica.role != "prefill"] or others
 
@@ -163,7 +165,8 @@ class ReplicatedCore(CoreClient):
 
     @contextmanager
     def _visit(self, replica: CoreReplica) -> Iterator[None]:
-        """Something of ours is at `replica`, which is left with its last one if it leaves."""
+        """Count a request at `replica` while the context is open; a leaving replica is disconnected after its last
+        one."""
         replica.in_flight += 1
         try:
             yield
@@ -183,9 +186,9 @@ class ReplicatedCore(CoreClient):
             replica.client.abort_choice(request_id, index)
 
     async def stats(self) -> CoreStats:
-        """Of all replicas, as one; counts include those of replicas that are gone."""
+        """Return the merged statistics of all replicas; counts include those of former replicas."""
         self._require_replicas()
-        replicas = self._told_in_order()
+        replicas = self._in_answer_order()
         readings = await asyncio.gather(*(self._read(replica) for replica in replicas))
         present = [reading for reading in readings if reading is not None]
         if not present:
@@ -195,8 +198,8 @@ class ReplicatedCore(CoreClient):
         past = past if self._past is None else [*past, self._past]
         return self._handover.added_to(merged("", present, past, answering=answering))
 
-    def _told_in_order(self) -> list[CoreReplica]:
-        """All of them, those that answer first."""
+    def _in_answer_order(self) -> list[CoreReplica]:
+        """All replicas, those that answer first."""
         return sorted(self._replicas.values(), key=lambda replica: replica.role == "prefill")
 
     async def _read(self, replica: CoreReplica) -> CoreStats | None:
@@ -207,33 +210,33 @@ class ReplicatedCore(CoreClient):
             self._note_lost(replica, error)
             return None
         except TimeoutError:
-            log.debug("%s: %s does not tell its statistics", self._title, replica.name)
+            log.debug("%s: %s does not report its statistics", self._title, replica.name)
         return replica.latest
 
     async def set_knobs(
         self, changes: Mapping[str, KnobValue], model: str | None = None, *, keep: bool = False
     ) -> KnobsSet:
-        """See `CoreClient.set_knobs`; what one replica refuses, all do, being loaded alike."""
-        answer = await self._told(lambda replica: replica.set_knobs(changes, model, keep=keep))
+        """See `CoreClient.set_knobs`; replicas are loaded alike, so what one refuses, all refuse."""
+        answer = await self._send_to_all(lambda replica: replica.set_knobs(changes, model, keep=keep))
         self._orders.note_knobs(changes, model)
         return answer
 
     async def load_adapter(self, model: str, name: str, path: str) -> list[AdapterInfo]:
         """See `CoreClient.load_adapter`; every replica reads `path` on its own machine."""
-        answer = await self._told(lambda replica: replica.client.load_adapter(model, name, path))
+        answer = await self._send_to_all(lambda replica: replica.client.load_adapter(model, name, path))
         self._orders.note_adapter(model, name, path)
         return answer
 
     async def unload_adapter(self, model: str, name: str) -> list[AdapterInfo]:
         """See `CoreClient.unload_adapter`."""
-        answer = await self._told(lambda replica: replica.client.unload_adapter(model, name))
+        answer = await self._send_to_all(lambda replica: replica.client.unload_adapter(model, name))
         self._orders.note_adapter(model, name, None)
         return answer
 
-    async def _told(self, order: Callable[[CoreReplica], Awaitable[T]]) -> T:
-        """The answer of the first replica, which may refuse before any other is told."""
+    async def _send_to_all(self, order: Callable[[CoreReplica], Awaitable[T]]) -> T:
+        """Send to all and return the first replica's answer; if it refuses, the others are not asked."""
         self._require_replicas()
-        first, *others = self._told_in_order()
+        first, *others = self._in_answer_order()
         answer = await order(first)
         for replica in others:
             try:
@@ -248,11 +251,11 @@ class ReplicatedCore(CoreClient):
             await self._look()
 
     async def _look(self) -> None:
-        """Begin to connect to replicas that are new, and let go of those that leave."""
+        """Start connecting to new replicas, and release those that leave."""
         try:
             announced = {one.name: one for one in await self._discover()}
         except Exception as error:
-            self._note(f"replicas cannot be looked for: {error}")
+            self._note(f"replicas cannot be listed: {error}")
             return
         for name in self._lost.keys() - announced.keys():
             self._past = summed_past(self._past, self._lost.pop(name))
@@ -295,7 +298,7 @@ class ReplicatedCore(CoreClient):
             self._leave(replica)
 
     def _leave(self, replica: CoreReplica) -> None:
-        """Let go of a replica that is lost or that has nothing of ours to do."""
+        """Disconnect a replica that is lost, or has no requests of this client."""
         if self._replicas.pop(replica.name, None) is None:
             return
         if replica.latest is not None:
@@ -314,4 +317,4 @@ class ReplicatedCore(CoreClient):
             raise self._gone()
 
     def _gone(self) -> CoreGoneError:
-        return CoreGoneError(f"{self._title} has no replica that serves: {self._why}")
+        return CoreGoneError(f"{self._title} has no serving replica: {self._why}")

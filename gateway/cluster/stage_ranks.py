@@ -1,4 +1,5 @@
-"""The ranks of a replica's pipeline stages in the bundles of its placement group, a stage each, the leader's first."""
+"""The ranks of a replica's pipeline stages in the bundles of its placement group, one stage each, the leader's
+first."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -13,7 +14,7 @@ from inference_core.parallel.topology.environment import RankEnvironment
 
 
 def stage_places() -> RankHosts:
-    """Of the replica that this process runs: a machine, or what Ray takes for one, per bundle."""
+    """Return the place of each bundle of this process's replica: a machine, or a Ray node."""
     group = ray.util.get_current_placement_group()
     assert group is not None, "replicas are deployed with a placement group"
     if group.bundle_count == 1:
@@ -26,9 +27,9 @@ def stage_places() -> RankHosts:
 
 
 class StageRanks:
-    """The leader's own stage as its processes, every other one as those of an actor in its bundle.
+    """The leader's stage runs as its own processes, every other one as processes of an actor in its bundle.
 
-    A rank of another node that ends is noticed by its broken connection; actors end with the replica that made them.
+    A lost rank of another node is noticed by its broken connection; actors end with the replica that made them.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class StageRanks:
         self._here.check()
 
     def close(self, grace_seconds: float = 10.0) -> None:
-        """See `Ranks`; those of other machines end by themselves when their leader does."""
+        """See `Ranks`; ranks of other machines end when their leader does."""
         self._here.close(grace_seconds)
         for actor in self._others:
             ray.kill(actor)

@@ -1,1 +1,1 @@
-"""Background work of a gateway process and the state that operators see: quality loop, catalogue reload, privacy."""
+"""Background work of a gateway process and the state shown to operators: quality loop, catalogue reload, privacy."""

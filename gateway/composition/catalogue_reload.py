@@ -1,4 +1,4 @@
-"""Another catalogue while requests are served: validated whole, then put in force in one turn of the event loop."""
+"""Replaces the catalogue of a running gateway: validated as a whole, then switched in one turn of the event loop."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.1
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reload changed: numbers of tiers, none where the catalogue says the same as before."""
+    """What a reload changed: numbers of tiers, none if the catalogue is unchanged."""
 
     catalogue: str
     fingerprint: str
@@ -38,11 +38,11 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CatalogueReload:
-    """Reads the catalogue of `settings` again. Tiers elsewhere may become any others; what this machine computes may
-    change its prices and objectives, and for anything else needs a new process.
+    """Reads the catalogue of `settings` again. Remote tiers may be replaced by any others; what this machine computes
+    may only change its prices and objectives, anything else needs a new process.
 
-    A catalogue that is refused changes nothing. Answers under way end with the tier, and at the price, they began with.
-    `renewals`: what others do once a new one is in force; they report their own failures.
+    A rejected catalogue changes nothing. Running answers keep their tier and price. `renewals`: callbacks after the
+    switch; they report their own failures.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class CatalogueReload:
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def reload(self, actor: str, reason: str) -> Reloaded:
-        """Put what the catalogue's file says now in force. Raises `CatalogError` with every reason against it."""
+        """Load the catalogue's file and switch to it. Raises `CatalogError` with every reason against it."""
         async with self._turn:
             catalog = await asyncio.to_thread(load_catalog, self._settings.catalog)
             before = self._routing.catalog
             if len(catalog.tiers) != len(before.tiers):
                 raise CatalogError(
-                    f"the catalogue {self._settings.catalog} is not put in force: it has {len(catalog.tiers)} tiers, "
+                    f"the catalogue {self._settings.catalog} is rejected: it has {len(catalog.tiers)} tiers, "
                     f"not {len(before.tiers)}, which needs a new process"
                 )
             changed = [spec for spec, old in zip(catalog.tiers, before.tiers, strict=True) if spec != old]
             self._check(catalog, changed)
             started = await _started([spec for spec in changed if spec.model is None])
-            self._activate(catalog, started)
+            self._switch_to(catalog, started)
             if changed and isinstance(self._classifier, ActiveClassifier):
                 prior = await asyncio.to_thread(class_prior, before, self._settings.data_path)
                 await self._classifier.serve_catalogue(before.fingerprint, prior)
@@ -106,10 +106,10 @@ class CatalogueReload:
             elif not local and not isinstance(self._routing.tiers[spec.number], ReloadableTier):
                 problems.append(f"tier {spec.number} is not one of the catalogue's own")
         if problems:
-            raise CatalogError(f"the catalogue {self._settings.catalog} is not put in force: {'; '.join(problems)}")
+            raise CatalogError(f"the catalogue {self._settings.catalog} is rejected: {'; '.join(problems)}")
 
-    def _activate(self, catalog: Catalog, started: list[Tier]) -> None:
-        """Nothing waits in here, so that every request is routed by the old catalogue or by the new one."""
+    def _switch_to(self, catalog: Catalog, started: list[Tier]) -> None:
+        """Contains no await, so that every request is routed by the old catalogue or by the new one."""
         for tier in started:
             standing = self._routing.tiers[tier.number]
             assert isinstance(standing, ReloadableTier)
@@ -117,24 +117,24 @@ class CatalogueReload:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
             standing.exchange(tier)
-        # Everybody who needs the catalogue holds this list.
+        # All users of the catalogue hold this list.
         self._routing.catalog.tiers[:] = catalog.tiers
         self._routing.fingerprint = catalog.fingerprint
         self._replica_knobs.renew(self._routing.tiers.values())
 
     async def _write_down(self, actor: str, reason: str, done: Reloaded) -> None:
-        log.info("the catalogue %s is in force; changed tiers: %s", done.catalogue, done.tiers or "none")
+        log.info("the catalogue %s is loaded; changed tiers: %s", done.catalogue, done.tiers or "none")
         try:
             await record_audit(
                 self._database, at=time.time(), actor=actor, action="catalogue.reloaded", subject=done.catalogue,
                 reason=reason, details=done,
             )  # fmt: skip
         except (SQLAlchemyError, OSError) as error:
-            log.warning("the reload by %s is not written down: %s", actor, error)
+            log.warning("the reload by %s is not recorded: %s", actor, error)
 
 
 async def _started(specs: list[TierSpec]) -> list[Tier]:
-    """New tiers for `specs`, all of which answer. Raises `CatalogError`."""
+    """Start new tiers for `specs`, all of which answer. Raises `CatalogError`."""
     tiers: list[Tier] = []
     try:
         for spec in specs:
@@ -149,7 +149,7 @@ async def _started(specs: list[TierSpec]) -> list[Tier]:
 async def _retire(tier: Tier, seconds: float) -> None:
     """Close a tier once its last answer has ended, or after `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
-    # Polled: a tier tells of its load and of nothing else.
+    # Polled: a tier reports only its load.
     while tier.load().running and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
     await tier.close()

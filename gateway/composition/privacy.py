@@ -1,4 +1,4 @@
-"""What a process does for privacy: it keeps the store within its limits, and erases users when told to."""
+"""Privacy work of a process: applies retention limits, and erases users on request."""
 
 import asyncio
 import logging
@@ -25,8 +25,8 @@ ACTOR = "retention"
 
 
 class UserErased(msgspec.Struct, frozen=True, kw_only=True):
-    """What was deleted; which classifier versions (by the old one) took the place of those that remembered the user,
-    and whether a retraining was begun, after which nothing was fitted with her rows either."""
+    """What was deleted; which classifier versions replaced those trained on the user's rows (by the old one), and
+    whether a retraining was started, after which no model was fitted with those rows."""
 
     key_id: str
     rows: ErasedRows
@@ -35,7 +35,7 @@ class UserErased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Privacy:
-    """Retention and erasure of one process. Replicas share the database, and each sees to its own registry."""
+    """Retention and erasure of one process. Replicas share the database; each maintains its own registry."""
 
     def __init__(self, settings: Settings, engine: AsyncEngine, ledger: Ledger, loop: QualityLoop | None) -> None:
         self._engine, self._ledger, self._loop = engine, ledger, loop
@@ -52,8 +52,8 @@ class Privacy:
         )
 
     async def keep(self) -> None:
-        """Every now and then, for ever: purge what is beyond the limits, and replace classifier versions that were
-        finished with an erased user's rows. What fails is tried again."""
+        """Periodically delete what exceeds the limits, and replace classifier versions that were finished with an
+        erased user's rows. Failures are retried."""
         while True:
             await asyncio.sleep(EVERY_SECONDS)
             try:
@@ -62,14 +62,14 @@ class Privacy:
                     log.info("purged: %s", purged)
                 await forget_erased(self._engine, self._registry, actor=ACTOR, now=time.time())
             except (SQLAlchemyError, OSError, ArtefactError) as error:
-                log.warning("retention did not finish and is tried again: %s", error)
+                log.warning("retention did not finish and is retried: %s", error)
 
     async def erase(self, key_id: str, *, actor: str, reason: str) -> UserErased:
         """Erase the user of this key from the store, this process's journal and the registry.
 
-        What other processes still hold of her in their journals is dropped on its way into the database. A retraining
-        is begun if a version remembered her. Raises `ArtefactError` for a version that cannot be read, `TimeoutError`
-        where the journal cannot be emptied because the database is away.
+        Rows in other processes' journals are dropped on their way into the database. A retraining is started if a
+        version was trained on the user's rows. Raises `ArtefactError` for an unreadable version, `TimeoutError` if the
+        journal cannot be emptied because the database is down.
         """
         async with asyncio.timeout(FLUSH_SECONDS):
             await self._ledger.flush()

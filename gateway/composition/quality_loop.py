@@ -1,4 +1,4 @@
-"""The quality loop of a process: the monitor beside the tiers, the retraining job with its triggers, the rollout."""
+"""The quality loop of a process: the monitor, the retraining job with its triggers, and the rollout."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ ROLLOUT_POLL_SECONDS = 10.0
 
 
 def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
-    """Whose outcomes the stored rows are (the catalogue's models, by tier), and how a candidate comes to serve."""
+    """Whose outcomes the stored rows are (the catalogue's models, by tier), and how a candidate is rolled out."""
     models: list[str | None] = [spec.model_name for spec in catalog.tiers]
     return RetrainSettings(
         catalogue_fingerprint=catalog.fingerprint,
@@ -65,10 +65,10 @@ async def run_retraining(
     on_progress: OnProgress = lambda step, share: None,
     train: Train = run_training_process,
 ) -> RetrainResult:
-    """One retraining, in a niced subprocess or as `train` has it; the shipped artefact is the first incumbent of an
-    empty registry.
+    """Run one retraining, in a niced subprocess or by `train`; the packaged artefact is the first incumbent of an empty
+    registry.
 
-    What an earlier one put on trial is looked at first, so that a cron job alone brings it to its end.
+    An earlier version on trial is evaluated first, so that a cron job alone can finish its trial.
     """
     registry = ArtefactRegistry(settings.registry_path)
     await asyncio.to_thread(registry.seed, default_artefact())
@@ -102,7 +102,7 @@ class QualityLoop:
         self._rollout = WorkLoop("rollout", self._advance, ROLLOUT_POLL_SECONDS)
 
     async def start(self) -> None:
-        """Seat the panel, begin to verify, schedule retraining. What an earlier, failed call began goes on."""
+        """Set up the judges, start verifying, schedule retraining. Continues where an earlier, failed call stopped."""
         if self.monitor is None:
             self.monitor = Monitor(
                 self._engine,
@@ -126,9 +126,9 @@ class QualityLoop:
         return await standing_panel(self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint)
 
     async def renew(self) -> None:
-        """Seat the panel anew, as another catalogue needs: what a judge was measured on counts for one catalogue.
+        """Set up the judges again, as another catalogue requires: a judge's accuracy is measured per catalogue.
 
-        While the database is away nobody knows how far the strongest tier's judgement can be trusted: it sits out.
+        While the database is down, the accuracy of the strongest tier as a judge is unknown, and it does not judge.
         """
         if self.monitor is None:
             return
@@ -141,7 +141,7 @@ class QualityLoop:
             self.monitor.panel = Panel(asking_none, before.calibrations)
 
     async def close(self) -> None:
-        """Stop everything; a retraining under way is resumed by whoever starts the next one."""
+        """Stop everything; the next process to start resumes a running retraining."""
         await self._rollout.close()
         await self.job.close()
         if self._later is not None:
@@ -153,20 +153,21 @@ class QualityLoop:
             await self.monitor.close()
 
     def offer(self, record: Record) -> None:
-        """Let the monitor consider a finished request; before the monitor is there, nothing is sampled."""
+        """Let the monitor consider a finished request; before the monitor has started, nothing is sampled."""
         if self.monitor is not None:
             self.monitor.offer(record)
 
     async def upgrade_rate(self) -> UpgradeRate | None:
-        """Of the last verified answers of all tiers; None before there is a monitor and while the database is away."""
+        """Share of the last verified answers of all tiers that needed an upgrade; None without a monitor and while the
+        database is down."""
         try:
             return None if self.monitor is None else await self.monitor.upgrade_rate()
         except (SQLAlchemyError, OSError) as error:
-            log.warning("the upgrade rate is not known: %s", error)
+            log.warning("the upgrade rate is unknown: %s", error)
             return None
 
     async def show(self, metrics: Metrics) -> None:
-        """Put the upgrade rates into the metrics; a database that is away leaves the last ones."""
+        """Set the metrics of upgrade rates; while the database is down they keep their last values."""
         if self.monitor is None:
             return
         try:
@@ -176,7 +177,7 @@ class QualityLoop:
                     share = rate.needs_upgrade.count / rate.needs_upgrade.total
                     metrics.upgrade_rate.labels(str(tier)).set(share)
         except (SQLAlchemyError, OSError) as error:
-            log.warning("upgrade rates are not known: %s", error)
+            log.warning("upgrade rates are unknown: %s", error)
 
     def _sampling(self) -> SamplingSettings:
         settings = self._settings
@@ -187,11 +188,11 @@ class QualityLoop:
         return cost_usd(self._catalog.tier(tier), usage)
 
     async def on_alarm(self, alarm: ShiftAlarm) -> None:
-        """Retrain in the background, unless that is being done already."""
+        """Retrain in the background, unless a retraining is running."""
         self._begin_retraining("drift")
 
     async def retrain_now(self, actor: str, reason: str) -> bool:
-        """Write down who wants it and why, and retrain in the background; False if that is being done already."""
+        """Record who wants it and why, and retrain in the background; False if a retraining is running."""
         await record_audit(
             self._engine, at=time.time(), actor=actor, action="retrain.ordered", subject="classifier", reason=reason
         )
@@ -204,7 +205,7 @@ class QualityLoop:
         return True
 
     async def retraining_ended(self) -> None:
-        """Wait for the retraining that the last alarm or order began."""
+        """Wait for the retraining started by the last alarm or order."""
         if self._retraining is not None:
             await asyncio.shield(self._retraining)
 
@@ -216,7 +217,7 @@ class QualityLoop:
             log.exception("the retraining (%s) failed", trigger)
             return
         if trigger == "drift" and result.outcome == "refused":
-            # The shift is there, and its repair was not yet proven: try again with another day's evidence.
+            # The shift persists, and its repair was not proven: retry with another day's evidence.
             self._later = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._begin_retraining, trigger)
 
     async def _retrain_by_cron(self) -> RetrainResult:
@@ -227,7 +228,7 @@ class QualityLoop:
         return await RetrainRuns(self._engine, lease_seconds).last_started("cron")
 
     async def _advance(self) -> bool:
-        """Whether there may be more to do at once: a version that was just promoted has its watch to begin."""
+        """Return whether there may be more to do at once: a version just promoted has its watch to start."""
         if (ended := await self._experiments.advance()) is not None:
             log.warning("experiment: %s", ended)
         said = await self._rollouts.advance()

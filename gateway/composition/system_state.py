@@ -1,4 +1,4 @@
-"""What a gateway stands on at this moment: its dependencies and what happens without each, its versions, its disk."""
+"""The current state of a gateway: its dependencies and what happens without each, its versions, its disk."""
 
 import asyncio
 import platform
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 2.0
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail`: how long it took to answer, or why it does not. `policy`: what happens while it is away."""
+    """`detail`: how long it took to answer, or why it does not. `policy`: what happens while it is down."""
 
     name: str
     state: State
@@ -31,7 +31,7 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision that the database is at, and the one that this version brings; None while it is away."""
+    """The database's schema revision, and this version's; None while it is down."""
 
     current: str | None
     newest: str
@@ -47,7 +47,7 @@ class DiskState(msgspec.Struct, frozen=True, kw_only=True):
 
 class SystemState(msgspec.Struct, frozen=True, kw_only=True):
     """`started`: epoch seconds. `workers`: gateway processes behind this port. `problems` keep the server from serving,
-    wholly or in part. `memory`: the arithmetic of each GPU group, line by line."""
+    wholly or in part. `memory`: the memory plan of each GPU group, line by line."""
 
     version: str
     python: str
@@ -64,7 +64,7 @@ class SystemState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def system_state(parts: Parts) -> SystemState:
-    """Asks every dependency, for at most `PATIENCE_SECONDS` each."""
+    """Ask every dependency, for at most `PATIENCE_SECONDS` each."""
     database, redis, cores, current = await asyncio.gather(
         _database(parts), _redis(parts), _cores(parts), _within(_revision(parts))
     )
@@ -100,8 +100,8 @@ async def _database(parts: Parts) -> Dependency:
 def _database_policy(settings: Settings) -> str:
     spent = "requests go on" if settings.budgets_without_database == "open" else "its requests get 503"
     return (
-        "Requests are served and recorded in the journal, which replays them; known keys hold, orders wait; "
-        f"once a budget's slice is spent, {spent}."
+        "Requests are served and recorded in the journal, which replays them; known keys stay valid, admin changes "
+        f"fail; once a budget's slice is spent, {spent}."
     )
 
 
@@ -110,7 +110,7 @@ async def _redis(parts: Parts) -> Dependency:
     policy = "Every process counts limits by itself." if opened else "Keys with limits get 503."
     store = parts.redis
     if store is None:
-        detail = "Each process counts by itself; set AIO_REDIS_URL where several share limits."
+        detail = "Each process counts by itself; set AIO_REDIS_URL if several share limits."
         return Dependency(name="Redis", state="not used", detail=detail, policy=policy)
 
     async def ask() -> None:
@@ -122,7 +122,7 @@ async def _redis(parts: Parts) -> Dependency:
 async def _cores(parts: Parts) -> list[Dependency]:
     cores = parts.core_knobs.cores
     there, away = await read_cores(cores)
-    policy = "Its streams end with an error, its tiers are routed around, and it is connected to again."
+    policy = "Its streams end with an error, routing avoids its tiers, and the gateway reconnects."
     found = []
     for name in cores:
         problem = str(away[name]) if name in away else None
@@ -139,7 +139,7 @@ async def _cores(parts: Parts) -> list[Dependency]:
 
 
 def _tiers(parts: Parts) -> list[Dependency]:
-    """Those of servers elsewhere; the others are as their core is."""
+    """Remote tiers; the others share the state of their core."""
     found = []
     for number, tier in sorted(parts.routing.tiers.items()):
         if tier.core_name is not None:
@@ -169,7 +169,7 @@ async def _timed(work: Awaitable[None]) -> float | Exception:
 
 
 async def _within(work: Awaitable[Any]) -> Any:
-    """What it gives, or why it gives nothing."""
+    """Return its result, or why there is none."""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await work
@@ -178,7 +178,7 @@ async def _within(work: Awaitable[Any]) -> Any:
     except RedisUnavailableError as error:
         return error
     except Exception as error:
-        # What is wrong with a dependency is what this is about, whatever it is; addresses and secrets stay out of it.
+        # Every failure of a dependency is reported here; addresses and secrets are not shown.
         return RuntimeError(type(error).__name__)
 
 

@@ -16,11 +16,11 @@ from inference_core.transport.client import CoreClient
 from quality.store.knob_log import KnobChange
 
 KNOB = "adapter"
-"""What the audit trail calls loads and unloads."""
+"""Names of loads and unloads in the audit trail."""
 
 
 class ModelAdapters(msgspec.Struct, frozen=True, kw_only=True):
-    """The adapters of a model. `slots`: how many may lie ready at once; the counts are since start."""
+    """The adapters of a model. `slots`: how many can be resident at once; counts are since start."""
 
     slots: int
     installs: int
@@ -29,24 +29,24 @@ class ModelAdapters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoreAdapters:
-    """Speaks to `cores` by their names (none: every tier is remote).
+    """Controls `cores` by name (none: every tier is remote).
 
-    Every load and unload, and every refusal of one, is written down in `trail` as a change of the knob `adapter`: from
-    the name that is gone to the name and the folder that are served. `folder`: the only one that adapters may lie in,
-    links followed; None for any.
+    Every load and unload, and every refusal, is recorded in `trail` as a change of the knob `adapter`: from the
+    previous name to the served name and folder. `folder`: the only one that adapters may be in, symbolic links
+    resolved; None for any.
     """
 
     def __init__(self, cores: Mapping[str, CoreClient], trail: CoreKnobs, folder: Path | None = None) -> None:
         self._cores, self._trail, self._folder = dict(cores), trail, folder
 
     async def served_names(self) -> list[str]:
-        """`MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
+        """Return `MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
         there, _ = await read_cores(self._cores)
         models = [model for stats in there.values() for model in stats.models]
         return [f"{model.name}:{info.name}" for model in models for info in model.adapters if not info.leaving]
 
     async def by_model(self) -> dict[str, ModelAdapters]:
-        """The adapters of every model of the cores that answer. Raises `ApiError` 503 if none does."""
+        """Return the adapters of every model of the cores that answer. Raises `ApiError` 503 if none does."""
         self._require_cores()
         there, away = await read_cores(self._cores)
         if not there:
@@ -63,15 +63,15 @@ class CoreAdapters:
         }
 
     async def load(self, model: str, name: str, path: str, actor: str) -> list[AdapterInfo]:
-        """Load the PEFT folder `path`, on the core's machine; the model's adapters then.
+        """Load the PEFT folder `path`, on the core's machine; return the model's adapters.
 
         Raises `ApiError`: 400 naming the parameter and the reason, 503 without a core.
         """
         core = self._core_of(model)
-        if self._folder is not None and not await asyncio.to_thread(_lies_in, self._folder, path):
+        if self._folder is not None and not await asyncio.to_thread(_is_in, self._folder, path):
             await self._write_down(actor, model, None, f"{name}: {path}", "outside AIO_ADAPTER_DIR")
             raise bad_request(
-                "path: adapters are loaded from the folder of AIO_ADAPTER_DIR alone.", "path", "invalid_value"
+                "path: adapters are loaded from the folder of AIO_ADAPTER_DIR only.", "path", "invalid_value"
             )
         try:
             adapters = await core.load_adapter(model, name, path)
@@ -84,7 +84,7 @@ class CoreAdapters:
         return adapters
 
     async def unload(self, model: str, name: str, actor: str) -> list[AdapterInfo]:
-        """Unload an adapter, at once or with the last request that has it; the model's adapters now.
+        """Unload an adapter, at once or after its last request; return the model's adapters.
 
         Raises `ApiError`: 404 if it is not there, 503 without a core.
         """
@@ -115,21 +115,21 @@ class CoreAdapters:
         await self._trail.write_down([change])
 
     def _core_of(self, model: str) -> CoreClient:
-        """The core that has `model`, or the one that may say that there is no such model."""
+        """Return the core with `model`, or one that reports that there is no such model."""
         self._require_cores()
         return next((c for c in self._cores.values() if model in c.models), next(iter(self._cores.values())))
 
     def _require_cores(self) -> None:
         if not self._cores:
-            raise ApiError(503, "This server has no core of its own: all its tiers are remote.", code="no_core")
+            raise ApiError(503, "This server has no core: all its tiers are remote.", code="no_core")
 
 
 def _gone(error: Exception) -> ApiError:
-    return ApiError(503, f"The core is away: {error}.", code="core_unavailable")
+    return ApiError(503, f"The core is unavailable: {error}.", code="core_unavailable")
 
 
-def _lies_in(folder: Path, path: str) -> bool:
-    """With links followed; a path that cannot be one lies nowhere."""
+def _is_in(folder: Path, path: str) -> bool:
+    """Resolve symbolic links; an invalid path is in no folder."""
     try:
         return Path(path).resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError):

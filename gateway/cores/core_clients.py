@@ -1,4 +1,4 @@
-"""A client of every core of a catalogue: on a thread of this process, over a socket, or over all of its replicas."""
+"""Makes a client of every core of a catalogue: on a thread of this process, over a socket, or over its replicas."""
 
 from gateway.core_factory import core_factory, core_title, socket_of, watchdog_seconds_of
 from gateway.settings import Settings
@@ -7,8 +7,8 @@ from tiers.catalog.catalog import Catalog
 
 
 def core_clients(catalog: Catalog, settings: Settings) -> dict[str, CoreClient]:
-    """A client of every core by its name, not yet started: over a socket in the role `gateway`, else on a thread; of
-    all replicas in the cluster, where there is one."""
+    """Return a client of every core by name, not yet started: over its replicas in a cluster, over a socket in the role
+    `gateway`, else on a thread."""
     if settings.cluster:
         from gateway.cluster.discovery import cluster_cores
 

@@ -1,4 +1,4 @@
-"""The tiers of a process and the cores behind them: in this process, in others, or not needed at all."""
+"""The tiers of a process and the cores behind them: in this process, in others, or none."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ from tiers.tier import Tier
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
-# How long a start waits for servers elsewhere before it goes on without them.
+# How long a start waits for remote tiers before it continues without them.
 FIRST_ANSWER_SECONDS = 5.0
 
 
 class Engine:
-    """What serves: the tiers, and a client of each of their cores by its name.
+    """The tiers, and a client of each of their cores by name.
 
-    `away` names what in other processes is not connected, with the reason; tiers elsewhere go on.
+    `away` names the disconnected cores of other processes, with the reason; remote tiers go on.
     """
 
     def __init__(self, tiers: Sequence[Tier], cores: Mapping[str, CoreClient]) -> None:
@@ -43,7 +43,7 @@ class Engine:
             await self._start_core(name)
 
     async def stay_connected(self, name: str) -> None:
-        """Connect to a core in another process, now and whenever the connection was lost."""
+        """Connect to a core in another process, and reconnect whenever the connection is lost."""
         problem = core_problem_key(name)
         while True:
             await until_it_works(partial(self._start_core, name), problem, self.away, WATCH_SECONDS)
@@ -57,8 +57,8 @@ class Engine:
 
     @asynccontextmanager
     async def starting_elsewhere(self) -> AsyncIterator[None]:
-        """Start the tiers that no core of ours computes; those that do not answer yet are tried again for as long as
-        the block lasts, and are down until then. Raises `CatalogError` for one that never can."""
+        """Start the tiers without a core; those that do not answer yet are retried while the context is open, and are
+        down until then. Raises `CatalogError` for one that can never start."""
         async with AsyncExitStack() as stack:
             starting = [
                 asyncio.ensure_future(self._keep_starting(tier))
@@ -80,14 +80,14 @@ class Engine:
         await until_it_works(tier.start, name, self.away, WATCH_SECONDS, fatal=CatalogError)
 
     async def close(self) -> None:
-        """Stop the tiers, then leave the cores."""
+        """Stop the tiers, then disconnect the cores."""
         for tier in self.tiers.values():
             await tier.close()
         for core in self.cores.values():
             await core.close()
 
     async def _start_core(self, name: str) -> None:
-        """Connect to a core, then start its tiers; what already runs stays as it is."""
+        """Connect to a core, then start its tiers; running ones are left alone."""
         await self.cores[name].start()
         await self._start_tiers(name)
 
@@ -105,11 +105,11 @@ async def running_engine(
     cores: Mapping[str, CoreClient] | None = None,
     threads: TextThreads | None = None,
 ) -> AsyncIterator[Engine]:
-    """The engine of this process, started; `tiers` and `cores` replace the catalogue's own, as tests do. `threads`:
-    where tiers read long prompts.
+    """Run the engine of this process; `tiers` and `cores` replace the catalogue's, as tests do. `threads`: where tiers
+    tokenise long prompts.
 
     In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` every tier serves
-    as soon as its core is there. A tier elsewhere that is down stops nothing: it serves once it answers.
+    as soon as its core is there. A remote tier that is down stops nothing: it serves once it answers.
     """
     if tiers is None:
         if cores is None:

@@ -1,4 +1,4 @@
-"""Hidden states for a classifier's encoder from the core that serves the model: no second copy, and no torch here."""
+"""Hidden states for a classifier's encoder, from the core that serves the model: no second copy, and no torch here."""
 
 import asyncio
 import time
@@ -19,14 +19,14 @@ from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.errors import CatalogError
 
-# Of a request for a state: until it is there, the request that waits for it is in no tier's queue.
+# High priority: the request that waits for the state is not queued at any tier yet.
 _PRIORITY = 0
 
 
 class CoreStates:
     """A `StateSource` over the catalogue's CPU core.
 
-    A state that is not there within `seconds` is not waited for; the turn is then routed without it.
+    A turn whose state takes longer than `seconds` is routed without it.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class CoreStates:
         seconds: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`cache_dir`: where hashes of model files are remembered; `loop`: where `cores` live."""
+        """`cache_dir`: where hashes of model files are remembered; `loop`: the event loop of `cores`."""
         self.spec = spec
         self._catalog, self._core, self._cache_dir, self._seconds = catalog, cores.get(CPU_CORE), cache_dir, seconds
         self._loop = loop
         self._ready: tuple[ModelSpec, Tokenizer] | None = None
-        self._failure = "it was not asked for"
+        self._failure = "it was not requested"
 
     def warm(self) -> None:
         """Find the model in the catalogue. Raises `ArtefactError` if the core does not serve it as it was trained on.
 
-        A core in another process may connect later; what it serves is looked at again with every turn.
+        A core in another process may connect later, so its models are checked again with every turn.
         """
         model = require_model(self.spec, self._catalog, self._cache_dir)
         if self._core is None or self._core.models:
@@ -57,11 +57,12 @@ class CoreStates:
         self._ready = model, load_tokenizer(resolve_model_path(model.path))
 
     def submit(self, turn: str) -> "Future[Float]":
-        """The state of one turn by an early exit of the core; cancelling it frees what it holds there."""
+        """Request the state of one turn by early exit; cancelling frees what it holds in the core."""
         return asyncio.run_coroutine_threadsafe(self._state(turn), self._loop)
 
     def states(self, turns: Sequence[str]) -> Float:
-        """Nothing is computed at once: whoever asks may be the event loop. Raises `ArtefactError`."""
+        """Return states computed ahead; computes nothing here, since the caller may be the event loop. Raises
+        `ArtefactError`."""
         raise ArtefactError(f"no hidden state of {self.spec.model} was computed ahead: {self._failure}.")
 
     async def _state(self, turn: str) -> Float:
@@ -69,7 +70,7 @@ class CoreStates:
             async with asyncio.timeout(self._seconds):
                 return await self._embed(turn)
         except TimeoutError:
-            self._failure = f"the core did not tell one within {self._seconds:g} s"
+            self._failure = f"the core did not return one within {self._seconds:g} s"
             raise
         except Exception as error:
             self._failure = str(error)
@@ -86,7 +87,7 @@ class CoreStates:
         return await core.embed(model.name, ids, self.spec.layer, "mean", priority=_PRIORITY, deadline=deadline)
 
     def _require_served(self, model: ModelSpec) -> CoreClient:
-        """The core, if it has loaded what the catalogue says."""
+        """Return the core, if it has loaded what the catalogue says."""
         if self._core is None:
             raise ArtefactError("its encoder reads hidden states, and this gateway has no core")
         served = self._core.models.get(model.name)
@@ -102,7 +103,7 @@ class CoreStates:
 
 
 def require_model(spec: StateSpec, catalog: Catalog, cache_dir: Path) -> ModelSpec:
-    """The catalogue's model whose states `spec` reads: the same file under the same arithmetic, on the CPU.
+    """Return the catalogue's model whose states `spec` reads: the same file and arithmetic, on the CPU.
 
     Raises `ArtefactError` that lists what is served instead.
     """
@@ -123,7 +124,7 @@ def require_model(spec: StateSpec, catalog: Catalog, cache_dir: Path) -> ModelSp
 
 
 def smallest_model(catalog: Catalog) -> str:
-    """The path of the smallest model of the CPU core. Raises `CatalogError` if it has none that is on this machine."""
+    """Return the path of the CPU core's smallest model. Raises `CatalogError` if none is on this machine."""
     sizes = {}
     for model in catalog.core.models:
         with suppress(ModelFileError):

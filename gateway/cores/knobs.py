@@ -1,4 +1,4 @@
-"""The live knobs of the cores behind a gateway: shown, changed, and every change and refusal written down."""
+"""The live knobs of the cores behind a gateway: shown, changed, with every change and refusal recorded."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ from tiers.catalog.catalog import CPU_CORE
 log = logging.getLogger(__name__)
 
 PART = "core"
-# The schema's; a name that no knob has may be of any length.
+# The column's limit; a requested name may have any length.
 MAX_NAME = 64
 _CIRCUMSTANCES = ("model", "core", "keep")
 
 
 class KnobOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wants what: `changes` by knob for `model`, or all models of `core`, or (both None) all models of all cores;
-    `keep`: across restarts of the core."""
+    """A requested change: `changes` by knob for `model`, or all models of `core`, or (both None) all models of all
+    cores; `keep`: across restarts of the core."""
 
     changes: dict[str, KnobValue]
     actor: str
@@ -42,10 +42,9 @@ class KnobOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnobsChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What an order changed, and the knobs now in force by model.
+    """What a command changed, and the current knobs by model.
 
-    `recorded` is False while the database is away; the changes are in force, in the log, and written down when it is
-    back.
+    `recorded` is False while the database is down; the changes apply, are logged, and are recorded when it is back.
     """
 
     changed: list[KnobChange]
@@ -54,9 +53,9 @@ class KnobsChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoreKnobs:
-    """Speaks to `cores` by their names (none: every tier is remote) and writes into `engine`'s store.
+    """Controls `cores` by name (none: every tier is remote) and records in `engine`'s store.
 
-    What the store cannot take now is kept in memory and written with the next change, look at the history or scrape.
+    What cannot be stored now is kept in memory and written with the next change, look at the history or scrape.
     """
 
     def __init__(self, cores: Mapping[str, CoreClient], engine: AsyncEngine) -> None:
@@ -71,7 +70,7 @@ class CoreKnobs:
         return dict(self._cores)
 
     async def stats(self) -> dict[str, CoreStats]:
-        """How every core is that answers, by its name. Raises `ApiError` 503 if none does."""
+        """Return the statistics of every core that answers, by name. Raises `ApiError` 503 if none does."""
         self._require_cores()
         there, away = await read_cores(self._cores)
         if not there:
@@ -79,7 +78,7 @@ class CoreKnobs:
         return there
 
     async def change(self, order: KnobOrder) -> KnobsChanged:
-        """Carry out `order` whole or not at all. Raises `ApiError`: 400 naming the knob, 503 without a core."""
+        """Apply `order` completely or not at all. Raises `ApiError`: 400 naming the knob, 503 without a core."""
         try:
             async with self._changing:
                 answers = await self._set(order, self._concerned(order))
@@ -93,12 +92,12 @@ class CoreKnobs:
         return KnobsChanged(changed=changed, models=models, recorded=recorded)
 
     async def history(self, limit: int, before: int | None, knob: str | None) -> list[KnobChange]:
-        """Changes and refusals, newest first. Raises `ApiError` 503 while the database is away."""
+        """Return changes and refusals, newest first. Raises `ApiError` 503 while the database is down."""
         await reached(self._flush())
         return await reached(list_knob_changes(self._engine, limit=limit, before=before, knob=knob))
 
     def _concerned(self, order: KnobOrder) -> dict[str, CoreClient]:
-        """The cores that an order is for. Raises InvalidRequestError for a name that none of them knows."""
+        """Return the cores that an order is for. Raises InvalidRequestError for a name that none of them knows."""
         self._require_cores()
         if order.core is not None and order.core not in self._cores:
             raise InvalidRequestError(f"core {order.core!r} is unknown; there are {', '.join(self._cores)}", "core")
@@ -114,9 +113,9 @@ class CoreKnobs:
         return having
 
     async def _set(self, order: KnobOrder, cores: Mapping[str, CoreClient]) -> dict[str, KnobsSet]:
-        """Every core's answer. If one refuses or is away, the others get back what they had.
+        """Set every core's knobs. If one refuses or is unreachable, the others are reset.
 
-        With several cores a change is kept only when all of them have taken it.
+        With several cores a change is kept across restarts only when all of them have accepted it.
         """
         done: dict[str, KnobsSet] = {}
         try:
@@ -128,7 +127,7 @@ class CoreKnobs:
                     await core.set_knobs(order.changes, order.model, keep=True)
         except (InvalidRequestError, CoreGoneError) as error:
             for name, answer in done.items():
-                with contextlib.suppress(CoreGoneError):  # whose knobs have gone with it
+                with contextlib.suppress(CoreGoneError):  # whose knobs are lost with it
                     await _put_back(cores[name], order, answer)
             if isinstance(error, CoreGoneError):
                 raise _gone(error) from error
@@ -137,10 +136,10 @@ class CoreKnobs:
 
     def _require_cores(self) -> None:
         if not self._cores:
-            raise ApiError(503, "This server has no core of its own: all its tiers are remote.", code="no_core")
+            raise ApiError(503, "This server has no core: all its tiers are remote.", code="no_core")
 
     async def write_down(self, changes: list[KnobChange]) -> bool:
-        """Log `changes`, of any part, and store them; whether the store has them already."""
+        """Log `changes`, of any part, and store them; return whether they are stored."""
         for change in changes:
             log.info("knob: %s", msgspec.json.encode(change).decode())
         self._unwritten += changes
@@ -159,7 +158,7 @@ class CoreKnobs:
 
 
 async def _put_back(core: CoreClient, order: KnobOrder, answer: KnobsSet) -> None:
-    """The values before, model by model; those that all models have in common once."""
+    """Restore the previous values, model by model; those that all models have in common once."""
     for model, knobs in answer.before.items():
         own = {name: getattr(knobs, name) for name in order.changes if name not in COMMON_KNOBS}
         if own and order.model in (None, model):
@@ -171,16 +170,16 @@ async def _put_back(core: CoreClient, order: KnobOrder, answer: KnobsSet) -> Non
 
 
 def _gone(error: Exception) -> ApiError:
-    return ApiError(503, f"The core is away: {error}.", code="core_unavailable")
+    return ApiError(503, f"The core is unavailable: {error}.", code="core_unavailable")
 
 
 def _part(core: str) -> str:
-    """Whose knobs: the CPU core's are the `core`'s, since most servers have no other."""
+    """Name the part in records: the CPU core is called `core`, since most servers have no other."""
     return PART if core == CPU_CORE else f"{PART} {core}"
 
 
 def _changes(order: KnobOrder, core: str, answer: KnobsSet) -> list[KnobChange]:
-    """A change for every knob of every model that the order named and that a keeping or a new value concerns."""
+    """Return a change per knob and model named by the order, if the value is new or is kept."""
     changes = []
     for model, after in answer.knobs.items():
         if order.model not in (None, model):

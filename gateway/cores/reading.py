@@ -1,4 +1,4 @@
-"""Statistics of all cores of a gateway at once: of those that answer, and why the others do not."""
+"""Reads the statistics of all cores of a gateway at once, and why some do not answer."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from inference_core.protocol import CoreStats
 from inference_core.transport.client import CoreClient
 
 PATIENCE_SECONDS = 5.0
-"""A core that loads or is stuck is not waited for: what the others say matters now."""
+"""A core that is loading or stuck is not waited for: the others' statistics are needed now."""
 
 
 async def read_cores(cores: Mapping[str, CoreClient]) -> tuple[dict[str, CoreStats], dict[str, CoreError]]:
-    """By the cores' names: the statistics of each, or the error in their place."""
+    """Return the statistics of each core by name, or its error."""
     readings = await asyncio.gather(*(_read(core) for core in cores.values()))
     by_name = dict(zip(cores, readings, strict=True))
     return (

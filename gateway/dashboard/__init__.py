@@ -1,6 +1,6 @@
 """The admin dashboard: pages under `/admin`, rendered by the gateway that they show.
 
-Every page and every change works without JavaScript; `static/dashboard.js` only makes figures move. No page may hold an
+Every page and every change works without JavaScript; `static/dashboard.js` only updates figures. No page may hold an
 inline script or style: the Content-Security-Policy refuses them, also as attributes.
 
 How a page is added:
@@ -26,7 +26,7 @@ How a page is added:
    `gateway.api.access.guard`). Templates ask `{% if may("operator") %}` before they show a form. The order goes through
    the same function as the JSON endpoint's, which writes its audit row with `actor_of(request)`, before and after.
 
-4. An `ApiError` becomes a page that says what is wrong, with its status (503 while the database is away). A list has
+4. An `ApiError` becomes a page that says what is wrong, with its status (503 while the database is down). A list has
    its empty state in the template, which says how to get the first row.
 
 5. The view's JSON endpoint under `/admin/api` gives CSV too: lists do with `format=csv` (`quality_lists.page_of`),

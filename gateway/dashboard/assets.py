@@ -1,4 +1,4 @@
-"""The files that pages load: our style sheet and script, from the package, named by their content."""
+"""The style sheet and script of the pages, served from the package under names that contain their hash."""
 
 import hashlib
 from importlib.resources import files
@@ -20,13 +20,13 @@ _VERSIONS = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in
 
 
 def url_of(name: str) -> str:
-    """Where the file is, under a name that changes with it, so that browsers may keep it for ever."""
+    """Return the URL of the file, with its content hash, so that browsers may cache it for ever."""
     return f"/admin/static/{_VERSIONS[name]}/{name}"
 
 
 @get("/static/{version:str}/{name:str}", include_in_schema=False)
 async def static_file(version: FromPath[str], name: FromPath[str]) -> Response[Any]:
-    """A file of the package. An older version's name gives what is there now, and is not kept."""
+    """Serve a file of the package. An outdated hash gets the current file, uncached."""
     content = _FILES.get(name)
     if content is None:
         raise ApiError(404, f"There is no file {name[:64]!r}.", code="not_found")

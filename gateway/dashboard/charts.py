@@ -1,7 +1,7 @@
-"""Geometry of the charts: numbers to places in an SVG that the templates draw, in units of its view box.
+"""Geometry of the charts: turns numbers into coordinates of an SVG view box, which the templates draw.
 
-The server draws them, so that they are there without JavaScript, obey a Content-Security-Policy without inline style,
-print, and can be read: every chart has its table or its labels beside it.
+Charts are drawn on the server, so that they work without JavaScript, obey a Content-Security-Policy without inline
+style, print, and are readable: every chart comes with a table or labels.
 """
 
 import math
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import msgspec
 
 WIDTH, HEIGHT = 600.0, 160.0
-# By colour, so that lines can be told apart without it.
+# Dash patterns by colour, so that lines can be distinguished without colour.
 DASHES = {1: "none", 2: "8 4", 3: "2 4", 4: "10 3 2 3", 5: "14 4", 6: "4 2", 7: "10 3 2 3 2 3", 8: "1 3"}
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """A line: a value per point of time, None where there is none. `colour`: the number of one of the palette's."""
+    """A line with a value per point of time, None where there is none. `colour`: its number in the palette."""
 
     name: str
     values: Sequence[float | None]
@@ -24,14 +24,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A mark on an axis: its place and what it says."""
+    """A mark on an axis: its position and label."""
 
     place: float
     value: float
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """A line through points of a plane, in their order."""
+    """A line through points of a plane, in order."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -40,7 +40,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a plane; [`low`, `high`] is the interval of its `y`, if it has one."""
+    """A point of a plane; [`low`, `high`] is the interval of its `y`, if any."""
 
     name: str
     x: float
@@ -51,7 +51,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plane(msgspec.Struct, frozen=True, kw_only=True):
-    """What an x and a y may be; what lies outside is drawn at the edge."""
+    """The ranges of x and y; points outside are drawn at the edge."""
 
     x: tuple[float, float] = (0.0, 1.0)
     y: tuple[float, float] = (0.0, 1.0)
@@ -59,19 +59,19 @@ class Plane(msgspec.Struct, frozen=True, kw_only=True):
     height: float = 240.0
 
     def across(self, x: float) -> float:
-        """The place of an x."""
+        """Return the horizontal position of x."""
         return round(self.width * _part(x, *self.x), 1)
 
     def down(self, y: float) -> float:
-        """The place of a y."""
+        """Return the vertical position of y."""
         return round(self.height * (1 - _part(y, *self.y)), 1)
 
     def path(self, points: Sequence[tuple[float, float]]) -> str:
-        """The `d` of a path through points."""
+        """Return the `d` of a path through points."""
         return "".join(f"{'L' if n else 'M'}{self.across(x)} {self.down(y)}" for n, (x, y) in enumerate(points))
 
     def ticks(self, axis: tuple[float, float], count: int = 5) -> list[float]:
-        """Values for the marks of an axis, both ends included."""
+        """Return values for the marks of an axis, both ends included."""
         return [axis[0] + (axis[1] - axis[0]) * n / count for n in range(count + 1)]
 
 
@@ -84,7 +84,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def top_of(values: Sequence[float | None]) -> float:
-    """A round number that no value passes; 1 if there are none above 0."""
+    """Return a round number not below any value; 1 if none is above 0."""
     most = max((value for value in values if value is not None and math.isfinite(value)), default=0.0)
     if most <= 0:
         return 1.0
@@ -93,18 +93,20 @@ def top_of(values: Sequence[float | None]) -> float:
 
 
 def top_of_all(series: Sequence[Series]) -> float:
-    """As `top_of`, of all lines."""
+    """As `top_of`, over all lines."""
     return top_of([value for line in series for value in line.values])
 
 
 def ticks(top: float, count: int = 4, height: float = HEIGHT) -> list[Tick]:
-    """Marks of a vertical axis from 0 to `top`, both included."""
+    """Return marks of a vertical axis from 0 to `top`, both included."""
     return [Tick(height * (1 - i / count), top * i / count) for i in range(count + 1)]
 
 
 def line(values: Sequence[float | None], top: float, width: float = WIDTH, height: float = HEIGHT) -> str:
-    """The `d` of a path through the values, evenly spaced from left to right; it breaks where there is none. A value
-    between two breaks is a dot."""
+    """Return the `d` of a path through the values, evenly spaced; it breaks where a value is missing.
+
+    A value between two breaks becomes a dot.
+    """
     step = width / max(len(values) - 1, 1)
     parts: list[str] = []
     drawing = False
@@ -122,7 +124,7 @@ def line(values: Sequence[float | None], top: float, width: float = WIDTH, heigh
 
 
 def segments(values: Sequence[float], width: float = WIDTH) -> list[Segment]:
-    """A bar of `width` cut into shares; nothing has no width."""
+    """Cut a bar of `width` into shares; zero shares have no width."""
     total = math.fsum(values)
     found, x = [], 0.0
     for value in values:
@@ -133,7 +135,7 @@ def segments(values: Sequence[float], width: float = WIDTH) -> list[Segment]:
 
 
 def length(value: float | None, top: float, width: float = WIDTH) -> float:
-    """How long the bar of a value is."""
+    """Return the length of a value's bar."""
     return 0.0 if value is None or top <= 0 else round(width * min(max(value / top, 0.0), 1.0), 2)
 
 

@@ -1,4 +1,4 @@
-"""How the gateway fares now, as plain data: by tier, by core, and against what is worth waking somebody for."""
+"""The gateway's current figures as plain data: by tier, by core, and against the alert thresholds."""
 
 from collections.abc import Iterable, Mapping
 
@@ -16,8 +16,8 @@ from tiers.tier import Tier
 class TierNow(msgspec.Struct, frozen=True, kw_only=True):
     """A tier, or all of them (`tier` None), over the window; queue and memory at this moment.
 
-    `share` of the requests; `itl_seconds`: between tokens, by the buckets of the histogram; `spread`: p99 over p50 of
-    whole answers; `saving`: 1 - cost / what the strongest tier would have cost; `kv_share`: blocks in use of the model.
+    `share` of the requests; `itl_seconds`: inter-token latency, by the buckets of the histogram; `spread`: p99 over p50
+    of whole answers; `saving`: 1 - cost / cost at the strongest tier; `kv_share`: used share of the model's blocks.
     """
 
     tier: int | None
@@ -46,7 +46,7 @@ class TierNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoreNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A core's arena, or why it does not answer."""
+    """A core's arena, or why the core does not answer."""
 
     name: str
     problem: str | None
@@ -55,7 +55,7 @@ class CoreNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A `figure` (one of `alert_figures`) above its limit since `since` (epoch seconds)."""
+    """A `figure` (one of `alert_figures`) that is above its limit since `since` (epoch seconds)."""
 
     name: str
     figure: str
@@ -67,7 +67,7 @@ class AlertNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample of the history; rates and quantiles are of the window that ended `at` (epoch seconds)."""
+    """A sample of the history; rates and quantiles cover the window that ended `at` (epoch seconds)."""
 
     at: float
     requests_per_second: dict[int, float]
@@ -78,8 +78,11 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything on the overview page. Windows end `at` (epoch seconds); `history` is oldest first. `upgrade`: how many
-    of the last verified answers were worse than the strongest tier's, by the last sample; None if that is not known."""
+    """Everything on the overview page. Windows end `at` (epoch seconds); `history` is oldest first.
+
+    `upgrade`: share of the last verified answers that were worse than the strongest tier's, as of the last sample; None
+    if unknown.
+    """
 
     at: float
     window_seconds: float
@@ -94,7 +97,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 def tiers_now(
     figures: LevelsByTier, seconds: float, tiers: Iterable[Tier], cores: Mapping[str, CoreStats]
 ) -> tuple[TierNow, list[TierNow]]:
-    """All tiers as one, and each. `figures` of the last `seconds`; `cores` that answered."""
+    """Return all tiers as one, then each. `figures` cover the last `seconds`; `cores` are those that answered."""
     every = TierServiceLevels()
     for one in figures.values():
         every.merge(one)
@@ -114,8 +117,10 @@ def tiers_now(
 
 
 def over_limit(figures: AlertInputs, since: dict[str, float], now: float) -> list[AlertNow]:
-    """The alerts whose figures have been too high for long enough. `since`: by rule, when that began; kept up to date
-    here. A figure that nobody knows changes nothing."""
+    """Return the alerts whose figures have exceeded their limits for long enough.
+
+    `since`: when each rule began to exceed its limit, updated here. An unknown figure changes nothing.
+    """
     found = []
     for rule in RULES:
         value = figures.get(rule.figure)

@@ -1,4 +1,4 @@
-"""What comes back in a form: texts, of which empty ones were not given, as the plain data that orders are made of."""
+"""Reads submitted forms: texts (an empty one counts as not given), turned into the plain data of a command."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ Form = Mapping[str, list[str]]
 
 
 async def form_of(request: HttpRequest) -> dict[str, list[str]]:
-    """The fields of the request's form with their texts, without white space around them and without empty ones."""
+    """Return the form's fields with their texts, stripped and without empty ones."""
     pairs = (await request.form()).multi_items()
     found: dict[str, list[str]] = {}
     for name, value in pairs:
@@ -27,33 +27,33 @@ async def form_of(request: HttpRequest) -> dict[str, list[str]]:
 
 
 def text_of(form: Form, name: str) -> str | None:
-    """The first text of a field, None for an empty one."""
+    """Return the first text of a field, None for an empty one."""
     return next(iter(form.get(name, ())), None)
 
 
 async def fields_of(request: HttpRequest) -> dict[str, str]:
-    """The fields of the request's form that hold anything, where each has one text."""
+    """Return the form's non-empty fields, where each has one text."""
     form = await form_of(request)
     return {name: texts[0] for name, texts in form.items() if texts}
 
 
 def given_of(form: Form, *names: str) -> dict[str, str]:
-    """The first texts of those of the fields that hold anything."""
+    """Return the first texts of those fields that are not empty."""
     return {name: text for name in names if (text := text_of(form, name)) is not None}
 
 
 def list_of(form: Form, name: str) -> list[str] | None:
-    """Texts with commas between them, or of several boxes of one name; None for none."""
+    """Return texts separated by commas, or of several boxes of one name; None for none."""
     return [part.strip() for text in form.get(name, ()) for part in text.split(",") if part.strip()] or None
 
 
 def is_changed(form: Form, name: str) -> bool:
-    """Whether a field is not as its form showed it (`was.NAME`): so what somebody else changed meanwhile stays."""
+    """Return whether a field differs from what its form showed (`was.NAME`), so that a concurrent change is kept."""
     return list_of(form, name) != list_of(form, f"{WAS}{name}")
 
 
 def taken(values: Mapping[str, Any], kind: type[Wanted]) -> Wanted:
-    """`values` as an order of this kind, numbers being texts still. Raises `ApiError` 400 naming the field."""
+    """Convert `values` (numbers still as text) to this command. Raises `ApiError` 400 naming the field."""
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -61,17 +61,17 @@ def taken(values: Mapping[str, Any], kind: type[Wanted]) -> Wanted:
 
 
 def reason_of(fields: dict[str, str]) -> str:
-    """Why; written down with who. Raises `ApiError` 400 for none, or a long one."""
+    """Return the reason that is recorded with the change. Raises `ApiError` 400 for a missing or too long one."""
     reason = fields.get("reason", "")
     if not 1 <= len(reason) <= MOST_REASON:
-        raise bad_request(f"Say why, in 1 to {MOST_REASON} characters.", "reason", "invalid_value")
+        raise bad_request(f"Give a reason of 1 to {MOST_REASON} characters.", "reason", "invalid_value")
     return reason
 
 
 def number_of(fields: dict[str, str], name: str, usual: float | None = None) -> float:
-    """A field as a number; without it the usual one. Raises `ApiError` 400."""
+    """Return a field as a number; the default without it. Raises `ApiError` 400."""
     given = fields.get(name, "")
     try:
         return usual if usual is not None and not given else float(given)
     except ValueError:
-        raise bad_request(f"Invalid {name}: {given[:64]!r} is no number.", name, "invalid_value") from None
+        raise bad_request(f"Invalid {name}: {given[:64]!r} is not a number.", name, "invalid_value") from None

@@ -1,4 +1,4 @@
-"""Knobs as fields of a form: what each is, what may be put in, and what a form that came back wants changed."""
+"""Knobs as form fields: their descriptions, allowed values, and the changes that a submitted form asks for."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,8 +10,10 @@ from gateway.errors import bad_request
 
 
 class KnobField(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob with its value and its start value as texts. `choices`: all that may be put in, if they can be listed;
-    otherwise `bounds` says what may."""
+    """A knob with its value and its start value as text.
+
+    `choices`: all allowed values, if they can be listed; otherwise `bounds` describes them.
+    """
 
     name: str
     value: str
@@ -22,21 +24,20 @@ class KnobField(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_switch(self) -> bool:
-        """Whether it turns something on, off or into another way."""
+        """Return whether the knob has a list of choices."""
         return bool(self.choices)
 
 
 def knob_fields(values: Mapping[str, Any], schemas: Mapping[str, Mapping[str, Any]]) -> list[KnobField]:
-    """A field for each of `schemas` that has a value, in their order."""
+    """Return a field for each of `schemas` that has a value, in order."""
     return [_field(name, values[name], schema) for name, schema in schemas.items() if name in values]
 
 
 def wanted_changes(form: Form, names: Iterable[str], schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The knobs that whoever filled in `form` has changed, with values as JSON has them; None for an emptied field,
-    which is how one asks for the start value.
+    """Return the knobs changed in `form`, with JSON values; None for an emptied field, which means its start value.
 
-    Only what differs from what the form showed counts. Raises `ApiError` 400 for a text that is no value of the knob's
-    type; bounds are looked at by who carries the change out.
+    Only differences from what the form showed count. Raises `ApiError` 400 for a text that is not of the knob's type;
+    bounds are checked where the change is applied.
     """
     return {
         name: _value(name, text_of(form, name) or "", schemas[name])
@@ -93,4 +94,5 @@ def _value(name: str, text: str, schema: Mapping[str, Any]) -> Any:
             return [msgspec.json.decode(part) for part in text.split(",")]
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        raise bad_request(f"Invalid {name}: {text[:64]!r} is no {schema.get('type')}.", name, "invalid_value") from None
+        message = f"Invalid {name}: {text[:64]!r} is not of type {schema.get('type')}."
+        raise bad_request(message, name, "invalid_value") from None

@@ -1,4 +1,4 @@
-"""What the overview shows, kept in memory: a sample every few seconds, and one snapshot for all that look at once."""
+"""What the overview shows, in memory: a sample every few seconds, and one snapshot shared by all viewers."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from gateway.processes.peers import Peers
 from gateway.routing.router import RoutingService
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.objectives.alert_figures import alert_figures
-from gateway.telemetry.objectives.levels_of_all import levels_of_all
+from gateway.telemetry.objectives.service_levels import levels_of_all
 from inference_core.protocol import CoreStats
 from inference_core.transport.client import CoreClient
 from quality.estimates.upgrade_rate import UpgradeRate
@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 10.0
 SAMPLES = 360
 FRESH_SECONDS = 2.0
-# A page does not wait for a core that is in the middle of a long step.
+# A page does not wait for a core that is busy with a long step.
 CORE_SECONDS = 0.15
 
 
 class Live:
-    """Figures of all gateway processes behind the port, cores, and an hour of samples (SPEC OB-12).
+    """Figures of all gateway processes behind the port, of the cores, and an hour of samples (SPEC OB-12).
 
-    All that moves is read from memory and from the cores: no query, however many requests there are. What is known of
-    the answers (`quality`) is asked for with each sample.
+    Everything that changes is read from memory and from the cores, with no database query, however many requests there
+    are. Answer quality (`quality`) is queried with each sample.
     """
 
     def __init__(
@@ -54,21 +54,21 @@ class Live:
         self._problems: dict[str, str] = {}
         self._snapshot: Overview | None = None
         self._lock = asyncio.Lock()
-        # The moving part of the page, as it was drawn last, and of which figures.
+        # The last rendered fragment, and the figures that it shows.
         self.drawn: tuple[Overview, str] | None = None
 
     async def follow(self) -> None:
-        """Take a sample every `SAMPLE_SECONDS`, for ever."""
+        """Take a sample every `SAMPLE_SECONDS` until cancelled."""
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
             try:
                 await self.sample()
             except Exception:
-                # Whatever could not be read now may be read next time.
+                # A failed read is retried with the next sample.
                 log.exception("the overview was not sampled")
 
     async def sample(self) -> None:
-        """Add a point to the history, and look for figures that are too high."""
+        """Add a point to the history, and evaluate the alerts."""
         if self._quality is not None:
             self._upgrade = await self._quality()
         async with self._lock:
@@ -88,7 +88,7 @@ class Live:
         )
 
     async def overview(self) -> Overview:
-        """How it is now, at most `FRESH_SECONDS` old."""
+        """Return the current overview, at most `FRESH_SECONDS` old."""
         async with self._lock:
             if self._snapshot is None or not 0 <= self._clock() - self._snapshot.at < FRESH_SECONDS:
                 self._snapshot = await self._look()
@@ -112,7 +112,7 @@ class Live:
         )
 
     async def _read_cores(self) -> None:
-        """Ask the cores; what they said last stands while they are busy, for as long as they are not found gone."""
+        """Ask the cores. While a core is busy its last figures stand, until it is found gone."""
         reading = self._reading
         if reading is None:
             reading = self._reading = asyncio.ensure_future(read_cores(self._cores))

@@ -1,4 +1,4 @@
-"""What the dashboard's site is made of: pages, each with a link in the navigation."""
+"""A page of the dashboard and its link in the navigation."""
 
 from collections.abc import Mapping
 
@@ -9,9 +9,9 @@ OPT = "dashboard_pages"
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A page at `/admin` + `path`, with its handlers, whose paths are relative to `/admin` too.
+    """A page at `/admin` + `path`, with its handlers, whose paths are also relative to `/admin`.
 
-    `role`: who sees the link; what the handlers need they say themselves.
+    `role`: the role that sees the link; handlers check permissions themselves.
     """
 
     title: str
@@ -21,7 +21,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A place in the navigation, as the template draws it."""
+    """An entry of the navigation, as the template draws it."""
 
     title: str
     path: str
@@ -29,7 +29,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 def links(pages: tuple[Page, ...], path: str, scopes: frozenset[str]) -> list[Link]:
-    """The links that somebody with `scopes` has on the page at `path`."""
+    """Return the links that a caller with `scopes` sees on the page at `path`."""
     inner = path.removeprefix("/admin").rstrip("/")
     shown = [page for page in pages if page.role in scopes or "admin" in scopes]
     return [Link(page.title, f"/admin{page.path}", _is_here(page.path, inner)) for page in shown]
@@ -41,5 +41,5 @@ def _is_here(page: str, inner: str) -> bool:
 
 
 def query_without(query: Mapping[str, str], *names: str) -> dict[str, str]:
-    """The parameters of a query but those of `names` and empty ones."""
+    """Return the query without the parameters in `names` and without empty ones."""
     return {name: value for name, value in query.items() if name not in names and value != ""}

@@ -1,4 +1,4 @@
-"""Pages as HTML: templates with autoescape, and headers under which a browser runs nothing but our own files."""
+"""Pages as HTML: templates with autoescape, and headers that let the browser run only our own files."""
 
 import http
 import logging
@@ -38,14 +38,16 @@ HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
-    # Pages are about what is so now, and for those that are signed in.
+    # Pages show live data to a signed-in user: no cache may keep them.
     "cache-control": "no-store",
 }
 
 
 def page(request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any) -> Response[bytes]:
-    """The template as the page of that title. It knows `title`, `nav`, `caller`, `csrf`, `notice`, `may(role)`, `path`
-    and `query` besides `context`."""
+    """Render the template as a page with `title`.
+
+    Templates see `title`, `nav`, `caller`, `csrf`, `notice`, `may(role)`, `path` and `query`, besides `context`.
+    """
     token = request.cookies.get(COOKIE, "")
     caller = caller_of(request) if CALLER in request.scope["state"] else KEYLESS
     known = {
@@ -67,14 +69,14 @@ def page(request: HttpRequest, template: str, title: str, *, status: int = 200, 
 
 
 def _pages(request: HttpRequest) -> tuple[Page, ...]:
-    """Those of the site; of a path that leads nowhere none."""
+    """The site's pages; for a failed path, none."""
     handler = request.scope.get("route_handler")
     pages: tuple[Page, ...] = () if handler is None else handler.opt.get(OPT, ())
     return pages
 
 
 def back_to(path: str, notice: str | None = None) -> Response[Any]:
-    """The end of a change: the browser reads `path` anew, which shows the notice once."""
+    """Redirect to `path` after a change (POST, redirect, GET); the page shows the notice once."""
     response: Response[Any] = Response(None, status_code=303, headers={**HEADERS, "location": path})
     if notice is not None:
         response.set_cookie(
@@ -84,7 +86,7 @@ def back_to(path: str, notice: str | None = None) -> Response[Any]:
 
 
 def failure_page(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """The exception handler of all pages: sign in first, or what is wrong and what to do."""
+    """Exception handler of all pages: redirect to the sign-in, or show what is wrong and what to do."""
     if isinstance(error, NotSignedInError):
         wanted = request.scope["path"] if request.method == "GET" else HOME
         query = request.scope["query_string"].decode("latin-1")
@@ -113,7 +115,7 @@ def _count(value: float | None) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    """Seconds, in the unit that a person would use."""
+    """Format seconds in a readable unit."""
     if value is None or not math.isfinite(value):
         return "–"
     if value < 1:
@@ -126,7 +128,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _quantiles(figure: Quantiles) -> str:
-    """p50, p95 and p99 of seconds, in one unit that fits them all."""
+    """Format p50, p95 and p99 of seconds in one common unit."""
     values = [value for value in (figure.p50, figure.p95, figure.p99) if value is not None and math.isfinite(value)]
     if len(values) < 3:
         return "–"
@@ -139,7 +141,7 @@ def _usd(value: float | None) -> str:
         return "–"
     if abs(value) >= 1 or value == 0:
         return f"${value:,.2f}"
-    # Two digits that say something, and never an exponent.
+    # Two significant digits, without an exponent.
     return f"${value:.{1 - math.floor(math.log10(abs(value)))}f}"
 
 
@@ -162,7 +164,7 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _when(value: float | None) -> str:
-    """Epoch seconds as UTC, to the second."""
+    """Format epoch seconds as UTC, to the second."""
     if value is None:
         return "–"
     try:
@@ -172,7 +174,7 @@ def _when(value: float | None) -> str:
 
 
 def _url(path: str, query: Mapping[str, Any] | None = None, **more: Any) -> str:
-    """`path` with a query; None and "" are left out."""
+    """Return `path` with a query; None and "" are left out."""
     given = {**(query or {}), **more}
     kept = {name: value for name, value in given.items() if value not in (None, "")}
     return f"{path}?{urlencode(kept)}" if kept else path

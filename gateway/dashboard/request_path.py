@@ -1,4 +1,4 @@
-"""The path of one request: when each stage began and ended, why its tier was chosen, and what would have been."""
+"""The path of one request: its stages over time, why its tier was chosen, and the decision at another target."""
 
 import msgspec
 from sqlalchemy import select
@@ -23,7 +23,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierChance(msgspec.Struct, frozen=True, kw_only=True):
-    """What routing knew of a tier: P(no worse), P(correct), predicted cost and score, and what ruled it out."""
+    """What routing knew of a tier: P(no worse), P(correct), predicted cost and score, and what excluded it."""
 
     tier: int
     p_ok: float
@@ -35,7 +35,7 @@ class TierChance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stages_of(record: Record) -> list[Stage]:
-    """In order, as far as they were recorded. What lies between routing and the queue went to tiers before."""
+    """Return the recorded stages in order. Time between routing and the queue was spent on earlier tiers."""
     timings = record.timings
     found = [Stage(name="Route", begin_ms=0.0, end_ms=timings.route_ms)]
     first = timings.ttft_ms
@@ -60,7 +60,7 @@ def stages_of(record: Record) -> list[Stage]:
 
 
 def chances_of(decision: Decision) -> list[TierChance]:
-    """By tier."""
+    """Return what routing knew, by tier."""
     inputs = decision.inputs
     prediction, barred = inputs.prediction, barred_tiers(inputs)
     return [
@@ -78,8 +78,8 @@ def chances_of(decision: Decision) -> list[TierChance]:
 
 
 def rerouted(routing: RoutingService, record: Record, quality_target: float) -> Decision | str:
-    """The decision at another quality target, from the recorded probabilities, prices and constraints; or why there is
-    none."""
+    """Decide again at another quality target, from the recorded probabilities, prices and constraints; or say why that
+    is impossible."""
     inputs = record.decision.inputs
     if inputs.prediction.kind == "heuristic":
         rule = heuristic_rule(quality_target)
@@ -93,7 +93,7 @@ def rerouted(routing: RoutingService, record: Record, quality_target: float) -> 
 
 
 async def verifications_of(database: AsyncEngine, request_id: str) -> list[dict[str, object]]:
-    """What was verified of the request, and what its user said, by tier."""
+    """Return the request's verifications and its user's feedback, by tier."""
     query = select(verifications).where(verifications.c.request_id == request_id).order_by(verifications.c.tier)
     async with database.connect() as connection:
         return [dict(row) for row in (await connection.execute(query)).mappings()]

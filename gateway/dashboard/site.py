@@ -35,7 +35,7 @@ PAGES: tuple[Page, ...] = (
 
 
 def dashboard_routers() -> list[Router]:
-    """Under `/admin`: the pages, for those that are signed in; the way in, for everybody."""
+    """Routers under `/admin`: the pages, which require a session, and the sign-in, which does not."""
     inside = [sign_out, *(handler for page in PAGES for handler in page.handlers)]
     return [_router(inside, [admit_page]), _router([show_login, sign_in, static_file], [admit_visitor])]
 

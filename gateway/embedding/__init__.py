@@ -1,1 +1,1 @@
-"""Embeddings: the catalogue's models that turn texts into vectors, and whoever computes them."""
+"""Embeddings: the catalogue's models that turn texts into vectors, and what computes them."""

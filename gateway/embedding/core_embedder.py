@@ -1,4 +1,4 @@
-"""Embeddings from the core that serves the tiers: hidden states of its model, in the same steps as everything else."""
+"""Embeddings from the core that serves the tiers: hidden states of its model, computed in the same steps."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ TOGETHER = 32
 
 
 class CoreEmbedder:
-    """An `Embedder` over `spec.model` of the CPU's core."""
+    """An `Embedder` over `spec.model` of the CPU core."""
 
     def __init__(self, spec: EmbeddingSpec, cores: Mapping[str, CoreClient]) -> None:
         self.spec = spec
@@ -85,7 +85,7 @@ class CoreEmbedder:
         info = None if self._core is None else self._core.models.get(str(self.spec.model))
         if info is None or not info.num_layers:
             raise ApiError(
-                503, f"The core that computes {self.spec.name} is not there, or tells no hidden states.",
+                503, f"The core that computes {self.spec.name} is unavailable, or provides no hidden states.",
                 code="model_unavailable",
             )  # fmt: skip
         return info

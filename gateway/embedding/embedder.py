@@ -1,4 +1,4 @@
-"""The seam every embedding model stands behind: token ids in, unit vectors out."""
+"""The interface of embedding models: token ids in, unit vectors out."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -18,44 +18,44 @@ class Embedder(Protocol):
 
     - A row's vector does not depend on what else is computed at the time, beyond rounding.
     - Cancelling `embed` frees what it holds.
-    - `meter` tells at any time how many tokens the model has been given to read.
+    - `meter` always holds the number of tokens read so far.
     """
 
     spec: EmbeddingSpec
 
     async def open(self) -> None:
-        """Have everything at hand that the other methods need. Raises `ApiError` 503 where that is away."""
+        """Prepare what the other methods need. Raises `ApiError` 503 if it is unavailable."""
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are below it."""
+        """Upper bound of token ids."""
 
     @property
     def max_tokens(self) -> int:
-        """Of one text."""
+        """Most tokens of one text."""
 
     @property
     def size(self) -> int:
-        """Numbers of a vector."""
+        """Dimensions of a vector."""
 
     def least_tokens(self, text: str) -> int:
-        """No more than `tokens` gives, by the bytes of `text` alone; 0 where nothing is known of it."""
+        """Lower bound of the number of tokens, from the bytes of `text`; 0 if unknown."""
 
     def tokens(self, text: str) -> list[int]:
-        """Ids of a text as the model reads it. Takes as long as the text is; not for the event loop."""
+        """Return the token ids of a text. Slow for long texts; not for the event loop."""
 
     async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str, meter: UsageMeter) -> Float:
-        """Pooled hidden states float32 [rows, hidden]. Raises `ApiError`."""
+        """Return pooled hidden states float32 [rows, hidden]. Raises `ApiError`."""
 
 
 def require_dimensions(model: Embedder, dimensions: int | None) -> None:
-    """Raises `ApiError` 400 for vectors that `model` cannot give."""
+    """Raises `ApiError` 400 for vectors that `model` cannot produce."""
     name, size = model.spec.name, model.size
     if dimensions is None or dimensions == size:
         return
     if not model.spec.shortenable:
         raise bad_request(
-            f"{name} gives {size} dimensions and was not trained to give fewer: leave dimensions out.",
+            f"{name} gives {size} dimensions and was not trained for fewer: leave dimensions out.",
             "dimensions",
             "unsupported_parameter",
         )
@@ -64,7 +64,7 @@ def require_dimensions(model: Embedder, dimensions: int | None) -> None:
 
 
 def unit_vectors(states: Float, dimensions: int | None) -> Float:
-    """States as vectors of length 1, of their first `dimensions` entries."""
+    """Normalise states to vectors of length 1, using their first `dimensions` entries."""
     states = states[:, :dimensions]
     lengths = np.linalg.norm(states.astype(np.float64), axis=1, keepdims=True)
     vectors: Float = (states / np.maximum(lengths, 1e-12)).astype(np.float32)

@@ -10,7 +10,8 @@ from tiers.catalog.catalog import Catalog
 
 
 def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> dict[str, Embedder]:
-    """One for each, over `cores` by the catalogue's names; nothing is loaded yet. Raises `CatalogError`."""
+    """Return an embedder per model, over `cores` by the catalogue's names; nothing is loaded yet. Raises
+    `CatalogError`."""
     return {
         spec.name: CoreEmbedder(spec, cores) if spec.path is None else EncoderEmbedder(spec)
         for spec in catalog.embeddings

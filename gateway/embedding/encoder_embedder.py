@@ -1,4 +1,4 @@
-"""Embeddings from an encoder's checkpoint: texts of several requests computed together, without padding."""
+"""Embeddings from an encoder's checkpoint: texts of several requests are computed together, without padding."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class EncoderEmbedder:
     """An `Embedder` over the checkpoint in `spec.path`, loaded with the first request: torch takes seconds."""
 
     def __init__(self, spec: EmbeddingSpec) -> None:
-        """Raises `CatalogError` if the folder is no checkpoint."""
+        """Raises `CatalogError` if the folder is not a checkpoint."""
         self.spec = spec
         self._folder = Path(str(spec.path)).expanduser()
         try:
@@ -64,11 +64,11 @@ class EncoderEmbedder:
         return 0
 
     def tokens(self, text: str) -> list[int]:
-        """See `Embedder.tokens`. A batch, since for a text alone the library does not release the interpreter."""
+        """See `Embedder.tokens`. Encodes as a batch, since the library holds the interpreter lock for a single text."""
         return list(self._opened().tokenizer.encode_batch([text])[0].ids)
 
     async def embed(self, rows: Sequence[list[int]], *, priority: int, salt: str, meter: UsageMeter) -> Float:
-        """See `Embedder.embed`; the batcher knows no priorities, and keeps nothing that a salt would guard."""
+        """See `Embedder.embed`; the batcher has no priorities, and caches nothing that a salt would protect."""
         states = [self._batcher.submit(row) for row in rows]
 
         def read() -> Usage:

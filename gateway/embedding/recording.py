@@ -1,4 +1,4 @@
-"""The record of a request for embeddings, made when it ends."""
+"""Makes the record of an embeddings request when it ends."""
 
 import time
 from typing import Literal
@@ -9,10 +9,13 @@ from quality.records.embedding_record import EmbeddingRecord
 
 
 def embedding_record(
-    ask: Ask, model: str, begun: float, error: BaseException | None, tokens: int, cost_usd: float, replica: str | None
+    ask: Ask, model: str, started: float, error: BaseException | None, tokens: int, cost_usd: float, replica: str | None
 ) -> EmbeddingRecord:
-    """Of `ask`, which ends now. `begun`: when `model` was asked, monotonic seconds; `error`: what it failed by, if it
-    did, no Exception where the caller left; `tokens` and `cost_usd` as charged."""
+    """Return the record of `ask`, which ends now.
+
+    `started`: when `model` was asked, monotonic seconds; `error`: its failure, if any, not an Exception if the caller
+    disconnected; `tokens` and `cost_usd` as charged.
+    """
     now = time.monotonic()
     status: Literal["ok", "error", "aborted"] = "ok"
     http_status, said = 200, None
@@ -32,7 +35,7 @@ def embedding_record(
         prompt_tokens=tokens,
         cost_usd=cost_usd,
         e2e_ms=(now - ask.arrival) * 1e3,
-        overhead_ms=(begun - ask.arrival) * 1e3,
+        overhead_ms=(started - ask.arrival) * 1e3,
         tags=ask.metadata,
         replica=replica,
     )

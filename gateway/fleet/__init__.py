@@ -1,1 +1,2 @@
-"""How many replicas a load needs, now and soon: planning, forecasting, scaling ahead, and a simulator of all three."""
+"""How many replicas a load needs, now and soon: planning, forecasting, predictive scaling, and a simulator of all
+three."""

@@ -1,19 +1,18 @@
-"""How much of a load one replica carries within its objectives, and how many replicas a rate needs.
+"""How much load one replica can serve within its objectives, and how many replicas a rate needs.
 
 One replica runs `n` answers at once under continuous batching. With a step's base b, d per decoding sequence, p seconds
 of work per prompt and O tokens per answer:
 
-- time between tokens: ITL(n) = b + max(1, n) d + n p / O. In a step's time n / O answers end and as many
-  prompts come in.
-- rate, by Little's law (n = rate x O x ITL): rate(n) = n / (O ITL(n)). It rises with n, and n may be
-  below 1: long prompts with short answers leave a replica without a decoding sequence most of the time.
-- the decodes ride along in the steps of a prompt, of which it fills c = tokens / chunk: it takes the queue of prompts
-  for S(n) = p + c (b + n d). That is a single-server queue with utilisation u = rate S, and its waiting time has in
-  heavy traffic the tail of Kingman (1961): P(W > t) = u exp(-t / m), m = S (ca^2 + cs^2) / 2 / (1 - u), with the
-  coefficients of variation of gaps and lengths.
+- inter-token latency: ITL(n) = b + max(1, n) d + n p / O. Within one step n / O answers end and as many prompts arrive.
+- rate, by Little's law (n = rate x O x ITL): rate(n) = n / (O ITL(n)). It rises with n, and n may be below 1: with long
+prompts and short answers a replica often has no decoding sequence.
+- a prompt fills c = tokens / chunk steps, in which the decodes run too: it occupies the prompt queue for S(n) = p + c
+(b + n d). That is a single-server queue with utilisation u = rate S, whose waiting time in heavy traffic has the tail
+of Kingman (1961): P(W > t) = u exp(-t / m), m = S (ca^2 + cs^2) / 2 / (1 - u), with the coefficients of variation of
+gaps and lengths.
 - TTFT at quantile q: p + ceil(c) (b + n d) + max(0, m ln(u / (1 - q))).
 
-All of it rises with n, so the best n is the largest that keeps every objective.
+All of these rise with n, so the best n is the largest that meets every objective.
 """
 
 import math
@@ -26,17 +25,18 @@ from gateway.fleet.replica_profile import ReplicaProfile
 from gateway.fleet.workload import Workload
 
 HOURS_PER_MONTH = 730.0
-# Beyond this share of its time a queue's waiting is more a matter of luck than of the mean.
+# Above this utilisation a queue's waiting time varies too much to plan with.
 MOST_PROMPT_BUSY = 0.9
-# An idle replica, and how finely its best batch is looked for.
+# Batch of an idle replica, and the resolution of the search for the best batch.
 _LEAST_IN_FLIGHT, _HALVINGS = 1e-3, 48
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds; None does not bind. `ttft_s` and `e2e_s` hold at `quantile`, `itl_s` for the mean of an answer.
+    """Objectives in seconds; None is no limit. `ttft_s` and `e2e_s` hold at `quantile`, `itl_s` for the mean of an
+    answer.
 
-    `most_busy`: the share of its best rate that a replica is planned to run at. `spare`: replicas beyond the need.
-    Raises `PlanError` for what cannot be.
+    `most_busy`: the share of its best rate that a replica is planned to run at. `spare`: additional replicas. Raises
+    `PlanError` for impossible values.
     """
 
     ttft_s: float | None = None
@@ -67,9 +67,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Replicas for a load and what they cost. `bound`: the objective or limit that kept the batch from growing.
+    """Replicas for a load and their cost. `bound`: the objective or limit that kept the batch from growing.
 
-    `usd_per_1k_tokens` counts prompt and answer, `usd_per_1k_output_tokens` answers alone; a month has 730 hours.
+    `usd_per_1k_tokens` counts prompt and answer, `usd_per_1k_output_tokens` answers only; a month has 730 hours.
     """
 
     profile: str
@@ -87,7 +87,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operation(profile: ReplicaProfile, load: Workload, in_flight: float, quantile: float = 0.99) -> Operation:
-    """The formulas above at `in_flight`; infinite times where prompts would come faster than they are computed."""
+    """Apply the formulas above at `in_flight`; times are infinite where prompts arrive faster than they are
+    computed."""
     cached = load.prompt_tokens * load.cached_share
     work = profile.prefill_s(load.prompt_tokens, cached)
     chunks = (load.prompt_tokens - cached) / profile.chunk_tokens
@@ -116,8 +117,8 @@ def _wait(service: float, busy: float, load: Workload, quantile: float) -> float
 
 
 def best_operation(profile: ReplicaProfile, load: Workload, wanted: Objectives) -> tuple[Operation, str]:
-    """The largest batch that keeps the objectives, and what stops a larger one. Raises `PlanError` if even one request
-    at a time misses them."""
+    """Return the largest batch that meets the objectives, and what limits it. Raises `PlanError` if even one request at
+    a time misses them."""
     memory = int(profile.kv_tokens // (load.prompt_tokens + load.output_tokens))
     limit = float(min(profile.max_sequences, memory))
     if limit < 1:
@@ -129,7 +130,7 @@ def best_operation(profile: ReplicaProfile, load: Workload, wanted: Objectives) 
     broken = _broken(operation(profile, load, low, wanted.quantile), wanted)
     if broken:
         raise PlanError(
-            f"{profile.name} misses {broken} with one request at a time; loosen it or take a faster replica"
+            f"{profile.name} misses {broken} with one request at a time; loosen it or choose a faster replica"
         )
     found = operation(profile, load, limit, wanted.quantile)
     if not _broken(found, wanted):
@@ -146,7 +147,7 @@ def best_operation(profile: ReplicaProfile, load: Workload, wanted: Objectives) 
 
 
 def _broken(point: Operation, wanted: Objectives) -> str:
-    """The first objective that a point misses, '' if none."""
+    """Return the first objective that a point misses, '' if none."""
     if point.prompt_busy > MOST_PROMPT_BUSY:
         return f"prompts {MOST_PROMPT_BUSY:.0%} of the time"
     for name, value, most in (
@@ -160,7 +161,7 @@ def _broken(point: Operation, wanted: Objectives) -> str:
 
 
 def plan(profile: ReplicaProfile, load: Workload, wanted: Objectives | None = None) -> Plan:
-    """Replicas that carry `load`, its objectives kept on each. Raises `PlanError`."""
+    """Return replicas that serve `load` with its objectives met on each. Raises `PlanError`."""
     wanted = wanted or Objectives()
     each, bound = best_operation(profile, load, wanted)
     replicas = math.ceil(load.rate / (each.rate * wanted.most_busy) - 1e-9) + wanted.spare
@@ -183,7 +184,7 @@ def plan(profile: ReplicaProfile, load: Workload, wanted: Objectives | None = No
 
 
 def cheapest(profiles: Sequence[ReplicaProfile], load: Workload, wanted: Objectives) -> Plan:
-    """The plan with the lowest price per hour among those that keep the objectives. Raises `PlanError` if none does."""
+    """Return the plan with the lowest price per hour that meets the objectives. Raises `PlanError` if none does."""
     plans, refusals = [], []
     for profile in profiles:
         try:

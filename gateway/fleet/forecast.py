@@ -1,7 +1,7 @@
-"""A forecast of a rate: seasons and trend by ridge regression, what came just before, and a reserve for bursts.
+"""Forecasts a rate: seasons and trend by ridge regression, recent values, and a reserve for bursts.
 
-The role of Prophet in the sources. `Forecaster` is fed one value per interval and says what the next few will need at
-most, with a quantile of its own recent errors on top (split conformal prediction, Vovk et al. 2005).
+Plays the role of Prophet in the sources. `Forecaster` is fed one value per interval and predicts an upper bound of the
+next few, with a quantile of its own recent errors on top (split conformal prediction, Vovk et al. 2005).
 """
 
 import math
@@ -19,10 +19,11 @@ _HARMONICS = {DAY_S: 6, WEEK_S: 4}
 
 
 class Forecaster:
-    """`interval_s` per value; `ahead` intervals are to be covered; `quantile` of the errors is the reserve.
+    """Forecasts a series with one value per `interval_s`; covers `ahead` intervals; keeps `quantile` of the errors in
+    reserve.
 
-    A gap is fed as None: the interval counts for nothing, and is taken as the last value where a lag needs one. Refits
-    every `refit` intervals on at most `memory`; until there are enough it says the most that it has seen lately.
+    A gap is fed as None: the interval is not learned from, and counts as the last value where a lag needs one. Refits
+    every `refit` intervals on at most `memory`; until there are enough values it returns the recent maximum.
     """
 
     def __init__(
@@ -40,24 +41,24 @@ class Forecaster:
         self._periods: list[float] = []
 
     def observe(self, value: float | None) -> None:
-        """What the interval that just ended saw; None where it is not known. Negative or not finite counts as None."""
+        """Add the value of the interval that just ended; None if unknown. Negative or not finite counts as None."""
         known = value is not None and math.isfinite(value) and value >= 0
         last = self._values[-1] if self._values else 0.0
         self._values.append(value if known and value is not None else last)
         self._known.append(known)
         self._count += 1
         self._judge()
-        # A long history changes little with one more value, and takes longer.
+        # With a long history one more value changes little, and a refit takes longer.
         if self._model is None or self._count % max(self._refit, len(self._values) // 100) == 0:
             self._fit()
         self._pending.append((self._count, self._expected()))
 
     def mean(self) -> float:
-        """Expected most of the next `ahead` intervals; never negative."""
+        """Expected maximum of the next `ahead` intervals; never negative."""
         return self._pending[-1][1] if self._pending else 0.0
 
     def need(self) -> float:
-        """`mean` and the reserve: what is enough in `quantile` of the cases, as errors went lately. Never negative."""
+        """`mean` plus the reserve: enough in `quantile` of the cases, by recent errors. Never negative."""
         if not self._pending:
             return 0.0
         return max(0.0, self.mean() + self._reserve())
@@ -68,7 +69,7 @@ class Forecaster:
         return float(np.quantile(np.asarray(self._errors), self._quantile, method="higher"))
 
     def _judge(self) -> None:
-        """Forecasts whose intervals are over become errors; a time with a gap in it is not judged."""
+        """Turn forecasts of past intervals into errors; periods with a gap are skipped."""
         while self._pending and self._pending[0][0] + self._ahead <= self._count:
             _, expected = self._pending.popleft()
             latest = range(-self._ahead, 0)
@@ -83,7 +84,7 @@ class Forecaster:
         if most == 0:
             return 0.0
         guess = float(self._model.predict(self._rows(values / most, np.asarray([len(values)])))[0]) * most
-        # Never far beyond what was ever seen: a line through a spike must not run away.
+        # Limit the forecast to what was seen before: a line through a spike must not run away.
         return min(max(0.0, guess), 2 * most)
 
     def _fit(self) -> None:
@@ -103,7 +104,7 @@ class Forecaster:
         self._model = Ridge(alpha=1.0).fit(self._rows(scaled, ends), wanted)
 
     def _rows(self, values: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Features of the times before which `ends` values are known, one row each."""
+        """Return features of the times before which `ends` values are known, one row each."""
         columns = [values[ends - lag] for lag in range(1, _LAGS + 1)]
         for window in _WINDOWS:
             seen = sliding_window_view(values, window)[ends - window]

@@ -9,7 +9,8 @@ from gateway.fleet.scaling import Observation, SlowDown
 
 
 class HpaBehaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """The documented defaults. `up_pods` or `up_share` more per interval, whichever is more; None does not bind."""
+    """The documented defaults. Adds at most `up_pods` or `up_share` per interval, whichever is more; None is no
+    limit."""
 
     tolerance: float = 0.1
     down_window_s: float = 300.0
@@ -18,7 +19,8 @@ class HpaBehaviour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hpa_replicas(current: int, ratio: float, tolerance: float = 0.1) -> int:
-    """ceil(current x ratio) for `ratio` = metric / target; `current` while the ratio is within `tolerance` of 1."""
+    """Return ceil(current x ratio) for `ratio` = metric / target; `current` while the ratio is within `tolerance` of
+    1."""
     if _close(ratio, tolerance):
         return current
     return math.ceil(current * ratio - 1e-9)
@@ -29,10 +31,10 @@ def _close(ratio: float, tolerance: float) -> bool:
 
 
 class HpaRule:
-    """Scales by one metric: `ratio` of an observation is the mean of the ready replicas over the target.
+    """Scales by one metric: an observation's `ratio` is the mean over ready replicas divided by the target.
 
-    Replicas that are not ready count as 0 when scaling up, so that what was just ordered is not ordered again; if that
-    turns the direction nothing happens.
+    Unready replicas count as 0 when scaling up, so that they are not ordered twice; if that reverses the direction,
+    nothing happens.
     """
 
     def __init__(self, ratio: Callable[[Observation], float], behaviour: HpaBehaviour | None = None) -> None:
@@ -68,5 +70,5 @@ def by_utilisation(target: float = 0.7) -> HpaRule:
 
 
 def by_in_flight(target: float, behaviour: HpaBehaviour | None = None) -> HpaRule:
-    """Requests queued and running per ready replica against `target`: the usual choice for inference servers."""
+    """Requests queued and running per ready replica against `target`: common for inference servers."""
     return HpaRule(lambda seen: seen.in_flight / max(1, seen.ready) / target, behaviour)

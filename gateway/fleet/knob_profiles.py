@@ -1,4 +1,4 @@
-"""Knob sets for what one cares about most: throughput, latency, the tail or cost (SPEC FR-04). None is best at all."""
+"""Knob sets for different goals: throughput, latency, the tail or cost (SPEC FR-04). None is best at all of them."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from gateway.fleet.replica_profile import ReplicaProfile
 
 
 class KnobProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Live knobs of the core (`aio knobs set`), and what a fleet is planned to keep with them.
+    """Live knobs of the core (`aio knobs set`), and the objectives that a fleet is planned for with them.
 
     Objectives in seconds, for interactive use: TTFT below 500 ms, more than 30 tokens per second (SPEC OB-01).
     """
@@ -20,7 +20,7 @@ class KnobProfile(msgspec.Struct, frozen=True, kw_only=True):
     objectives: Objectives
 
     def applied(self, profile: ReplicaProfile) -> ReplicaProfile:
-        """The replica with these knobs, never beyond what its own profile was measured or stated for."""
+        """Return the replica with these knobs, never beyond the range of its own profile."""
         return msgspec.structs.replace(
             profile,
             chunk_tokens=min(profile.chunk_tokens, self.prefill_chunk),
@@ -40,21 +40,21 @@ KNOB_PROFILES = {
         ),
         KnobProfile(
             name="latency",
-            why="the median user: TTFT and the time between tokens kept at p50, replicas 70 % busy",
+            why="the median user: TTFT and inter-token latency met at p50, replicas 70 % busy",
             prefill_chunk=512,
             max_num_seqs=128,
             objectives=Objectives(ttft_s=0.5, itl_s=1 / 30, quantile=0.5, most_busy=0.7),
         ),
         KnobProfile(
             name="tail",
-            why="the unlucky user: the same kept at p99.9, replicas half busy and one to spare",
+            why="the slowest requests: the same met at p99.9, replicas half busy and one spare",
             prefill_chunk=512,
             max_num_seqs=64,
             objectives=Objectives(ttft_s=0.5, itl_s=1 / 30, quantile=0.999, most_busy=0.5, spare=1),
         ),
         KnobProfile(
             name="cost",
-            why="the cheapest fleet that keeps batch objectives: TTFT below 2 s at p99",
+            why="the cheapest fleet that meets batch objectives: TTFT below 2 s at p99",
             prefill_chunk=2048,
             max_num_seqs=256,
             objectives=Objectives(ttft_s=2.0, quantile=0.99, most_busy=0.9),

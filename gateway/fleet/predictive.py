@@ -1,8 +1,10 @@
-"""Scaling ahead: the forecast need of the time that a new replica takes to come, in replicas, with a steady hand."""
+"""Predictive scaling: the forecast need over a new replica's start-up time, in replicas, with slow scale-down."""
 
 from functools import cache
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from gateway.fleet.capacity import Objectives, Operation, best_operation
 from gateway.fleet.errors import PlanError
@@ -14,24 +16,23 @@ from gateway.fleet.workload import Workload
 
 
 class PredictiveKnobs(msgspec.Struct, frozen=True, kw_only=True):
-    """`busy`: share of its best rate that a replica is given. `quantile`: of the forecast's errors, the reserve.
-    `down_window_s`: scale down to no less than was recommended within it. `catch_up_s`: a backlog is gone after it.
-    `memory`: of the means of lengths, in requests.
-    """
+    """Knobs of predictive scaling."""
 
-    busy: float = 0.8
-    quantile: float = 0.9
-    down_window_s: float = 900.0
-    catch_up_s: float = 15.0
-    memory: float = 2000.0
+    busy: Annotated[float, Meta(description="Share of its best rate that a replica is given.")] = 0.8
+    quantile: Annotated[float, Meta(description="Quantile of the forecast's errors that is kept in reserve.")] = 0.9
+    down_window_s: Annotated[
+        float, Meta(description="Scale down to no less than was recommended within this time.")
+    ] = 900.0
+    catch_up_s: Annotated[float, Meta(description="Time in which to clear a backlog.")] = 15.0
+    memory: Annotated[float, Meta(description="Requests over which mean lengths are taken.")] = 2000.0
 
 
 class PredictiveRule:
-    """Asked every `interval_s`; a replica ordered now serves `cold_start_s` later, and the next chance to order is an
-    interval away, so the need of all that time is forecast.
+    """Asked every `interval_s`. A replica ordered now serves `cold_start_s` later, and the next order is possible after
+    another interval, so the need over all of that time is forecast.
 
-    Demand is measured in replicas: seconds of work offered per second. Prompts are counted as they come, answers by the
-    mean length of those that ended, because how long an answer becomes is not known before.
+    Demand is measured in replicas: seconds of work offered per second. Prompts count when they arrive, answers by the
+    mean length of ended ones, because an answer's length is unknown in advance.
     """
 
     def __init__(
@@ -53,18 +54,18 @@ class PredictiveRule:
 
     @property
     def forecast(self) -> float:
-        """Replicas that the coming intervals keep wholly busy, the reserve included."""
+        """Return how many replicas the coming intervals keep fully busy, including the reserve."""
         return self._forecaster.need()
 
     def miss(self) -> None:
-        """An interval passed that nobody saw."""
+        """Record an unobserved interval."""
         self._forecaster.observe(None)
 
     def desired(self, seen: Observation) -> int:
         return self._slow_down.steady(seen.at, replicas_for(self.need(seen) / self._knobs.busy))
 
     def need(self, seen: Observation) -> float:
-        """Replicas that the time until the next order takes effect will keep wholly busy."""
+        """Return how many replicas the time until the next order takes effect keeps fully busy."""
         self._learn_lengths(seen)
         if not self._requests:
             self._forecaster.observe(0.0)
@@ -72,7 +73,7 @@ class PredictiveRule:
         prompt = max(1.0, self._prompt_tokens / self._requests)
         output = max(1.0, self._output_tokens / self._finished) if self._finished else prompt
         each = self._best(float(f"{prompt:.2g}"), float(f"{output:.2g}"))
-        # Of a request's share of a replica, what its prompt takes follows the tokens that came, the rest their number.
+        # The prompt's part of a request's cost scales with the arrived tokens, the rest with the number of requests.
         of_prompts = min(1.0, self._profile.prefill_s(prompt) * each.rate)
         requests = of_prompts * seen.prompt_tokens / prompt + (1 - of_prompts) * seen.requests
         self._forecaster.observe(requests / each.rate / seen.seconds)
@@ -89,7 +90,7 @@ class PredictiveRule:
         self._output_tokens = keep * self._output_tokens + seen.output_tokens
 
     def _operation(self, prompt: float, output: float) -> Operation:
-        """A replica's best within its objectives; without them where even an idle one misses them."""
+        """A replica's best operation within its objectives; without them if even an idle one misses them."""
         load = Workload(rate=1.0, prompt_tokens=prompt, output_tokens=output)
         try:
             return best_operation(self._profile, load, self._objectives.for_lengths(self._profile, prompt))[0]

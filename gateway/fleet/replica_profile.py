@@ -17,11 +17,11 @@ from inference_core.placement.weight_formats import FORMATS, model_weights, pref
 
 Evidence = Literal["measured", "stated", "roofline"]
 Seconds = Annotated[float, Meta(ge=0)]
-# Shares of a data sheet's peak that a well-made engine keeps: assumptions, not measurements.
+# Shares of a data sheet's peak that a well-made engine reaches: assumptions, not measurements.
 BANDWIDTH_SHARE, FLOPS_SHARE = 0.7, 0.5
-# Of a card's memory (SPEC TI-03), less what activations take.
+# Share of a card's memory (SPEC TI-03), minus the activations.
 MEMORY_SHARE = 0.9
-# Weights come from a local disk at this rate, in bytes per second, then a process has to start: an assumption.
+# Bytes per second of loading weights from a local disk, before a process starts: an assumption.
 LOAD_RATE, START_SECONDS = 2e9, 15.0
 
 
@@ -29,8 +29,8 @@ class ReplicaProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Seconds of a step: `base_s` + per decoding sequence (`sequence_s` + `context_token_s` x its context) + per prompt
     token (`prompt_token_s` + `prompt_pair_s` x the tokens before it).
 
-    `chunk_tokens`: of a prompt, computed in one step. `kv_tokens`: that the cache holds. `cold_start_s`: from the order
-    to the first answer. `devices`: per replica; `usd_per_hour`, for all of them, is an assumption unless given.
+    `chunk_tokens`: prompt tokens computed in one step. `kv_tokens`: capacity of the cache. `cold_start_s`: from the
+    order to the first answer. `devices`: per replica; `usd_per_hour`, for all of them, is an assumption unless given.
     """
 
     name: str
@@ -51,11 +51,11 @@ class ReplicaProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     devices: Annotated[int, Meta(ge=1)] = 1
 
     def decode_s(self, context_tokens: float) -> float:
-        """What one decoding sequence adds to a step."""
+        """Return what one decoding sequence adds to a step."""
         return self.sequence_s + self.context_token_s * context_tokens
 
     def prefill_s(self, prompt_tokens: float, cached_tokens: float = 0.0) -> float:
-        """The work of a prompt of which `cached_tokens` are in the cache, on top of the steps that carry it."""
+        """Return the work of a prompt with `cached_tokens` in the cache, on top of its steps."""
         fresh = max(1.0, prompt_tokens - cached_tokens)
         return fresh * (self.prompt_token_s + self.prompt_pair_s * (cached_tokens + fresh / 2))
 
@@ -77,7 +77,7 @@ def _shipped() -> _Catalogue:
 
 
 def profiles() -> dict[str, ReplicaProfile]:
-    """Those whose step times were measured, by us or by a source, by name."""
+    """Return the profiles with step times measured, by us or by a source, by name."""
     return {profile.name: profile for profile in _shipped().profiles}
 
 
@@ -97,21 +97,21 @@ def replica_profile(name: str) -> ReplicaProfile:
         )
     count, _, kind = place.rpartition("x") if place[0].isdigit() else ("1", "", place)
     if not count.isdigit() or int(count) < 1:
-        raise PlanError(f"{place!r} is no number of devices; write it as in 8xh100")
+        raise PlanError(f"{place!r} is not a number of devices; write it as in 8xh100")
     return roofline_profile(model, device(kind), int(count), form)
 
 
 def roofline_profile(model: str, card: Device, count: int = 1, form: str | None = None) -> ReplicaProfile:
-    """What the hardware allows: a decode step reads all weights and every context once, a token costs two operations a
-    weight (Williams et al. 2009; Pope et al. 2022, "Efficiently scaling transformer inference"), at `BANDWIDTH_SHARE`
-    and `FLOPS_SHARE` of the data sheet. Communication between the devices is not counted.
+    """Return the bound of the hardware: a decode step reads all weights and every context once, a token costs two
+    operations per weight (Williams et al. 2009; Pope et al. 2022, "Efficiently scaling transformer inference"), at
+    `BANDWIDTH_SHARE` and `FLOPS_SHARE` of the data sheet. Communication between devices is ignored.
 
-    Raises `PlanError` where the data sheet lacks a figure or the weights do not fit.
+    Raises `PlanError` if the data sheet lacks a figure or the weights do not fit.
     """
     config, held = shape(model), model_weights(shape(model))
     chosen = preferred_format(card) if form is None else weight_format(form)
     if card.bandwidth is None or card.flops is None:
-        raise PlanError(f"{card.name} states no bandwidth or no operations per second: nothing to plan with")
+        raise PlanError(f"{card.name} has no bandwidth or no operations per second on its data sheet")
     weights = held.num_bytes(chosen)
     kv_bytes = kv_bytes_per_token(
         num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype="bfloat16"

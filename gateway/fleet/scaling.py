@@ -1,4 +1,4 @@
-"""What a scaling rule sees and says, and the rules that need no forecast: a fixed number and a steady hand on top."""
+"""Input and output of a scaling rule, and the rules without a forecast: a fixed number, and slow scale-down."""
 
 import math
 from collections import deque
@@ -10,9 +10,9 @@ import msgspec
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """A tier over the last interval of `seconds`, at `at` (seconds).
 
-    `requests`, `prompt_tokens`: that arrived; `finished`, `output_tokens`: of answers that ended. `replicas`: ordered
-    and not draining, of which `ready` serve; `in_flight`: requests queued and running; `busy`: mean share of the ready
-    replicas' time that they computed.
+    `requests`, `prompt_tokens`: arrived; `finished`, `output_tokens`: of ended answers. `replicas`: ordered and not
+    draining, of which `ready` serve; `in_flight`: requests queued and running; `busy`: mean share of time that ready
+    replicas computed.
     """
 
     at: float
@@ -28,10 +28,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingRule(Protocol):
-    """How many replicas there should be, asked once an interval."""
+    """Decides how many replicas there should be, once per interval."""
 
     def desired(self, seen: Observation) -> int:
-        """At least 0; limits are the caller's."""
+        """Return at least 0; the caller applies limits."""
         ...
 
 
@@ -46,7 +46,7 @@ class FixedRule:
 
 
 class SlowDown:
-    """Scales up at once and down only to the most that was recommended within `window_s`, as Kubernetes does."""
+    """Scales up at once, and down only to the highest recommendation within `window_s`, as Kubernetes does."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -61,5 +61,5 @@ class SlowDown:
 
 
 def replicas_for(need: float) -> int:
-    """Whole replicas for a need in replicas, rounding noise aside."""
+    """Return whole replicas for a need in replicas, ignoring rounding noise."""
     return math.ceil(need - 1e-9)

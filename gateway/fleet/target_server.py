@@ -1,4 +1,5 @@
-"""Targets over HTTP: a gauge for Prometheus and JSON for KEDA's metrics-api scaler, from gateways scraped in turn."""
+"""Serves the targets over HTTP: a gauge for Prometheus and JSON for KEDA's metrics-api scaler, scraped from
+gateways."""
 
 import asyncio
 import socket
@@ -18,10 +19,10 @@ _SCRAPE_TIMEOUT_S = 5.0
 
 
 class TargetService:
-    """Scrapes `gateways` (base URLs) every `interval_s` and brings `targets` up to date.
+    """Scrapes `gateways` (base URLs) every `interval_s` and updates `targets`.
 
-    A name may stand for many gateways, as a headless Service's does: each of its addresses is scraped, and the name is
-    asked anew every time, since gateways come and go.
+    A name may resolve to many gateways, as a headless Service's does: each address is scraped, and the name is resolved
+    every time, since gateways come and go.
     """
 
     def __init__(self, targets: FleetTargets, gateways: Sequence[str], interval_s: float) -> None:
@@ -29,7 +30,7 @@ class TargetService:
         self._counters = TrafficCounters()
 
     async def scrape(self, client: httpx.AsyncClient) -> None:
-        """Once. A gateway that does not answer makes the interval unknown: targets stay as they are."""
+        """Scrape once. A gateway that does not answer makes the interval unknown: targets stay unchanged."""
         found = await asyncio.gather(*(addresses_of(url) for url in self._gateways))
         gateways = [url for urls in found for url in urls]
         texts = await asyncio.gather(*(_exposition(client, url) for url in gateways))
@@ -37,7 +38,7 @@ class TargetService:
         await asyncio.to_thread(self.targets.update, time.monotonic(), passed)
 
     async def run(self) -> None:
-        """For ever, at steady times."""
+        """Scrape at steady times until cancelled."""
         async with httpx.AsyncClient(timeout=_SCRAPE_TIMEOUT_S) as client:
             due = time.monotonic()
             while True:
@@ -47,8 +48,8 @@ class TargetService:
 
 
 async def addresses_of(url: str) -> list[str]:
-    """A URL for each address of its host, of IPv4 where it has any; the URL itself where it has none, or needs its name
-    for TLS."""
+    """Return a URL per address of the host, IPv4 if it has any; the URL itself if it has none, or needs its name for
+    TLS."""
     parsed = httpx.URL(url)
     if parsed.scheme != "http":
         return [url]

@@ -1,4 +1,4 @@
-"""How many replicas each tier should have now, kept up to date from what gateways count."""
+"""How many replicas each tier should have now, updated from the gateways' counters."""
 
 import msgspec
 
@@ -11,7 +11,8 @@ from gateway.fleet.traffic_counters import Passed
 
 
 class TierTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """`target` replicas; `need`: the forecast, in replicas wholly busy; `known`: whether the last interval was seen."""
+    """`target` replicas; `need`: the forecast, in fully busy replicas; `known`: whether the last interval was
+    observed."""
 
     tier: str
     profile: str
@@ -22,7 +23,7 @@ class TierTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetTargets:
-    """One predictive rule per tier. Tiers are named by their number, '1' and on."""
+    """One predictive rule per tier. Tiers are named by their number, from '1' on."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class FleetTargets:
         }
 
     def update(self, at: float, passed: dict[str, Passed] | None) -> None:
-        """Take over an interval that ended at `at` (seconds of any steady clock); None is one that nobody saw."""
+        """Add an interval that ended at `at` (seconds of any steady clock); None is an unobserved one."""
         for tier, rule in self._rules.items():
             fleet, before = self._fleets[tier], self.tiers[tier]
             if passed is None:
@@ -75,7 +76,8 @@ class FleetTargets:
 
 
 def _observation(at: float, fleet: FleetSettings, before: TierTarget, counts: Passed) -> Observation:
-    """Gateways count requests as they end, so arrivals are taken for what ended; a queue shows in what comes next."""
+    """Gateways count requests as they end, so ended requests stand for arrivals; a queue shows up in later
+    intervals."""
     return Observation(
         at=at,
         seconds=fleet.interval_s,

@@ -1,4 +1,4 @@
-"""What gateways' own counters say passed between two scrapes, by tier; a counter that fell was reset."""
+"""Traffic between two scrapes, by tier, from the gateways' counters; a counter that fell was reset."""
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,22 +20,23 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrafficCounters:
-    """The counters of several gateways, by the URL that they were scraped from."""
+    """The counters of several gateways, by scraped URL."""
 
     def __init__(self) -> None:
         self._last: dict[Series, float] = {}
         self._known: set[str] = set()
 
     def take(self, texts: dict[str, str | None]) -> dict[str, Passed] | None:
-        """What passed since the last call, by tier number. `texts`: an exposition by URL, None where it did not answer.
+        """Return the traffic since the last call, by tier number. `texts`: an exposition by URL, None without an
+        answer.
 
-        None if that cannot be told: a gateway did not answer, or one is new and what it counted before is not known.
+        Returns None if it is unknown: a gateway did not answer, or a new one has no previous counts.
         """
         complete = True
         passed: dict[str, dict[str, float]] = {}
         for url, text in texts.items():
             if text is None:
-                # What it counts meanwhile comes with its next answer, all at once: that is no rate.
+                # Its next answer covers several intervals at once, which is not a rate.
                 self._known.discard(url)
                 complete = False
                 continue

@@ -1,4 +1,4 @@
-"""What a fleet is planned for: a rate of requests, their lengths, and how unevenly they come."""
+"""What a fleet is planned for: a rate of requests, their lengths, and their variation."""
 
 import math
 from collections import Counter
@@ -15,10 +15,10 @@ SECONDS_PER_DAY = 86_400
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests per second and mean tokens. `cached_share`: of a prompt, found in the prefix cache.
+    """Requests per second and mean tokens. `cached_share`: share of a prompt found in the prefix cache.
 
     `prompt_cv`: coefficient of variation of the prompts' lengths; `arrival_cv`: of the gaps, 1 for a Poisson stream.
-    Raises `PlanError` for what cannot be.
+    Raises `PlanError` for impossible values.
     """
 
     rate: float
@@ -40,7 +40,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context_tokens(self) -> float:
-        """That a decode step attends to on average."""
+        """Tokens that a decode step attends to on average."""
         return self.prompt_tokens + self.output_tokens / 2
 
     def at(self, rate: float) -> "Workload":
@@ -49,17 +49,18 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def per_second(requests_per_day: float) -> float:
-    """The mean rate: 50 million a day are 579 a second."""
+    """Convert requests per day to a mean rate: 50 million a day are 579 a second."""
     return requests_per_day / SECONDS_PER_DAY
 
 
 def trace_workload(arrivals: Sequence[Arrival], quantile: float = 0.99, window_s: float = 10.0) -> Workload:
-    """A trace's lengths, at the rate that its windows of `window_s` pass in only 1 - `quantile` of the time.
+    """Return a trace's lengths, at the rate that its windows of `window_s` exceed in only 1 - `quantile` of the time.
 
-    Variation within a window is taken as Poisson's: the bursts are in the rate. Raises `PlanError` for fewer than two.
+    Variation within a window is assumed Poisson: bursts are part of the rate. Raises `PlanError` for fewer than two
+    requests.
     """
     if len(arrivals) < 2:
-        raise PlanError(f"a trace of {len(arrivals)} requests has no rate; give one of two and more")
+        raise PlanError(f"a trace of {len(arrivals)} requests has no rate; give a trace of at least two")
     prompts = [arrival.prompt_tokens for arrival in arrivals]
     counts = sorted(window_counts(arrivals, window_s))
     busy = counts[min(len(counts) - 1, math.ceil(quantile * len(counts)) - 1)]
@@ -73,7 +74,7 @@ def trace_workload(arrivals: Sequence[Arrival], quantile: float = 0.99, window_s
 
 
 def window_counts(arrivals: Sequence[Arrival], window_s: float) -> list[int]:
-    """Requests in each window from the trace's start to its last request."""
+    """Count requests in each window from the trace's start to its last request."""
     counts = [0] * (int(arrivals[-1].at // window_s) + 1)
     for arrival in arrivals:
         counts[int(arrival.at // window_s)] += 1
@@ -81,7 +82,7 @@ def window_counts(arrivals: Sequence[Arrival], window_s: float) -> list[int]:
 
 
 def spread(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Requests that share a time stamp, evenly over the time to the next: some clocks tick every few seconds."""
+    """Spread requests that share a time stamp evenly over the time to the next: some clocks tick every few seconds."""
     times = sorted({arrival.at for arrival in arrivals})
     following = dict(zip(times, [*times[1:], times[-1]], strict=True))
     shared = Counter(arrival.at for arrival in arrivals)

@@ -1,1 +1,1 @@
-"""Files that callers keep here, and batches of requests answered from a queue."""
+"""Files that callers store, and batches of requests answered from a queue."""

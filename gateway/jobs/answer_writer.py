@@ -1,4 +1,4 @@
-"""Answers on their way into the database: those that come while others are being written share the next transaction."""
+"""Writes answers to the database: those that arrive during a transaction share the next one."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ AWAY_SECONDS = 1.0
 
 
 class AnswerWriter:
-    """Stores answers; while the database is away it tries again until that is back."""
+    """Stores answers; while the database is down it retries until the database is back."""
 
     def __init__(self, lines: LineBook) -> None:
         self._lines = lines
@@ -21,7 +21,7 @@ class AnswerWriter:
         self._writing: asyncio.Task[None] | None = None
 
     async def store(self, answer: LineAnswer) -> bool:
-        """Wait until it is stored; whether it is the line's visible one."""
+        """Wait until the answer is stored; return whether it is the line's visible one."""
         stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((answer, stored))
         if self._writing is None or self._writing.done():
@@ -36,7 +36,7 @@ class AnswerWriter:
             except (SQLAlchemyError, OSError) as error:
                 log.warning("answers of batches wait for the database: %s", type(error).__name__)
                 await asyncio.sleep(AWAY_SECONDS)
-                # Who waits no more has handed the line back.
+                # A cancelled waiter has handed its line back.
                 self._waiting = [one for one in mine if not one[1].done()] + self._waiting
                 continue
             for (_, stored), seen in zip(mine, visible, strict=True):

@@ -1,4 +1,4 @@
-"""A Batch: many requests of one caller for one endpoint, from its input file to the files that it leaves."""
+"""A batch: many requests of one caller to one endpoint, from its input file to its output files."""
 
 from typing import Any, Literal
 
@@ -10,9 +10,9 @@ Ending = Literal["completed", "expired", "cancelled"]
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Its row. Times are UTC epoch seconds. `completed` and `failed` count lines and are None until it has ended.
+    """A batch's row. Times are UTC epoch seconds. `completed` and `failed` count lines and are None until it has ended.
 
-    `errors`: of its input, as plain data. `output_seconds`: after which what it leaves expires.
+    `errors`: of its input, as plain data. `output_seconds`: lifetime of its output files.
     """
 
     batch_id: str
@@ -51,7 +51,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class NotCancellableError(ValueError):
-    """The batch has ended, or is about to."""
+    """The batch has ended, or is about to end."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(f"the batch is {status}")
@@ -59,15 +59,15 @@ class NotCancellableError(ValueError):
 
 
 class TooManyBatchesError(ValueError):
-    """The tenant has `most` batches under way."""
+    """The tenant has `most` open batches."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"at most {most} batches may be under way at a time")
+        super().__init__(f"at most {most} batches may be open at a time")
         self.most = most
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What its caller decides. `seconds`: the completion window."""
+    """What the caller decides. `seconds`: the completion window."""
 
     endpoint: str
     input_file_id: str

@@ -1,4 +1,4 @@
-"""The rows of batches: made, found, listed, led from one status to the next by whoever holds their lease."""
+"""The rows of batches: made, found, listed, and advanced from one status to the next under a lease."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from gateway.request_ids import new_request_id
 from gateway.tenancy.database_time import DatabaseTime
 from migrations.tables import batch_lines, batches
 
-# Its input or output is read or written by one process at a time; it renews this with every piece.
+# One process at a time reads the input or writes the output; it renews this lease with every part.
 LEASE_SECONDS = 30.0
 MOST_UNDER_WAY = 50
 
@@ -31,7 +31,7 @@ _COLUMNS = [batches.c[name] for name in Batch.__struct_fields__]
 
 
 class BatchBook:
-    """Batches in the database. `process`: who asks, as leases name it."""
+    """Batches in the database. `process`: this process's name in leases."""
 
     def __init__(self, engine: AsyncEngine, clock: DatabaseTime, process: str) -> None:
         self._engine, self._clock, self._process = engine, clock, process
@@ -41,7 +41,7 @@ class BatchBook:
         return self._clock.now()
 
     async def create(self, owner: Owner, new: NewBatch) -> Batch:
-        """Make one, to be validated. Raises `TooManyBatchesError`."""
+        """Make a batch, to be validated. Raises `TooManyBatchesError`."""
         batch_id = new_request_id("batch")
         open_ones = select(func.count()).where(_ROW.tenant == owner.tenant, _ROW.status.in_(UNDER_WAY))
         async with self._engine.begin() as connection:
@@ -67,14 +67,14 @@ class BatchBook:
             return await self._read(connection, _ROW.batch_id == batch_id)
 
     async def find(self, tenant: str, batch_id: str) -> Batch | None:
-        """The tenant's batch of this id."""
+        """Return the tenant's batch of this id."""
         async with self._engine.connect() as connection:
             query = select(*_COLUMNS).where(_ROW.batch_id == batch_id, _ROW.tenant == tenant)
             row = (await connection.execute(query)).mappings().first()
         return None if row is None else Batch(**row)
 
     async def page(self, tenant: str, *, after: str | None, limit: int) -> tuple[list[Batch], bool]:
-        """The tenant's batches, newest first, behind `after`, and whether there are more."""
+        """Return the tenant's batches after `after`, newest first, and whether there are more."""
         page = await owned_page(
             self._engine, batches, [_ROW.tenant == tenant], after=after, limit=limit, ascending=False
         )
@@ -82,14 +82,14 @@ class BatchBook:
         return [Batch(**{name: row[name] for name in names}) for row in page.rows], page.has_more
 
     async def counts(self, batch: Batch) -> Counts:
-        """Its lines as of now."""
+        """Return the current line counts."""
         if batch.completed is not None:
             return Counts(batch.total, batch.completed, batch.failed or 0)
         async with self._engine.connect() as connection:
             return await self._counted(connection, batch.batch_id, batch.total)
 
     async def cancel(self, tenant: str, batch_id: str) -> Batch | None:
-        """Have it end as soon as may be; None if the tenant has none of this id. Raises `NotCancellableError`."""
+        """Cancel the batch; None if the tenant has none of this id. Raises `NotCancellableError`."""
         mine = (_ROW.batch_id == batch_id, _ROW.tenant == tenant)
         values = {"status": "cancelling", "cancelling_at": self.now()}
         async with self._engine.begin() as connection:
@@ -104,7 +104,7 @@ class BatchBook:
         return batch
 
     async def under_way(self) -> list[tuple[Batch, bool]]:
-        """Batches that have not ended, oldest first, and whether any of their lines wait for an answer."""
+        """Return open batches, oldest first, and whether any of their lines wait for an answer."""
         waiting = exists().where(batch_lines.c.batch_id == _ROW.batch_id, batch_lines.c.status == "pending")
         query = select(*_COLUMNS, waiting.label("waiting")).where(_ROW.status.in_(UNDER_WAY)).order_by(_ROW.created_at)
         async with self._engine.connect() as connection:
@@ -112,42 +112,42 @@ class BatchBook:
         return [(Batch(**{name: row[name] for name in Batch.__struct_fields__}), row["waiting"]) for row in rows]
 
     async def claim(self, batch: Batch) -> bool:
-        """Lease it, unless it has moved on or another process has it."""
+        """Lease the batch, unless it has advanced or another process holds it."""
         async with self._engine.begin() as connection:
             now = await self._clock.lease_clock(connection)
-            # A lease that ends too far ahead is from before the machine's monotonic clock began anew.
+            # A lease that ends too far ahead was written before the machine's monotonic clock restarted.
             free = or_(_ROW.owner.is_(None), _ROW.lease_until <= now, _ROW.lease_until > now + 2 * LEASE_SECONDS)
             values = {"owner": self._process, "lease_until": now + LEASE_SECONDS}
             mine = update(batches).where(_ROW.batch_id == batch.batch_id, _ROW.status == batch.status, free)
             return bool((await connection.execute(mine.values(values))).rowcount)
 
     async def renew(self, batch: Batch, status: Status) -> bool:
-        """Keep the lease; False where it is lost or the batch has moved on from `status`."""
+        """Renew the lease; False if it is lost or the batch has advanced from `status`."""
         async with self._engine.begin() as connection:
             now = await self._clock.lease_clock(connection)
             values = {"lease_until": now + LEASE_SECONDS}
             return bool((await connection.execute(self._led(batch, status, values))).rowcount)
 
     async def release(self, batch: Batch) -> None:
-        """Give the lease up."""
+        """Release the lease."""
         mine = (_ROW.batch_id == batch.batch_id, _ROW.owner == self._process)
         async with self._engine.begin() as connection:
             await connection.execute(update(batches).where(*mine).values(owner=None, lease_until=None))
 
     async def begin(self, batch: Batch, total: int) -> None:
-        """All lines are there: let them be answered."""
+        """All lines are stored: let them be answered."""
         values = {"status": "in_progress", "in_progress_at": self.now(), "total": total}
         async with self._engine.begin() as connection:
             await connection.execute(self._led(batch, "validating", values))
 
     async def refuse(self, batch: Batch, errors: list[InputError]) -> None:
-        """Its input is wrong: it has failed."""
+        """Fail the batch because of its input."""
         values = {"status": "failed", "failed_at": self.now(), "errors": errors, "completed": 0, "failed": 0}
         async with self._engine.begin() as connection:
             await connection.execute(self._led(batch, "validating", values))
 
     async def finalize(self, batch: Batch) -> bool:
-        """Nothing of it will be answered any more; its files are about to be written. False if it has moved on."""
+        """Answer no more lines; the files are written next. False if the batch has advanced."""
         values = {"status": "finalizing", "finalizing_at": self.now()}
         async with self._engine.begin() as connection:
             return bool((await connection.execute(self._led(batch, "in_progress", values))).rowcount)
@@ -155,8 +155,8 @@ class BatchBook:
     async def end(
         self, connection: AsyncConnection, batch: Batch, status: Status, ending: Ending, files: dict[str, str]
     ) -> bool:
-        """From `status` to its end, in the caller's transaction; the lines go. `files`: ids by column. False where the
-        lease was lost: the transaction must not be committed then."""
+        """Move the batch from `status` to its end in the caller's transaction and delete its lines. `files`: ids by
+        column. False if the lease was lost: the transaction must then not be committed."""
         counts = await self._counted(connection, batch.batch_id, batch.total)
         values = {"status": ending, f"{ending}_at": self.now(), "owner": None, "lease_until": None, **files}
         values |= {"completed": counts.completed, "failed": counts.failed}
@@ -166,7 +166,7 @@ class BatchBook:
         return True
 
     async def purge(self, before: float) -> int:
-        """Delete batches that were made before this time and have ended; how many."""
+        """Delete ended batches made before this time; return how many."""
         old = delete(batches).where(_ROW.created_at < before, _ROW.status.not_in(UNDER_WAY))
         async with self._engine.begin() as connection:
             return (await connection.execute(old)).rowcount

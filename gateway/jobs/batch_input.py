@@ -1,4 +1,4 @@
-"""A batch's input: lines of JSON, read as they come, each checked before any of them is answered."""
+"""A batch's input: lines of JSON, read as a stream; all are checked before any is answered."""
 
 from collections.abc import AsyncIterator
 
@@ -11,7 +11,7 @@ METHOD = "POST"
 
 
 class InputError(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a line (counted from 1), or with the whole file (None)."""
+    """An error in a line (counted from 1), or in the whole file (None)."""
 
     code: str
     message: str
@@ -20,7 +20,7 @@ class InputError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputRefusedError(ValueError):
-    """The input is not answered; `errors` say why."""
+    """The input is rejected; `errors` say why."""
 
     def __init__(self, errors: list[InputError]) -> None:
         super().__init__(f"{len(errors)} errors")
@@ -28,7 +28,7 @@ class InputRefusedError(ValueError):
 
 
 class InputLine(msgspec.Struct, frozen=True):
-    """A checked line: its number, and the JSON object that the endpoint gets."""
+    """A checked line: its number, and the JSON object for the endpoint."""
 
     number: int
     custom_id: str
@@ -46,8 +46,8 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 async def lines_of(content: AsyncIterator[bytes], most: int) -> AsyncIterator[tuple[int, bytes | None]]:
-    """The lines that are not blank, with their numbers; None for one of more than `most` bytes, of which no more than
-    that is ever held."""
+    """Yield non-blank lines with their numbers; None for a line of more than `most` bytes, which is never held
+    whole."""
     number, held, too_long = 1, bytearray(), False
     async for chunk in content:
         start = 0
@@ -70,9 +70,9 @@ async def lines_of(content: AsyncIterator[bytes], most: int) -> AsyncIterator[tu
 
 
 async def checked_lines(content: AsyncIterator[bytes], endpoint: str, most: int) -> AsyncIterator[InputLine]:
-    """The requests in `content`, for `endpoint`, in lines of at most `most` bytes.
+    """Yield the requests in `content`, for `endpoint`, in lines of at most `most` bytes.
 
-    Raises `InputRefusedError` at the end, with the first errors; after the first of them no more lines come.
+    Raises `InputRefusedError` at the end, with the first errors; after the first error no more lines are yielded.
     """
     errors: list[InputError] = []
     seen: dict[str, int] = {}
@@ -112,15 +112,15 @@ def _checked(number: int, raw: bytes | None, endpoint: str, most: int, seen: dic
         param, code, message = wrong
         return InputError(code=code, message=message, line=number, param=param)
     if (first := seen.setdefault(line.custom_id, number)) != number:
-        message = f"The custom_id is that of line {first} too; each line needs one of its own."
+        message = f"Line {first} has the same custom_id; each line needs a unique one."
         return InputError(code="duplicate_custom_id", message=message, line=number, param="custom_id")
     return InputLine(number, line.custom_id, body)
 
 
 def _wrong(line: _Line, body: str, endpoint: str) -> tuple[str, str, str] | None:
-    """Parameter, code and message of what decoding could not see."""
+    """Return parameter, code and message of what decoding cannot check."""
     if not 1 <= len(line.custom_id) <= CUSTOM_ID_LENGTH or "\0" in line.custom_id:
-        return "custom_id", "invalid_custom_id", f"custom_id must be a text of 1 to {CUSTOM_ID_LENGTH} characters."
+        return "custom_id", "invalid_custom_id", f"custom_id must be a string of 1 to {CUSTOM_ID_LENGTH} characters."
     if line.method != METHOD:
         return "method", "invalid_method", f"method must be {METHOD}."
     if line.url != endpoint:
@@ -131,7 +131,7 @@ def _wrong(line: _Line, body: str, endpoint: str) -> tuple[str, str, str] | None
 
 
 def _misshapen(number: int, error: str) -> InputError:
-    """What msgspec says of it names a field; never a value."""
+    """Return msgspec's error, which names a field and never a value."""
     for name in _Line.__struct_fields__:
         if f"`{name}`" in error or f"$.{name}`" in error:
             missing = "missing" in error

@@ -1,4 +1,4 @@
-"""The queue in the database: the lines' own rows say who works on them and until when."""
+"""The queue in the database: the lines' own rows record who works on them and until when."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,16 +11,16 @@ from gateway.jobs.job_queue import BatchJob, JobQueue, QueueUnavailableError
 from gateway.tenancy.database_time import DatabaseTime
 from migrations.tables import batch_lines, batches
 
-# No line waits for longer. One that seems to is from before the machine's monotonic clock began anew.
+# No line waits longer. One that seems to was written before the machine's monotonic clock restarted.
 LONGEST_WAIT_SECONDS = 3600.0
 
 _LINE = batch_lines.c
 
 
 class DatabaseQueue(JobQueue):
-    """See `JobQueue`. On PostgreSQL workers skip the rows that others are taking; on SQLite they take turns.
+    """See `JobQueue`. On PostgreSQL workers skip rows that others are taking; on SQLite they take turns.
 
-    `worker`: this one's name.
+    `worker`: this worker's name.
     """
 
     def __init__(self, engine: AsyncEngine, clock: DatabaseTime, worker: str, lease_seconds: float) -> None:
@@ -33,7 +33,7 @@ class DatabaseQueue(JobQueue):
             query = (
                 select(_LINE.number, _LINE.deliveries)
                 .where(_LINE.batch_id == batch_id, _LINE.status == "pending", _due(now))
-                # Of these a suspect has one or both.
+                # A suspect has one or both of these.
                 .where(_LINE.taken_by.is_(None), _LINE.deaths == 0)
                 .order_by(_LINE.visible_at, _LINE.number)
                 .limit(most)
@@ -71,7 +71,7 @@ class DatabaseQueue(JobQueue):
             row = (await connection.execute(query)).first()
             if row is None:
                 return None
-            # A worker that takes what it has itself is alive: it has only lost track of that.
+            # A worker that takes over its own line is alive: it has only lost track of it.
             died = row.taken_by not in (None, self._worker)
             job = BatchJob(
                 batch_id=batch_id,
@@ -95,7 +95,7 @@ class DatabaseQueue(JobQueue):
         """See `JobQueue`."""
         async with self._transaction() as connection:
             now = await self._clock.lease_clock(connection)
-            # What never waited comes first, in order. Suspects are looked for among those that did.
+            # Lines never delayed come first, in order. Suspects are searched among the delayed ones.
             due = now + min(seconds, LONGEST_WAIT_SECONDS) if seconds or deaths else 0.0
             values: dict[str, object] = {
                 "visible_at": due,
@@ -106,10 +106,10 @@ class DatabaseQueue(JobQueue):
             await self._set(connection, job, values)
 
     async def done(self, jobs: Sequence[BatchJob]) -> None:
-        """Nothing: a line with an answer is not given to anyone."""
+        """Does nothing: a line with an answer is not handed out."""
 
     async def forget(self, batch_id: str) -> None:
-        """Nothing: the lines go with their batch."""
+        """Does nothing: the lines are deleted with their batch."""
 
     async def _set(self, connection: AsyncConnection, job: BatchJob, values: dict[str, object]) -> bool:
         mine = (
@@ -130,7 +130,7 @@ class DatabaseQueue(JobQueue):
             async with engine.begin() as connection:
                 yield connection
         except (SQLAlchemyError, OSError) as error:
-            raise QueueUnavailableError(f"the database is away: {type(error).__name__}") from error
+            raise QueueUnavailableError(f"the database is down: {type(error).__name__}") from error
 
 
 def _due(now: float) -> ColumnElement[bool]:
@@ -138,7 +138,7 @@ def _due(now: float) -> ColumnElement[bool]:
 
 
 def _suspects(batch_id: str, now: float) -> tuple[ColumnElement[bool], ...]:
-    """Those that wait, while none is in work. The index leads past the lines that were never taken, at 0."""
+    """Waiting suspects, while none is being answered. The index skips lines that were never taken, at 0."""
     other = batch_lines.alias().c
     in_work = exists().where(
         other.batch_id == batch_id,

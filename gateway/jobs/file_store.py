@@ -1,7 +1,7 @@
-"""Files of callers, in the database: in parts, so that nobody ever holds a whole one in memory.
+"""Callers' files, stored in the database in parts, so that no process holds a whole file in memory.
 
-There they are shared by all replicas, erased with their user and backed up with the rest, and no name that a caller
-chose ever is a path.
+In the database they are shared by all replicas, erased with their user and backed up with everything else; a name
+chosen by a caller never becomes a path.
 """
 
 import time
@@ -21,22 +21,22 @@ from migrations.tables import file_parts, files
 Purpose = Literal["batch", "user_data", "batch_output"]
 
 PART_BYTES = 1 << 20
-# An upload that has not ended by then was cut off together with its process.
+# An upload older than this was cut off with its process.
 ABANDONED_SECONDS = 86_400.0
 DAY_SECONDS = 86_400.0
-# How many files one transaction deletes, so that others need not wait for long.
+# Files deleted per transaction, so that other writers do not wait for long.
 _DELETED_AT_ONCE = 20
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose something is: all callers of `tenant` may see it, and it is erased with the user of `key_id`."""
+    """The owner of something: all callers of `tenant` may see it, and it is erased with the user of `key_id`."""
 
     tenant: str
     key_id: str | None
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file but for its content. `size`: bytes; times are UTC epoch seconds, `expires_at` None for never."""
+    """A file without its content. `size`: bytes; times are UTC epoch seconds, `expires_at` None for never."""
 
     file_id: str
     key_id: str | None
@@ -49,18 +49,18 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaError(ValueError):
-    """A tenant's files would hold more bytes than `quota` together."""
+    """A tenant's files would exceed `quota` bytes in total."""
 
     def __init__(self, quota: int) -> None:
-        super().__init__(f"all files of a caller together may hold {quota} bytes")
+        super().__init__(f"all files of a caller may hold {quota} bytes in total")
         self.quota = quota
 
 
 class FileStore:
     """The files of all tenants.
 
-    `quota`: bytes that the files of one tenant may hold together. `keep_seconds`: after which they expire, unless their
-    owner chose otherwise; None for never. `clock`: UTC epoch seconds.
+    `quota`: bytes that one tenant's files may hold in total. `keep_seconds`: default lifetime unless the owner chose
+    another; None for ever. `clock`: UTC epoch seconds.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class FileStore:
         self._engine, self._quota, self._keep, self._clock = engine, quota, keep_seconds, clock
 
     def begin(self, owner: Owner) -> "FileWriter":
-        """A new file, which nobody sees until it is finished."""
+        """Start a new file, which is invisible until it is finished."""
         return FileWriter(self._engine, owner, self._quota, self._keep, self._clock)
 
     async def find(self, tenant: str, file_id: str) -> StoredFile | None:
-        """The tenant's file of this id, unless it has expired."""
+        """Return the tenant's file of this id, unless it has expired."""
         query = select(files).where(files.c.file_id == file_id, files.c.tenant == tenant, *self._visible())
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
@@ -86,7 +86,7 @@ class FileStore:
     async def page(
         self, tenant: str, purpose: str | None, *, after: str | None, limit: int, ascending: bool
     ) -> tuple[list[StoredFile], bool]:
-        """The tenant's files behind `after`, and whether there are more."""
+        """Return the tenant's files after `after`, and whether there are more."""
         conditions = [files.c.tenant == tenant, *self._visible()]
         if purpose is not None:
             conditions.append(files.c.purpose == purpose)
@@ -96,7 +96,7 @@ class FileStore:
         return [_stored(row) for row in page.rows], page.has_more
 
     async def content(self, file_id: str) -> AsyncIterator[bytes]:
-        """Its bytes, a part at a time; what is deleted meanwhile ends early."""
+        """Yield its bytes in parts; a file deleted meanwhile ends early."""
         number = 0
         while True:
             part = select(file_parts.c.content).where(file_parts.c.file_id == file_id, file_parts.c.number == number)
@@ -108,13 +108,13 @@ class FileStore:
             number += 1
 
     async def delete(self, tenant: str, file_id: str) -> bool:
-        """Delete it; whether the tenant had it."""
+        """Delete the file; return whether the tenant had it."""
         mine = delete(files).where(files.c.file_id == file_id, files.c.tenant == tenant, *self._visible())
         async with self._engine.begin() as connection:
             return bool((await connection.execute(mine)).rowcount)
 
     async def sweep(self) -> int:
-        """Delete what has expired and what was never finished; how many files that were."""
+        """Delete expired and abandoned files; return how many."""
         now = self._clock()
         unfinished = (files.c.status == "uploading") & (files.c.created_at < now - ABANDONED_SECONDS)
         gone = select(files.c.file_id).where(or_(files.c.expires_at <= now, unfinished)).limit(_DELETED_AT_ONCE)
@@ -135,7 +135,7 @@ class FileStore:
 
 
 class FileWriter:
-    """One file being written: `write` its bytes, then `finish` it; a block that ends sooner leaves nothing of it."""
+    """A file being written: `write` its bytes, then `finish` it; leaving the block earlier deletes it."""
 
     def __init__(
         self, engine: AsyncEngine, owner: Owner, quota: int, keep: float | None, clock: Callable[[], float]
@@ -153,12 +153,12 @@ class FileWriter:
 
     async def __aexit__(self, *reason: object) -> None:
         if not self._finished and self._parts:
-            # With the database away, the sweep finds it.
+            # If the database is down, the sweep deletes it later.
             with suppress(SQLAlchemyError, OSError):
                 await self._discard()
 
     async def write(self, content: bytes) -> None:
-        """Add to it."""
+        """Append bytes."""
         self._held += content
         self.size += len(content)
         while len(self._held) >= PART_BYTES:
@@ -178,7 +178,7 @@ class FileWriter:
     async def finish_in(
         self, connection: AsyncConnection, purpose: Purpose, filename: str, expires_in: float | None = None
     ) -> StoredFile:
-        """As `finish`, in the caller's transaction and without a quota. All bytes but one part's must be stored."""
+        """As `finish`, in the caller's transaction and without a quota. At most one part may be unwritten."""
         seconds = self._keep if expires_in is None else expires_in
         stored = StoredFile(
             file_id=self.file_id,

@@ -1,4 +1,4 @@
-"""The seam between a batch's lines and those who answer them: taken, kept, put back, done."""
+"""The interface between a batch's lines and their workers: take, keep, put back, done."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ import msgspec
 
 
 class QueueUnavailableError(RuntimeError):
-    """The queue cannot be reached now; what it holds is not lost."""
+    """The queue is unreachable; its contents are not lost."""
 
 
 class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that was taken. `deliveries`: how often it has been, this time included.
+    """A line that was taken. `deliveries`: how often, this time included.
 
-    `deaths`: how often a process ended while it was at work on the line. `redelivered`: the delivery before this one
-    ended so. `token`: by which the queue knows this delivery again.
+    `deaths`: how many processes died while working on the line. `redelivered`: the previous delivery ended that way.
+    `token`: the queue's identifier of this delivery.
     """
 
     batch_id: str
@@ -28,32 +28,31 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
 class JobQueue(ABC):
     """Lines of batches that wait for an answer, in order, each given to one worker at a time.
 
-    A job that is neither done, nor put back, nor kept for the queue's lease was in work when its process died, as far
-    as anyone can tell. It is a suspect from then on: only `take_suspect` gives it, one of a batch at a time, so that a
-    worker can answer it alone. A line may thus be answered twice: which answer counts is not the queue's to say.
-    All methods raise `QueueUnavailableError`.
+    A job that is not done, put back or kept within the queue's lease is assumed to have lost its process. It becomes a
+    suspect: only `take_suspect` hands it out, one per batch at a time, so that a worker can answer it alone. A line may
+    thus be answered twice; the queue does not decide which answer counts. All methods raise `QueueUnavailableError`.
     """
 
     @abstractmethod
     async def take(self, batch_id: str, most: int) -> list[BatchJob]:
-        """Up to `most` lines that nobody works on and whose time has come, no suspects. Does not wait for any."""
+        """Return up to `most` due lines that no worker has, without suspects. Does not wait."""
 
     @abstractmethod
     async def has_suspect(self, batch_id: str) -> bool:
-        """Whether `take_suspect` would give one now."""
+        """Return whether `take_suspect` would return one now."""
 
     @abstractmethod
     async def take_suspect(self, batch_id: str) -> BatchJob | None:
-        """A suspect that nobody works on and whose time has come; None while another one of the batch is in work."""
+        """Return a due suspect that no worker has; None while another suspect of the batch is being answered."""
 
     @abstractmethod
     async def keep(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
-        """Work on `jobs` goes on; those that are another's meanwhile come back."""
+        """Renew the leases of `jobs`; return those that other workers have taken over."""
 
     @abstractmethod
     async def put_back(self, job: BatchJob, seconds: float, deliveries: int, deaths: int) -> None:
-        """Give it to anyone in so many `seconds`, as one that has been delivered so often; as a suspect if it has seen
-        any `deaths`."""
+        """Hand the job to any worker after `seconds`, with this count of deliveries; as a suspect if it has seen
+        `deaths`."""
 
     @abstractmethod
     async def done(self, jobs: Sequence[BatchJob]) -> None:
@@ -61,4 +60,4 @@ class JobQueue(ABC):
 
     @abstractmethod
     async def forget(self, batch_id: str) -> None:
-        """The batch is over."""
+        """Delete the queue's data of an ended batch."""

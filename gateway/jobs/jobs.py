@@ -1,4 +1,4 @@
-"""Jobs of a running gateway: files and batches, put together, led on and kept within their limits."""
+"""The jobs of a running gateway: files and batches, advanced step by step and kept within their limits."""
 
 import asyncio
 import logging
@@ -28,12 +28,12 @@ from gateway.tenancy.database_time import DatabaseTime
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 600.0
-# How soon a process sees what another has made, cancelled or finished.
+# How soon a process notices a batch that another process made, cancelled or finished.
 POLL_SECONDS = 1.0
 
 
 class Jobs:
-    """What endpoints reach for, and the loop that leads batches on in this process, which leases call `process`."""
+    """What the endpoints use, and the loop that advances batches in this process, which leases call `process`."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class Jobs:
         return batch
 
     async def cancel(self, tenant: str, batch_id: str) -> Batch | None:
-        """See `BatchBook.cancel`. What is under way in this process ends at once."""
+        """See `BatchBook.cancel`. Lines running in this process end at once."""
         batch = await self.book.cancel(tenant, batch_id)
         self._awake.set()
         return batch
 
     @asynccontextmanager
     async def working(self, answer: AnswerLine) -> AsyncIterator[None]:
-        """Lead batches on, and have their lines answered by `answer`."""
+        """Advance batches, with `answer` to answer their lines, while the context is open."""
         worker = LineWorker(
             self.queue,
             self.lines,
@@ -94,7 +94,7 @@ class Jobs:
             await self.drain(0.0)
 
     async def drain(self, seconds: float) -> None:
-        """Begin nothing more; what is under way has so many `seconds` before it is handed back."""
+        """Start nothing more; running lines have `seconds` before they are handed back."""
         worker, self._worker = self._worker, None
         if worker is not None and (left := await worker.drain(seconds)):
             log.warning("%d lines of batches did not end within %g s and are handed back", left, seconds)
@@ -103,7 +103,7 @@ class Jobs:
         await asyncio.gather(*self._steps.values(), return_exceptions=True)
 
     async def show(self) -> None:
-        """Bring the gauges up to date, as far as the database can be reached."""
+        """Update the gauges as far as the database can be reached."""
         self._metrics.running.set(0 if self._worker is None else self._worker.running)
         with suppress(SQLAlchemyError, OSError):
             waiting = await self.lines.waiting(self.book.now())
@@ -111,7 +111,7 @@ class Jobs:
             self._metrics.oldest.set(waiting.oldest_seconds)
 
     async def _lead(self) -> None:
-        """Look at all batches that are under way, again and again."""
+        """Look at all open batches repeatedly."""
         away = False
         while True:
             self._awake.clear()
@@ -147,7 +147,7 @@ class Jobs:
             if await self._keeper.lead(batch):
                 self._awake.set()
         except (SQLAlchemyError, OSError) as error:
-            log.warning("batch %s goes on later: %s", batch.batch_id, type(error).__name__)
+            log.warning("batch %s is continued later: %s", batch.batch_id, type(error).__name__)
         except Exception:
             log.exception("batch %s cannot go on", batch.batch_id)
         finally:
@@ -162,4 +162,4 @@ class Jobs:
                 if gone or ended:
                     log.info("deleted what has expired: %d files, %d batches", gone, ended)
             except (SQLAlchemyError, OSError) as error:
-                log.warning("expired files are deleted later: %s", type(error).__name__)
+                log.warning("expired files will be deleted later: %s", type(error).__name__)

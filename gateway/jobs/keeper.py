@@ -1,4 +1,4 @@
-"""The keeper leads batches from one status to the next: it reads their input, and writes what came of them."""
+"""The keeper advances batches from one status to the next: it reads the input and writes the output files."""
 
 import logging
 from contextlib import suppress
@@ -19,12 +19,12 @@ _AT_ONCE = 500
 
 
 class LeaseLostError(RuntimeError):
-    """The batch has moved on, or is another process's."""
+    """The batch has advanced, or belongs to another process."""
 
 
 class BatchKeeper:
-    """One of several; a lease on the batch's row makes it one at a time. What a keeper that died had done of a step is
-    done anew. `line_bytes`: that a line of input may have."""
+    """Advances batches; a lease on the batch's row allows one keeper at a time. A step left unfinished by a dead keeper
+    is repeated. `line_bytes`: most bytes of an input line."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class BatchKeeper:
         self._queue, self._line_bytes = queue, line_bytes
 
     def is_due(self, batch: Batch, waiting: bool) -> bool:
-        """Whether there is a step to take. `waiting`: some of its lines wait for an answer."""
+        """Return whether there is a step to take. `waiting`: some of its lines wait for an answer."""
         return batch.status != "in_progress" or not waiting or self._book.now() >= batch.expires_at
 
     async def lead(self, batch: Batch) -> bool:
-        """Take the next step of a batch that is due; whether it was ours to take."""
+        """Take the next step of a due batch; return whether this keeper took it."""
         if not await self._book.claim(batch):
             return False
         try:
@@ -91,7 +91,7 @@ class BatchKeeper:
             raise LeaseLostError
 
     async def _end(self, batch: Batch) -> None:
-        """Close its lines and write them into files; they become visible together with the batch's end."""
+        """Close its lines and write them to files, which become visible together with the batch's end."""
         status = batch.status
         if status == "in_progress":
             if not await self._book.finalize(batch):
@@ -118,14 +118,14 @@ class BatchKeeper:
         log.info("batch %s is %s: %d lines unanswered", batch.batch_id, ending, unanswered)
 
     async def _write(self, batch: Batch, status: Status, output: FileWriter, errors: FileWriter) -> int:
-        """All lines into the two files; how many of them had no answer."""
-        nobody = CANCELLED if status == "cancelling" else EXPIRED
+        """Write all lines to the two files; return how many had no answer."""
+        error = CANCELLED if status == "cancelling" else EXPIRED
         unanswered = after = 0
         while rows := await self._lines.ended(batch.batch_id, after, _AT_ONCE):
             await self._held(batch, status)
             for row in rows:
                 unanswered += row.text is None
-                text = error_line(row.custom_id, nobody) if row.text is None else row.text
+                text = error_line(row.custom_id, error) if row.text is None else row.text
                 await _file_of(row, output, errors).write(text.encode() + b"\n")
             after = rows[-1].number
         return unanswered

@@ -1,4 +1,4 @@
-"""The rows of a batch's lines: asked once, answered visibly once, whoever else may have answered them too."""
+"""The rows of a batch's lines: each gets one visible answer, even if several workers answer it."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -14,7 +14,7 @@ _LINE = batch_lines.c
 
 
 class LineAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes visible of a line: `text` is its line in the output file, or in that of errors."""
+    """The visible answer of a line: `text` is its line in the output file, or in the error file."""
 
     batch_id: str
     number: int
@@ -23,7 +23,7 @@ class LineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedLine(msgspec.Struct, frozen=True):
-    """A line that nobody will answer any more; `text` is None where nobody did."""
+    """A line of a batch that has ended; `text` is None if it has no answer."""
 
     number: int
     custom_id: str
@@ -32,7 +32,7 @@ class EndedLine(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Lines that wait for an answer, and seconds since the oldest batch that is under way was made."""
+    """Lines that wait for an answer, and the age in seconds of the oldest open batch."""
 
     lines: int
     oldest_seconds: float
@@ -45,12 +45,12 @@ class LineBook:
         self._engine = engine
 
     async def clear(self, batch_id: str) -> None:
-        """Forget what a process that died had read of the input."""
+        """Delete the lines that a dead process had read of the input."""
         async with self._engine.begin() as connection:
             await connection.execute(delete(batch_lines).where(_LINE.batch_id == batch_id))
 
     async def add(self, batch_id: str, lines: Sequence[InputLine]) -> None:
-        """Lines to be answered."""
+        """Add lines to answer."""
         rows = [
             {
                 "batch_id": batch_id,
@@ -67,30 +67,30 @@ class LineBook:
             await connection.execute(insert(batch_lines), rows)
 
     async def pending(self, batch_id: str, after: int, limit: int) -> list[int]:
-        """Numbers of lines behind `after` that wait for an answer, in order."""
+        """Return the numbers of unanswered lines after `after`, in order."""
         query = select(_LINE.number).where(*_pending(batch_id), _LINE.number > after).order_by(_LINE.number)
         async with self._engine.connect() as connection:
             return list((await connection.execute(query.limit(limit))).scalars())
 
     async def requests(self, batch_id: str, numbers: Sequence[int]) -> dict[int, InputLine]:
-        """Those of `numbers` that still wait for an answer."""
+        """Return the requests of those `numbers` that are unanswered."""
         query = select(_LINE.number, _LINE.custom_id, _LINE.body).where(*_pending(batch_id), _LINE.number.in_(numbers))
         async with self._engine.connect() as connection:
             return {row[0]: InputLine(*row) for row in await connection.execute(query)}
 
     async def answer(self, answers: Sequence[LineAnswer]) -> list[bool]:
-        """Make answers visible; False for a line that has one already, or whose batch is over: that one is dropped."""
+        """Store answers. False for a line that already has one, or whose batch has ended: that answer is dropped."""
         async with self._engine.begin() as connection:
             return [await self._answer(connection, answer) for answer in answers]
 
     async def close(self, batch_id: str) -> None:
-        """Whoever still works on a line of this batch does so in vain."""
+        """Close the batch's lines: answers that still arrive are dropped."""
         values = {"status": "unanswered", "body": None, "taken_by": None}
         async with self._engine.begin() as connection:
             await connection.execute(update(batch_lines).where(*_pending(batch_id)).values(values))
 
     async def ended(self, batch_id: str, after: int, limit: int) -> list[EndedLine]:
-        """Lines behind `after`, in order."""
+        """Return lines after `after`, in order."""
         query = select(_LINE.number, _LINE.custom_id, _LINE.status, _LINE.answer)
         query = query.where(_LINE.batch_id == batch_id, _LINE.number > after).order_by(_LINE.number).limit(limit)
         async with self._engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""A worker: takes lines of batches from the queue, has them answered, and stores what came of them."""
+"""A worker: takes lines of batches from the queue, has them answered, and stores the answers."""
 
 import asyncio
 import logging
@@ -24,17 +24,17 @@ from tiers.errors import TierError, TierLostError
 
 log = logging.getLogger(__name__)
 
-# A line that was in work at so many deaths of processes is what they died of: at the last one it was answered alone.
+# A line running at this many process deaths caused them: at the last one it ran alone.
 MOST_DEATHS = 2
-# For how long at most a shutdown waits for lines that are being taken.
+# How long a shutdown waits for lines that are being taken.
 TAKING_SECONDS = 2.0
 
-# A batch, one of its lines, and the id that its request goes by; the body of the answer.
+# Takes a batch, one of its lines, and its request id; returns the body of the answer.
 AnswerLine = Callable[[Batch, InputLine, str], Awaitable[bytes]]
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """A line under way."""
+class RunningLine(msgspec.Struct, frozen=True):
+    """A line being answered."""
 
     batch: Batch
     job: BatchJob
@@ -42,14 +42,13 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class LineWorker:
-    """Answers lines of the batches that it is `offer`ed, so many at a time as `knobs` say, a share of each batch.
+    """Answers lines of the batches that it is `offer`ed, as many at once as `knobs` say, shared among the batches.
 
-    `concurrency`: where the knobs leave it open. A line occupies its place until its answer is stored, so that nothing
-    piles up while the database is away. `on_idle` is told whenever the last line under way
-    has ended.
+    `concurrency`: the default where the knobs leave it open. A line occupies its place until its answer is stored, so
+    that nothing accumulates while the database is down. `on_idle` is called whenever the last running line has ended.
 
-    A line that was in work when a process died, this one or a core's, is answered again with no other line under way
-    here, so that the next death tells it from its neighbours of the first; a line that meets that one too is failed.
+    A line that was running when a process died (this one or a core's) is retried with no other line running here, so
+    that a second death identifies it as the cause; it then fails.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class LineWorker:
         self._on_idle = on_idle
         self._writer = AnswerWriter(lines)
         self._batches: list[Batch] = []
-        self._begun: dict[asyncio.Task[None], Begun] = {}
+        self._running_lines: dict[asyncio.Task[None], RunningLine] = {}
         self._pauses: dict[str, float] = {}
         self._turn = asyncio.Event()
         self._may_have_suspects = True
@@ -77,23 +76,24 @@ class LineWorker:
 
     @property
     def running(self) -> int:
-        """Lines under way."""
-        return len(self._begun)
+        """Number of running lines."""
+        return len(self._running_lines)
 
     def offer(self, batches: Sequence[Batch], going_on: Set[str] = frozenset()) -> None:
-        """These have lines that wait; what is under way of others, unless they are `going_on`, ends within a step."""
+        """Set the batches with waiting lines; running lines of other batches, unless they are `going_on`, are
+        stopped."""
         before = [batch.batch_id for batch in self._batches]
         known = {batch.batch_id: batch for batch in batches}
-        # Those known already stay in the turns that they are in.
+        # Known batches keep their turn.
         turns = [known.pop(batch_id) for batch_id in before if batch_id in known]
         self._batches = [*turns, *known.values()]
         ids = {batch.batch_id for batch in batches} | going_on
-        self._drop([task for task, begun in self._begun.items() if begun.batch.batch_id not in ids])
+        self._drop([task for task, running in self._running_lines.items() if running.batch.batch_id not in ids])
         self._pauses = {batch_id: until for batch_id, until in self._pauses.items() if batch_id in ids}
         self._turn.set()
 
     async def run(self) -> None:
-        """For ever, or until `drain`."""
+        """Run until `drain`."""
         while not self._draining:
             self._turn.clear()
             try:
@@ -106,26 +106,26 @@ class LineWorker:
             await self._turn.wait()
 
     async def keep(self) -> None:
-        """Tell the queue that what is under way is, and look for lines of processes that died, for ever."""
+        """Renew the leases of running lines, and look for lines of dead processes, until cancelled."""
         while True:
             await asyncio.sleep(self._lease / 3)
             with suppress(QueueUnavailableError):
-                kept = {begun.job: task for task, begun in self._begun.items()}
+                kept = {running.job: task for task, running in self._running_lines.items()}
                 lost = await self._queue.keep(list(kept)) if kept else []
-                # Another has them by now.
+                # Another worker has them by now.
                 self._drop([kept[job] for job in lost if job in kept])
             self._look_for_suspects()
 
     async def drain(self, seconds: float) -> int:
-        """Begin nothing more and wait up to `seconds` for what is under way; what is left then is handed back. How many
-        lines that are."""
+        """Start nothing more and wait up to `seconds` for running lines; hand back the rest and return how many."""
         self._draining = True
         self._turn.set()
         with suppress(TimeoutError):
-            # What is being taken has to be put back: what a process still has when it ends counts as lost to a death.
+            # Lines being taken have to be put back: what a process still holds when it ends counts as lost by its
+            # death.
             async with asyncio.timeout(TAKING_SECONDS), self._filling:
                 pass
-        tasks = list(self._begun)
+        tasks = list(self._running_lines)
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
         left = [task for task in tasks if not task.done()]
@@ -140,15 +140,15 @@ class LineWorker:
 
     def _drop(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for task in tasks:
-            # Without a word to the queue: the line is over, or another's.
-            self._begun.pop(task, None)
+            # Without informing the queue: the line is finished, or another worker's.
+            self._running_lines.pop(task, None)
             task.cancel()
 
     async def _fill(self) -> None:
-        """Take lines until all places are, or no batch has any; the batches in turns."""
+        """Take lines until all places are used or no batch has any; batches take turns."""
         wanted = self._knobs().concurrency
         places = self._concurrency if wanted is None else wanted
-        if self._draining or not places or any(begun.job.deaths for begun in self._begun.values()):
+        if self._draining or not places or any(running.job.deaths for running in self._running_lines.values()):
             return
         ready = [b for b in self._batches if self._pauses.get(b.batch_id, 0.0) <= time.monotonic()]
         if self._may_have_suspects:
@@ -160,14 +160,15 @@ class LineWorker:
             share = max(1, free // (len(ready) + 1))
             if await self._begin_jobs(batch, await self._queue.take(batch.batch_id, share)) == share:
                 ready.append(batch)
-        # Who was served last is first in line no more.
+        # The batch served last goes to the end.
         self._batches = self._batches[1:] + self._batches[:1]
 
     async def _isolate(self, ready: Sequence[Batch]) -> bool:
-        """Begin a suspect of one of these, or nothing until what is under way has ended; False if there is none."""
+        """Start a suspect of one of these batches, or nothing until running lines have ended; False without a
+        suspect."""
         for batch in ready:
             if await self._queue.has_suspect(batch.batch_id):
-                if self._begun:
+                if self._running_lines:
                     return True
                 job = await self._queue.take_suspect(batch.batch_id)
                 if job is not None and await self._begin_jobs(batch, [job]):
@@ -175,7 +176,7 @@ class LineWorker:
         return False
 
     async def _begin_jobs(self, batch: Batch, jobs: Sequence[BatchJob]) -> int:
-        """Begin these, which were just taken; how many they are."""
+        """Start the jobs just taken; return how many."""
         if not jobs:
             return 0
         try:
@@ -184,72 +185,72 @@ class LineWorker:
             await self._hand_back(jobs)
             raise
         if self._draining:
-            # They came while we were told to stop.
+            # They arrived after the drain started.
             await self._hand_back(jobs)
             return 0
         await self._queue.done([job for job in jobs if job.number not in wanted])
         for job in jobs:
             self._metrics.redelivered.add((), float(job.redelivered))
             if job.number in wanted:
-                self._begin(Begun(batch, job, wanted[job.number]))
+                self._begin(RunningLine(batch, job, wanted[job.number]))
         return len(jobs)
 
     async def _hand_back(self, jobs: Sequence[BatchJob]) -> None:
         for job in jobs:
             await self._queue.put_back(job, 0.0, job.deliveries - 1, job.deaths)
 
-    def _begin(self, begun: Begun) -> None:
-        task = asyncio.create_task(self._work(begun))
-        self._begun[task] = begun
+    def _begin(self, running: RunningLine) -> None:
+        task = asyncio.create_task(self._work(running))
+        self._running_lines[task] = running
         task.add_done_callback(self._on_end)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
-        self._begun.pop(task, None)
+        self._running_lines.pop(task, None)
         self._turn.set()
-        if not self._begun:
+        if not self._running_lines:
             self._on_idle()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a line of a batch was given up", exc_info=error)
 
-    async def _work(self, begun: Begun) -> None:
+    async def _work(self, running: RunningLine) -> None:
         try:
-            answer = await self._outcome(begun)
+            answer = await self._outcome(running)
             if answer is not None:
                 visible = await self._writer.store(answer)
                 self._metrics.lines.add((answer.status if visible else "late",))
                 with suppress(QueueUnavailableError):
-                    await self._queue.done([begun.job])
+                    await self._queue.done([running.job])
         except asyncio.CancelledError:
-            if asyncio.current_task() in self._begun:
+            if asyncio.current_task() in self._running_lines:
                 with suppress(QueueUnavailableError):
-                    await self._hand_back([begun.job])
+                    await self._hand_back([running.job])
             raise
 
-    async def _outcome(self, begun: Begun) -> LineAnswer | None:
-        """What becomes visible of the line; None if it is asked again."""
-        batch, job, line = begun.batch, begun.job, begun.line
+    async def _outcome(self, running: RunningLine) -> LineAnswer | None:
+        """Return the line's visible answer; None if it is retried."""
+        batch, job, line = running.batch, running.job, running.line
         if job.deaths >= MOST_DEATHS:
-            return _process_died(begun, job.deaths)
+            return _process_died(running, job.deaths)
         if job.deliveries > self._knobs().most_attempts:
             return _answer(job, "failed", error_line(line.custom_id, EXHAUSTED))
         request_id = new_request_id("batchline")
         try:
             body = await self._answer(batch, line, request_id)
         except TierLostError:
-            return await self._after_loss(begun)
+            return await self._after_loss(running)
         except Exception as error:
             failure = as_api_error(error)
             bug = None if isinstance(error, (ApiError, TierError)) else error
             if bug is not None:
                 log.error("request %s of %s: %s", request_id, batch.batch_id, type(error).__name__, exc_info=bug)
-            if await self._is_put_back(begun, failure):
+            if await self._is_put_back(running, failure):
                 return None
             text = refusal_line(line.custom_id, failure.status, request_id, ErrorEnvelope(failure.body))
             return _answer(job, "failed", text)
         return _answer(job, "done", response_line(line.custom_id, 200, request_id, body))
 
-    async def _is_put_back(self, begun: Begun, failure: ApiError) -> bool:
-        knobs, job = self._knobs(), begun.job
+    async def _is_put_back(self, running: RunningLine, failure: ApiError) -> bool:
+        knobs, job = self._knobs(), running.job
         wait = again(failure, job.deliveries, knobs.most_attempts, knobs.backoff_seconds)
         if wait is None:
             return False
@@ -260,11 +261,11 @@ class LineWorker:
         await self._put_back(job, wait.seconds, deliveries, job.deaths)
         return True
 
-    async def _after_loss(self, begun: Begun) -> LineAnswer | None:
-        """What becomes of a line when another process, a core's, ended while it computed the answer."""
-        job, deaths = begun.job, begun.job.deaths + 1
+    async def _after_loss(self, running: RunningLine) -> LineAnswer | None:
+        """Decide about a line when another process, a core's, died while computing its answer."""
+        job, deaths = running.job, running.job.deaths + 1
         if deaths >= MOST_DEATHS:
-            return _process_died(begun, deaths)
+            return _process_died(running, deaths)
         self._metrics.lines.add(("retried",))
         await self._put_back(job, self._knobs().backoff_seconds, job.deliveries, deaths)
         return None
@@ -276,10 +277,10 @@ class LineWorker:
             asyncio.get_running_loop().call_later(seconds, self._look_for_suspects)
 
 
-def _process_died(begun: Begun, deaths: int) -> LineAnswer:
-    job = begun.job
+def _process_died(running: RunningLine, deaths: int) -> LineAnswer:
+    job = running.job
     log.warning("line %d of %s is failed: %d processes ended over it", job.number, job.batch_id, deaths)
-    return _answer(job, "failed", error_line(begun.line.custom_id, PROCESS_DIED))
+    return _answer(job, "failed", error_line(running.line.custom_id, PROCESS_DIED))
 
 
 def _answer(job: BatchJob, status: str, text: str) -> LineAnswer:

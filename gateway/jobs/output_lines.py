@@ -1,4 +1,4 @@
-"""Lines of a batch's output and error files, as OpenAI words them."""
+"""Lines of a batch's output and error files, in OpenAI's form."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from gateway.request_ids import new_request_id
 
 
 class LineResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the endpoint would have answered; `body` is its JSON."""
+    """The response of the endpoint; `body` is its JSON."""
 
     status_code: int
     request_id: str
@@ -37,12 +37,12 @@ EXPIRED = LineError(
 CANCELLED = LineError(code="batch_cancelled", message="The batch was cancelled before this request was executed.")
 EXHAUSTED = LineError(
     code="attempts_exhausted",
-    message="Every worker that began this request ended before it was answered; it is not begun again.",
+    message="Every worker that started this request ended before it was answered; it is not retried.",
 )
 
 PROCESS_DIED = LineError(
     code="process_died",
-    message="The process that answered this request ended twice before it had an answer; it is not begun again.",
+    message="The process that answered this request ended twice before it had an answer; it is not retried.",
 )
 
 

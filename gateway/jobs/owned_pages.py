@@ -1,4 +1,4 @@
-"""Pages of what one tenant owns, by ids that sort by time, as OpenAI lists it: `after` an id, `limit`, `order`."""
+"""Pages of one tenant's rows, ordered by time-sorted ids, as OpenAI lists them: `after` an id, `limit`, `order`."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 
 class OwnedPage(msgspec.Struct, frozen=True):
-    """`rows` by column; `has_more`: there are others behind the last one."""
+    """`rows` by column; `has_more`: more rows follow."""
 
     rows: list[dict[str, Any]]
     has_more: bool
@@ -23,7 +23,7 @@ async def owned_page(
     limit: int,
     ascending: bool,
 ) -> OwnedPage:
-    """The rows behind the id `after` that meet `conditions`, which an index has before the table's only key."""
+    """Return the rows after the id `after` that meet `conditions`, which the index puts before the table's only key."""
     key = next(iter(table.primary_key.columns))
     if after is not None:
         conditions = [*conditions, key > after if ascending else key < after]

@@ -1,7 +1,7 @@
-"""The queue in Redis: streams for each batch, whose consumer groups know who works on what and for how long.
+"""The queue in Redis: streams per batch, whose consumer groups track who works on what and until when.
 
-What Redis forgets, or never was told, is announced again from the lines' rows; what it delivers twice, those rows tell.
-A Redis that forgets a batch forgets how many deaths its lines have seen.
+What Redis forgets, or never knew, is announced again from the lines' rows; those rows also resolve double deliveries.
+If Redis forgets a batch, the death counts of its lines are lost.
 """
 
 import time
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 _GROUP = "workers"
 _AT_ONCE = 1000
-# Of a batch that nobody takes from any more: longer than any completion window.
+# Expiry of an abandoned batch's keys: longer than any completion window.
 _KEPT_SECONDS = 8 * 86_400
-# Whoever announces a batch and dies is followed by another after so long.
+# If a process dies while it announces a batch, another takes over after this time.
 _ANNOUNCING_SECONDS = 60
 
-# Of what has become due, at one look.
+# Most due lines moved by one script run.
 _MOST_MOVED = 1000
 
-# What begins every script that gives lines. KEYS: stream, lines that wait for their time, mark that all lines were
-# announced, stream of suspects. ARGV: group, worker, milliseconds of a lease. An entry is a line's number, its
-# deliveries so far, the deaths of its workers, and 1 if the last delivery ended with one; an entry of an older release
-# lacks the latter two. A worker that takes what it has itself is alive: it has only lost track of that.
+# Prelude of every script that hands out lines. KEYS: stream, delayed lines, mark that all lines were announced, stream
+# of suspects. ARGV: group, worker, lease in milliseconds. An entry holds a line's number, its deliveries so far, the
+# deaths of its workers, and 1 if the last delivery ended with one; entries of older releases lack the latter two. A
+# worker that takes over its own entry is alive: it has only lost track of it.
 _LOOK = f"""
 if redis.call('EXISTS', KEYS[3]) == 0 or redis.call('EXISTS', KEYS[1]) == 0 then return false end
 local function add(number, deliveries, deaths, died)
@@ -79,8 +79,8 @@ end
 _TAKE = _LOOK + "return read(KEYS[1], ARGV[4])"
 _HAS_SUSPECT = _LOOK + "return has_suspect() and 1 or 0"
 _TAKE_SUSPECT = _LOOK + "return has_suspect() and read(KEYS[4], 1) or {}"
-# KEYS: stream. ARGV: group, worker, entries. Renews those that still are the worker's; returns the others,
-# which a Redis that has forgotten the batch cannot tell.
+# KEYS: stream. ARGV: group, worker, entries. Renews the worker's own entries and returns the others; a Redis that has
+# forgotten the batch returns none.
 _KEEP = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
 local lost = {}
@@ -94,7 +94,7 @@ for i = 3, #ARGV do
 end
 return lost
 """
-# KEYS: stream, lines that wait for their time. ARGV: group, entry, seconds, line. Once for each entry.
+# KEYS: stream, delayed lines. ARGV: group, entry, seconds, line. One call per entry.
 _PUT_BACK = """
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 if redis.call('XDEL', KEYS[1], ARGV[2]) == 0 then return 0 end
@@ -105,10 +105,10 @@ return 1
 
 
 class RedisQueue(JobQueue):
-    """See `JobQueue`. `worker`: this one's name.
+    """See `JobQueue`. `worker`: this worker's name.
 
-    Lines are announced by whoever first takes from a batch that Redis knows nothing of; until all of them are, none is
-    given. A worker that died is noticed once its lease is over, by whoever looks next; its lines move to the batch's
+    The first worker to take from a batch that Redis does not know announces its lines; until all are announced, none is
+    handed out. A dead worker is noticed at the next look after its lease has expired; its lines move to the batch's
     stream of suspects.
     """
 
@@ -176,13 +176,13 @@ class RedisQueue(JobQueue):
         await self._ask(lambda redis: redis.delete(*names))
 
     async def _run(self, script: "AsyncScript", batch_id: str, *arguments: int) -> Any:
-        """What a script says that begins with `_LOOK`; None of a batch whose lines were not announced."""
+        """Run a script that starts with `_LOOK`; None for a batch whose lines are not announced."""
         names = list(_names(batch_id))
         given: list[str | int] = [_GROUP, self._worker, self._lease_ms, *arguments]
         return await self._ask(lambda redis: script(keys=names, args=given, client=redis))
 
     async def _announce(self, batch_id: str) -> bool:
-        """Tell Redis of all lines that wait for an answer; False where another is about to."""
+        """Announce all unanswered lines to Redis; False if another process is doing it."""
         names = _names(batch_id)
         marker = f"{self._worker}:{time.monotonic_ns()}"
         if not await self._ask(lambda redis: redis.set(_announcing(batch_id), marker, nx=True, ex=_ANNOUNCING_SECONDS)):
@@ -190,7 +190,7 @@ class RedisQueue(JobQueue):
 
         async def begin(redis: "Redis") -> None:
             async with redis.pipeline(transaction=True) as pipeline:
-                # Of an announcement that was cut off; or the group has lost its mark, and deliveries begin anew.
+                # Left over from an interrupted announcement; or the group lost its mark, and deliveries restart.
                 pipeline.delete(*names)
                 pipeline.xgroup_create(names.lines, _GROUP, id="0", mkstream=True)
                 pipeline.expire(names.lines, _KEPT_SECONDS)
@@ -220,7 +220,7 @@ class RedisQueue(JobQueue):
 
 
 class _Names(NamedTuple):
-    """Keys of a batch: stream, lines that wait for their time, mark that all were announced, stream of suspects."""
+    """Keys of a batch: stream, delayed lines, mark that all were announced, stream of suspects."""
 
     lines: str
     later: str
@@ -229,7 +229,7 @@ class _Names(NamedTuple):
 
 
 def _names(batch_id: str) -> _Names:
-    """All in one slot of a cluster."""
+    """All keys hash to one slot of a Redis cluster."""
     return _Names(*(f"aio:batch:{{{batch_id}}}:{part}" for part in _Names._fields))
 
 
@@ -239,7 +239,7 @@ def _stream_of(job: BatchJob) -> str:
 
 
 def _by_stream(jobs: Sequence[BatchJob]) -> dict[str, dict[str, BatchJob]]:
-    """Jobs by their tokens, by their streams."""
+    """Group jobs by stream, as tokens."""
     found: dict[str, dict[str, BatchJob]] = {}
     for job in jobs:
         found.setdefault(_stream_of(job), {})[job.token] = job

@@ -1,4 +1,4 @@
-"""Whether a line that failed is asked again, and when."""
+"""Decides whether a failed line is retried, and when."""
 
 import random
 
@@ -7,12 +7,13 @@ import msgspec
 from gateway.errors import ApiError
 
 LONGEST_BACKOFF_SECONDS = 300.0
-# Ours or the moment's fault: the same request may well be answered later.
+# Transient failures or our own: a retry may succeed.
 _TRANSIENT = frozenset((408, 500, 502, 503, 504))
 
 
 class Again(msgspec.Struct, frozen=True):
-    """Ask again in so many `seconds`. `counted`: it was an attempt. `batch`: no other line would fare better before."""
+    """Retry after `seconds`. `counted`: it counts as an attempt. `batch`: all lines of the batch would fail until
+    then."""
 
     seconds: float
     counted: bool = True
@@ -20,10 +21,10 @@ class Again(msgspec.Struct, frozen=True):
 
 
 def again(failure: ApiError, attempts: int, most: int, backoff_seconds: float) -> Again | None:
-    """What to do after so many `attempts` of `most`; None if the failure is the line's answer.
+    """Return what to do after `attempts` of `most`; None if the failure is the line's answer.
 
-    A caller who is over the limits of a key was refused at the door, which is no attempt; all lines of the batch wait.
-    One whose budget is used up, or whose request is larger than the limit, would be refused again.
+    A caller over its key's limits was rejected before any attempt; all lines of the batch wait. A caller without
+    budget, or a request larger than the limit, would be rejected again.
     """
     if failure.body.code == "shutting_down":
         return Again(0.0, counted=False)

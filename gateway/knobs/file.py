@@ -16,7 +16,7 @@ Knobs = TypeVar("Knobs", bound=msgspec.Struct)
 
 
 class KnobFile(Generic[Knobs]):
-    """The `knobs` in force, from `path`; None keeps them in memory alone. All fields of the struct have defaults.
+    """The current `knobs`, from `path`; None keeps them in memory only. All fields of the struct have defaults.
 
     `part`: whose knobs they are, for messages and for the history. A file that cannot be used changes nothing. Names of
     `retired` knobs in it are ignored, with one warning.
@@ -36,14 +36,14 @@ class KnobFile(Generic[Knobs]):
         self._file.refresh()
 
     async def follow(self, seconds: float) -> None:
-        """Look at the file every `seconds`."""
+        """Check the file every `seconds`."""
         await self._file.follow(seconds)
 
     def change(self, changes: Mapping[str, Any]) -> tuple[Knobs, Knobs]:
-        """Put `changes` in force, all or none, here at once and in other processes soon; (before, after).
+        """Apply `changes`, all or none, here at once and in other processes soon; return (before, after).
 
-        None puts a knob back to its default. Raises `ApiError` 400 naming the knob, and OSError if the file cannot
-        be written; then nothing has changed.
+        None restores a knob's default. Raises `ApiError` 400 naming the knob, and OSError if the file cannot be
+        written; then nothing has changed.
         """
         self.refresh()
         before = self.active

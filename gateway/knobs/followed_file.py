@@ -1,4 +1,4 @@
-"""A small JSON file that several processes share: any of them replaces it, and all of them notice."""
+"""A small JSON file shared by several processes: any of them replaces it, and all of them notice."""
 
 import asyncio
 import logging
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class FollowedFile:
-    """`take` gets the bytes of `path` whenever another process has replaced them; None is no file at all.
+    """`take` gets the bytes of `path` whenever another process has replaced them; None if the file is gone.
 
-    A file that cannot be used changes nothing: what was before it stays, and the log says why. `what` begins that line.
+    A file that cannot be used changes nothing: the previous values stay, and the log says why. `what` starts that line.
     """
 
     def __init__(self, path: Path | None, take: Callable[[bytes], object], what: str) -> None:
@@ -35,13 +35,14 @@ class FollowedFile:
             log.error("%s stay as they are: %s: %s", self._what, self._path, error)
 
     async def follow(self, seconds: float) -> None:
-        """Look at the file every `seconds`."""
+        """Check the file every `seconds`."""
         while True:
             await asyncio.sleep(seconds)
             self.refresh()
 
     def replace(self, content: Any) -> None:
-        """Write `content` for all processes; this one has it already. Raises OSError, and then nothing has changed."""
+        """Write `content` for the other processes; this one has it already. Raises OSError, and then nothing has
+        changed."""
         if self._path is not None:
             with atomic_file(self._path) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
@@ -49,7 +50,7 @@ class FollowedFile:
 
 
 def _state(path: Path | None) -> tuple[int, int] | None:
-    """What differs after the file was replaced; None if there is none."""
+    """Return what differs after a replacement; None without a file."""
     try:
         state = path.stat() if path is not None else None
     except OSError:

@@ -1,4 +1,4 @@
-"""The live knobs of replica sets: what differs from the catalogue, in a file that all gateway processes follow."""
+"""The live knobs of replica sets: differences from the catalogue, in a file that all gateway processes follow."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ Overrides = dict[str, dict[str, Any]]
 
 
 class BalancingChange(NamedTuple):
-    """How requests were and are spread over the replicas of a tier."""
+    """A tier's load balancing before and after a change."""
 
     tier: ReplicaSet
     before: BalancingSpec
@@ -28,7 +28,7 @@ class BalancingChange(NamedTuple):
 
 
 class ReplicaKnobs:
-    """Sets `balancing` of those of `tiers` that are replicated, from `path`; None keeps changes in memory alone.
+    """Sets `balancing` of the replicated ones of `tiers`, from `path`; None keeps changes in memory only.
 
     A file that cannot be used changes nothing.
     """
@@ -40,12 +40,12 @@ class ReplicaKnobs:
         self.refresh()
 
     def renew(self, tiers: Iterable[Tier]) -> None:
-        """Go on with these tiers, some of which may be new; the knobs in force stay so. Never raises."""
+        """Continue with these tiers, some of which may be new; the current knobs stay. Never raises."""
         self._set(tiers)
         try:
             self._apply(self._overrides)
         except Exception as error:
-            log.error("the catalogue's knobs of replicas are in force, since changed ones do not fit: %s", error)
+            log.error("the catalogue's replica knobs apply, since changed ones do not fit: %s", error)
 
     def _set(self, tiers: Iterable[Tier]) -> None:
         now = (tier.active_tier() for tier in tiers)
@@ -57,21 +57,23 @@ class ReplicaKnobs:
         self._file.refresh()
 
     async def follow(self, seconds: float) -> None:
-        """Look at the file every `seconds`."""
+        """Check the file every `seconds`."""
         await self._file.follow(seconds)
 
     def change(self, numbers: Iterable[int], changes: Mapping[str, Any]) -> list[BalancingChange]:
-        """Put `changes` in force for these tiers, all or none, here at once and in other processes soon.
+        """Apply `changes` to these tiers, all or none, here at once and in other processes soon.
 
-        None puts a knob back to the catalogue's value. Raises `ApiError` 400 naming the knob or the tier, and OSError
-        if the file cannot be written; then nothing has changed.
+        None restores the catalogue's value. Raises `ApiError` 400 naming the knob or the tier, and OSError if the file
+        cannot be written; then nothing has changed.
         """
         self.refresh()
         overrides = {name: dict(knobs) for name, knobs in self._overrides.items()}
         for number in numbers:
             if number not in self.sets:
                 there = ", ".join(map(str, self.sets)) or "none"
-                raise bad_request(f"Tier {number} has no replicas; tiers that do: {there}.", "tier", "invalid_value")
+                raise bad_request(
+                    f"Tier {number} has no replicas; tiers with replicas: {there}.", "tier", "invalid_value"
+                )
             knobs = overrides.get(self.sets[number].name, {}) | dict(changes)
             overrides[self.sets[number].name] = {name: value for name, value in knobs.items() if value is not None}
         self._specs(overrides)

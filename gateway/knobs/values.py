@@ -1,4 +1,4 @@
-"""What all structs of live knobs have in common: how a value is refused, and how the knobs are described."""
+"""Shared by all structs of live knobs: validation of values, and descriptions."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from gateway.errors import bad_request
 
 
 def check_knobs(values: Mapping[str, Any], knobs: type[msgspec.Struct], kind: str) -> None:
-    """Raises `ApiError` 400 naming the first of `values` that is no field of `knobs`, or not one of its values.
+    """Raises `ApiError` 400 naming the first of `values` that is no field of `knobs`, or has an invalid value.
 
     `kind` completes "NAME is no …".
     """
@@ -27,6 +27,6 @@ def check_knobs(values: Mapping[str, Any], knobs: type[msgspec.Struct], kind: st
 
 
 def knob_schemas(knobs: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
-    """By field of `knobs` its JSON schema: type, bounds, default and description."""
+    """Return the JSON schema of each field of `knobs`: type, bounds, default and description."""
     properties: dict[str, dict[str, Any]] = msgspec.json.schema(knobs)["$defs"][knobs.__name__]["properties"]
     return properties

@@ -1,1 +1,1 @@
-"""Server processes: one or several behind one port, supervised, and what they tell each other."""
+"""Server processes: one or several behind one port, supervised, with messages between them."""

@@ -1,4 +1,4 @@
-"""What the C allocator keeps of memory that is free: little of it, and given back to the system where it can be."""
+"""Limits the free memory that the C allocator keeps, and returns it to the system."""
 
 import ctypes
 
@@ -6,11 +6,10 @@ _M_ARENA_MAX = -8
 
 
 def share_one_heap() -> None:
-    """Have all threads that begin from now on take from one heap; with glibc alone, elsewhere nothing.
+    """Make threads that start from now on share one heap; with glibc only, elsewhere nothing.
 
-    Otherwise up to eight per processor core have heaps of their own, each as large as the largest burst that ever met
-    its thread: memory that is nearly all free and that no other thread can have. Threads that wait for Python's lock
-    most of the time hardly ever wait for the heap's.
+    Otherwise up to eight heaps per processor core exist, each as large as its threads' largest burst: mostly free
+    memory that no other thread can use. Threads that mostly wait for Python's lock rarely wait for the heap's.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is not None:
@@ -18,9 +17,9 @@ def share_one_heap() -> None:
 
 
 def give_back_free_memory() -> None:
-    """Let the system have the heap's free pages, of which a start leaves many; with glibc alone, elsewhere nothing.
+    """Return the heap's free pages, of which a start leaves many, to the system; with glibc only, elsewhere nothing.
 
-    No cycles are collected before: that would hold up a start by more than it is worth.
+    Garbage is not collected first: that would delay a start by more than it is worth.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,26 +1,26 @@
-"""What `aio serve` prints: where it listens, a first request to try, and what happens when something fails."""
+"""What `aio serve` prints: its address, a first request to try, and what happens when a dependency fails."""
 
 from gateway.settings import Settings
 
 FAILURE_POLICY = {
-    "database": "away: requests are served, records wait in the journal, nothing is lost",
+    "database": "down: requests are served, records wait in the journal, nothing is lost",
     "classifier": "fails: prompts are routed by length",
     "tier": "fails before its first token: the next tier up answers, once; after it: an error event",
-    "core": "gone: other tiers answer, or 503 with Retry-After; a gateway process reconnects by itself",
+    "core": "down: other tiers answer, or 503 with Retry-After; a gateway process reconnects automatically",
     "journal disk": "stalls: requests are served, records beyond 64 MiB are refused and counted",
 }
 
 
 class ServerStartError(RuntimeError):
-    """The server did not come up; the message or the log before it says why."""
+    """The server did not start; the message or the log before it says why."""
 
 
 class ServerStoppedError(RuntimeError):
-    """The server was told a second time to stop, and did not wait for its answers."""
+    """A second signal stopped the server, without waiting for its answers."""
 
 
 def ready_text(host: str, port: int) -> str:
-    """Where the gateway listens and a first request."""
+    """Return the gateway's address and a first request."""
     url = url_of(host, port)
     body = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}'
     return (
@@ -31,27 +31,27 @@ def ready_text(host: str, port: int) -> str:
 
 
 def admin_key_text(key: str, url: str) -> str:
-    """The first admin key, for the one time that it is shown."""
+    """Return the text that shows the first admin key, once."""
     return (
-        f"\nAdmin key, shown this once:  {key}\n"
+        f"\nAdmin key, shown once:  {key}\n"
         f"Sign in with it at {url}/admin. Another: aio keys create NAME --scope admin\n"
     )
 
 
 def url_of(host: str, port: int) -> str:
-    """Where a server that listens there is reached from this machine."""
+    """Return the URL of a server that listens there, as seen from this machine."""
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - only compared
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 def worker_text(host: str, port: int) -> str:
-    """Where a worker's metrics are."""
+    """Return the address of a worker's metrics."""
     shown = f"[{host}]" if ":" in host else host
     return f"AIO answers batches; probes and metrics on http://{shown}:{port}"
 
 
 def policy_text(settings: Settings) -> str:
-    """What happens when a dependency fails, one line each."""
+    """Return what happens when a dependency fails, one line each."""
     policies = FAILURE_POLICY | {
         "budgets": (
             "without the database slices in memory are spent to their end, then requests "
@@ -61,14 +61,14 @@ def policy_text(settings: Settings) -> str:
     }
     if settings.cluster:
         policies["core"] = (
-            "of its replicas one is lost: what had not begun is sent to another, begun streams end with an error event;"
-            " none is left: other tiers answer, or 503 with Retry-After"
+            "one replica lost: requests without output are sent to another, started streams end with an error event;"
+            " all replicas lost: other tiers answer, or 503 with Retry-After"
         )
     if settings.redis_url:
         policies["redis"] = (
-            f"away: each process counts by itself (AIO_LIMITS_WITHOUT_REDIS={settings.limits_without_redis})"
+            f"down: each process counts by itself (AIO_LIMITS_WITHOUT_REDIS={settings.limits_without_redis})"
             if settings.limits_without_redis == "open"
-            else "away: keys with limits get 503 (AIO_LIMITS_WITHOUT_REDIS=closed)"
+            else "down: keys with limits get 503 (AIO_LIMITS_WITHOUT_REDIS=closed)"
         )
     return "When something fails:\n" + "\n".join(f"  {name}: {policy}" for name, policy in policies.items())
 

@@ -1,4 +1,4 @@
-"""SIGHUP means to read the catalogue again, as it does to most servers."""
+"""SIGHUP reloads the catalogue."""
 
 import asyncio
 import logging
@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def reloading_on_hangup(reload: CatalogueReload) -> Iterator[None]:
-    """Within it a SIGHUP reloads; what is refused is logged. Signals reach only a process's main thread."""
+    """While the context is open, a SIGHUP reloads; a rejected catalogue is logged. Signals reach only a process's main
+    thread."""
     if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
         yield
         return

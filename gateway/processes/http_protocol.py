@@ -1,4 +1,4 @@
-"""The server's HTTP protocol with bounds on what a connection may cost before its request is admitted."""
+"""The server's HTTP protocol with limits on what a connection may cost before its request is admitted."""
 
 import asyncio
 import logging
@@ -13,16 +13,16 @@ from gateway.errors import ApiError, ErrorEnvelope
 
 log = logging.getLogger(__name__)
 
-# What a process opens beside its callers' connections: the database, the journal, models, sockets of other processes.
+# Files that a process opens besides callers' connections: database, journal, models, sockets of other processes.
 _FILES_OF_OUR_OWN = 256
 _MOST_FILES = 1 << 20
 STEADY_BYTES_PER_SECOND = 65_536
 MAX_HEADERS = 100
 # Requests on one connection that wait behind an unfinished answer.
 MAX_PIPELINED = 16
-# Bytes of the lines around a chunk that are not counted: its size, two line ends, and some more.
+# Uncounted bytes of the lines around a chunk: its size, two line ends, and some more.
 _CHUNK_LINES = 16
-# Bytes of a line that are kept to name the header in a refusal.
+# Bytes of a line that are kept to name the header in an error message.
 _NAME_BYTES = 64
 _PHRASES = {
     400: b"Bad Request",
@@ -36,22 +36,22 @@ _RETRYABLE = (408, 429, 503)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """As uvicorn's, with bounds on connections, on the time a request takes to arrive, and on request heads.
+    """uvicorn's protocol, with limits on connections, on the arrival time of a request, and on request heads.
 
-    Beyond `most` connections a new one is told to come back. A request must have arrived `patience` seconds after its
-    connection or its first byte has. One that arrives steadily, at `STEADY_BYTES_PER_SECOND` or faster, has as long
-    again each time: a large file on a slow line. A request that arrives in one piece, as nearly all do, sets no timer.
+    Beyond `most` connections a new one gets a 503. A request must arrive within `patience` seconds of its
+    connection or its first byte. While it arrives at `STEADY_BYTES_PER_SECOND` or faster, the deadline is extended by
+    as much: a large file on a slow line. Most requests arrive in one piece and set no timer.
 
-    A head may have `head_limit` bytes, line ends and empty lines before it included, its request line an eighth of
-    them, one header a quarter, and `MAX_HEADERS` headers. What arrives is given to the parser in pieces: of a head
-    never more than is left of its limits, nor than a request line may have, so that no line exceeds its limit within a
-    piece. Nothing beyond a limit is parsed, however a head is split into packets. One that begins in mid-piece, behind
-    the end of another request, is counted from the next piece on, and measured once it is parsed. Of a body a piece has
-    at most `head_limit` bytes. Chunk extensions and trailers together may have as many beyond the bytes of the chunks,
-    two pieces more at most. A refusal is sent after the answers to the requests before, and ends the connection.
+    A head may have `head_limit` bytes, including line ends and empty lines before it, its request line an eighth of
+    them, one header a quarter, and `MAX_HEADERS` headers. Data is passed to the parser in pieces: of a head never more
+    than is left of its limits, nor than a request line may have, so that no line exceeds its limit within a piece.
+    Nothing beyond a limit is parsed, however a head is split into packets. A head that starts in mid-piece, behind the
+    end of another request, is counted from the next piece on, and measured once it is parsed. A piece of a body has at
+    most `head_limit` bytes. Chunk extensions and trailers may have as many bytes in addition to the chunks, two pieces
+    more at most. An error response is sent after the answers to the requests before, and closes the connection.
     """
 
-    # Beside the attributes of uvicorn's class, which are fewer than the 30 that CPython looks up fast.
+    # Next to the attributes of uvicorn's class: together fewer than the 30 that CPython looks up fast.
     __slots__ = (
         "_arrived",
         "_arriving",
@@ -78,26 +78,26 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._patience, self._most = patience, most
         self._head_limit, self._header_limit, self._request_line_limit = head_limit, head_limit // 4, head_limit // 8
-        # Whether part of a request has been received and not all of it.
+        # Whether a request has been received partly.
         self._arriving = False
-        # Whether the last event of the piece that is parsed was the end of a request.
+        # Whether the last event of the parsed piece was the end of a request.
         self._ended = False
         self._deadline: asyncio.TimerHandle | None = None
         # Bytes since the deadline was set.
         self._arrived = 0
-        # Of the head that is being received: its bytes so far, those of its last line, and how that line begins.
+        # The head being received: its bytes so far, those of its last line, and how that line starts.
         self._in_head = self._in_request_line = True
         self._head = self._line = 0
         self._line_begins = b""
-        # How many bytes the parser may be given at once.
+        # How many bytes the parser may get at once.
         self._room = self._request_line_limit
-        # Whether the head began in mid-piece.
+        # Whether the head started in mid-piece.
         self._follows = False
-        # Bytes of a chunked body's lines beyond what its chunks account for.
+        # Bytes of a chunked body's lines beyond those of its chunks.
         self._framing = 0
         self._refused = False
         self._last_answer: bytes | None = None
-        # As before every request: empty lines may come before the first one.
+        # As before every request: empty lines may precede the first one.
         self.url, self.headers = b"", []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -131,7 +131,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._follows = self._ended
         self._ended = False
         self._arriving = True
-        # Not with every byte: empty lines between requests keep no connection.
+        # Not with every byte: empty lines between requests must not keep a connection open.
         self._unset_keepalive_if_required()
         HttpToolsProtocol.on_message_begin(self)
 
@@ -150,7 +150,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         HttpToolsProtocol.on_headers_complete(self)
         self._in_head = False
         self._room = self._head_limit
-        # The piece that ends the head is not counted as lines of chunks.
+        # The piece that ends the head does not count as lines of chunks.
         self._framing = -self._head_limit
         if self._head:
             self._in_request_line = True
@@ -158,13 +158,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
-        # Once for these bytes themselves, once for as many of lines.
+        # Once for these bytes, once for as many bytes of lines.
         self._framing -= 2 * len(body)
         HttpToolsProtocol.on_body(self, body)
 
     def on_chunk_header(self) -> None:
         """See httptools."""
-        # Trailers would become headers of the request, behind whatever a proxy has done to those.
+        # Trailers would become headers of the request, unseen by proxies.
         self.headers = []
 
     def on_chunk_complete(self) -> None:
@@ -185,16 +185,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         last = not self.pipeline
         super().on_response_complete()
         if self._arriving:
-            # The next request has begun: it is the deadline's.
+            # The next request has started, and the deadline belongs to it.
             self._unset_keepalive_if_required()
         if last and self._last_answer is not None and not self.transport.is_closing():
             self.transport.write(self._last_answer)
             self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:
-        """See uvicorn; from here on the connection is another protocol's."""
+        """See uvicorn; from here on the connection belongs to another protocol."""
         if self.cycle is not None and not self.cycle.response_complete:
-            # Its answer would go on without flow control, amid the frames of the WebSocket.
+            # Its answer would be sent without flow control, between the frames of the WebSocket.
             message = "The connection becomes a WebSocket only once the requests before are answered."
             self._refuse(ApiError(400, message, code="pipelined_upgrade"))
             return
@@ -221,12 +221,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             start = end
 
     def _stop(self, error: Exception) -> None:
-        """Do what the parser has stopped for."""
+        """Act on the reason why the parser stopped."""
         if isinstance(error, HttpParserError):
-            # What one of our callbacks raised is its context.
+            # An exception of our callbacks is the context.
             refusal = error.__context__
             if not isinstance(refusal, ApiError):
-                refusal = ApiError(400, "The request is no valid HTTP.", code="invalid_http")
+                refusal = ApiError(400, "The request is not valid HTTP.", code="invalid_http")
             self._refuse(refusal)
         elif self._should_upgrade():
             self.handle_websocket_upgrade()
@@ -234,18 +234,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             log.debug("an upgrade to an unknown protocol was ignored")
 
     def _count(self, data: bytes, start: int, end: int) -> None:
-        """Take into account that these bytes were parsed and the request goes on; refuse what must be too long."""
+        """Count bytes parsed while the request continues; reject it if it must be too long."""
         if self._in_head:
             self._count_head(data, start, end)
         else:
             self._framing += end - start
             if self._framing > self._head_limit or len(self.headers) > MAX_HEADERS:
                 allowed = f"{self._head_limit} bytes (AIO_HEAD_LIMIT) and {MAX_HEADERS} trailers"
-                self._refuse(_too_large(f"Allowed beside a body's chunks are {allowed}."))
+                self._refuse(_too_large(f"Besides a body's chunks, {allowed} are allowed."))
 
     def _count_head(self, data: bytes, start: int, end: int) -> None:
         if self._follows and not self._head:
-            # Where in the piece it began is not known, nor whether its first line has ended.
+            # Where it started in the piece is unknown, and whether its first line has ended.
             self._in_request_line = False
             self._head = 1
             return
@@ -276,12 +276,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._room = min(self._request_line_limit, limit - self._line, self._head_limit - self._head)
 
     def _require_limits(self) -> None:
-        """Measure a head that is parsed. Raises `ApiError`."""
+        """Measure a parsed head. Raises `ApiError`."""
         head = len(self.url)
         if head > self._request_line_limit:
             raise self._too_long_request_line()
         for name, value in self.headers:
-            # With a colon, a space and a line end.
+            # Including a colon, a space and a line end.
             line = len(name) + len(value) + 4
             if line > self._header_limit:
                 raise self._too_long_header(name)
@@ -319,15 +319,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(ApiError(408, message, code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer without the application, after the requests before, and close; nothing more is read."""
+        """Answer without the application, after the answers to earlier requests, and close; nothing more is read."""
         self._refused, self._arriving, self._room = True, False, -1
         self._clear_deadline()
-        # The log would be the attacker's as well.
+        # Otherwise an attacker could fill the log.
         log.debug("refused: %s", error.body.code)
         cycle = self.cycle
         waits = cycle is not None and not cycle.response_complete
         if cycle is not None and not self._in_head:
-            # It is this request, and the application may have it already.
+            # It is this request, and the application may already have it.
             waits = bool(self.pipeline) and self.pipeline[0][0] is cycle
             if waits:
                 self.pipeline.popleft()
@@ -338,7 +338,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.message_event.set()
         if waits:
             self._last_answer = refusal_response(error)
-            # Other requests would have it resumed by way of `flow`.
+            # Other requests would resume it through `flow`.
             self.flow.read_paused = False
             self.transport.pause_reading()
         else:
@@ -347,7 +347,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 def refusal_response(error: ApiError) -> bytes:
-    """The whole HTTP response by which a server refuses a request and closes."""
+    """Return the whole HTTP response by which a server rejects a request and closes."""
     body = msgspec.json.encode(ErrorEnvelope(error.body))
     retry = f"retry-after: {error.retry_after}\r\n".encode() if error.status in _RETRYABLE else b""
     return (
@@ -364,7 +364,7 @@ def _too_many_headers() -> ApiError:
 
 
 def connections_allowed(wanted: int | None) -> int:
-    """How many connections this process may take: `wanted`, or what its open files allow, each with a tier's own.
+    """Return how many connections this process may accept: `wanted`, or the open-file limit, two files per connection.
 
     Raises the soft limit of open files to the hard one.
     """
@@ -374,5 +374,5 @@ def connections_allowed(wanted: int | None) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     allowed = max((files - _FILES_OF_OUR_OWN) // 2, 16)
     if wanted is not None and wanted > allowed:
-        log.warning("%d connections are wanted, and %d open files allow %d", wanted, files, allowed)
+        log.warning("%d connections are configured, but %d open files allow %d", wanted, files, allowed)
     return allowed if wanted is None else min(wanted, allowed)

@@ -1,4 +1,4 @@
-"""A process that is started again whenever it ends, with its output passed on line by line."""
+"""A process that is restarted whenever it ends, with its output passed on line by line."""
 
 import asyncio
 import contextlib
@@ -13,20 +13,21 @@ from typing import TextIO
 log = logging.getLogger(__name__)
 
 FIRST_DELAY, LAST_DELAY = 0.1, 10.0
-"""Seconds between an end and the next start: doubled with each, the first again after a while without one."""
+"""Seconds between an end and the next start: doubled each time, and reset after a while without an end."""
 STEADY_SECONDS = 30.0
 _LAUNCH = "from gateway.cli import main; main()"
 _LONGEST_LINE = 1 << 16
 
 
 class ProcessEndedError(RuntimeError):
-    """A process ended before it was ready; what it said before says why."""
+    """A process ended before it was ready; its earlier output says why."""
 
 
 class KeptProcess:
-    """`aio ARGUMENTS`, kept running by `keep` until `stop`; while it `must_not_end`, its end is an error.
+    """Runs `aio ARGUMENTS`, restarted by `keep` until `stop`; while `must_not_end` is set, its end is an error.
 
-    Its standard input is a pipe that nobody writes to, by whose end it learns that its supervisor is gone.
+    Its standard input is a pipe that is never written to; when it closes, the process knows that its supervisor is
+    gone.
     """
 
     def __init__(
@@ -42,11 +43,11 @@ class KeptProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs now; None between two."""
+        """The pid of the running process; None between two."""
         return None if self._process is None else self._process.pid
 
     async def keep(self) -> None:
-        """Start it, and again whenever it ends. Raises `ProcessEndedError` where it must not."""
+        """Start the process, and restart it whenever it ends. Raises `ProcessEndedError` if it must not end."""
         delay = FIRST_DELAY
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -57,13 +58,13 @@ class KeptProcess:
                 raise ProcessEndedError(f"{self.name} ended with status {status} before it was ready; see above")
             if time.monotonic() - began > STEADY_SECONDS:
                 delay = FIRST_DELAY
-            log.error("%s ended with status %s and is started again in %g s", self.name, status, delay)
+            log.error("%s ended with status %s and is restarted in %g s", self.name, status, delay)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
             delay = min(2 * delay, LAST_DELAY)
 
     async def stop(self, seconds: float) -> bool:
-        """End it: SIGTERM, and after `seconds` SIGKILL. Whether it ended by itself."""
+        """Stop it: SIGTERM, and after `seconds` SIGKILL. Returns whether it ended by itself."""
         self._stopping.set()
         if (process := self._process) is None:
             return True
@@ -83,7 +84,7 @@ class KeptProcess:
         self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the process, if one runs."""
+        """Send a signal to the process, if it runs."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
@@ -96,7 +97,7 @@ class KeptProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=self._descriptors,
-            # A terminal's Ctrl-C is for the supervisor, which drains in order.
+            # A terminal's Ctrl-C must reach only the supervisor, which drains in order.
             start_new_session=True,
         )
         self._process = process
@@ -110,7 +111,7 @@ class KeptProcess:
             self._process = None
 
     async def _pass_on(self, output: asyncio.StreamReader, target: TextIO) -> None:
-        """Every line with the process's name before it."""
+        """Pass on every line with the process's name in front."""
         rest = b""
         while piece := await output.read(_LONGEST_LINE):
             *lines, rest = (rest + piece).split(b"\n")
@@ -122,7 +123,7 @@ class KeptProcess:
 
     def _write(self, lines: list[bytes], target: TextIO) -> None:
         for line in lines:
-            # A line of JSON stays one.
+            # A line of JSON stays valid JSON.
             name = "" if line.startswith(b"{") else f"[{self.name}] "
             target.write(f"{name}{line.decode(errors='replace')}\n")
         target.flush()

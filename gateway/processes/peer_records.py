@@ -1,4 +1,4 @@
-"""Past requests of all gateway processes behind one port: those of others are known before the database has them."""
+"""Past requests of all gateway processes behind one port, including those not yet in the database."""
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -8,13 +8,14 @@ from quality.records.any_record import Recorded, decoded, encoded
 
 
 class PeerRecords:
-    """A `RecordStore` over this process's ledger, the database, and what other workers have yet to store."""
+    """A `RecordStore` over this process's ledger, the database, and the other workers' journals."""
 
     def __init__(self, ledger: Ledger, peers: Peers) -> None:
         self._ledger, self._peers = ledger, peers
 
     async def find(self, request_id: str) -> Recorded | None:
-        """The record. Raises what the ledger raises while the database is away and no worker's journal has it."""
+        """Return the record. Raises what the ledger raises while the database is down and no worker's journal has
+        it."""
         away: Exception | None = None
         record = None
         try:
@@ -29,10 +30,10 @@ class PeerRecords:
         return record
 
     def append(self, record: Recorded) -> None:
-        """See `RecordStore`: this process keeps its own."""
+        """See `RecordStore`: this process stores its own records only."""
         self._ledger.append(record)
 
     async def answer(self, request_id: str) -> bytes:
-        """What another worker is told: a record of this process's journal, or nothing."""
+        """Answer another worker: a record of this process's journal, or nothing."""
         record = self._ledger.find_waiting(request_id)
         return b"" if record is None else encoded(record)

@@ -1,4 +1,4 @@
-"""What gateway processes behind one port tell each other, each on a Unix socket of its own."""
+"""Messages between the gateway processes behind one port, each on its own Unix socket."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from gateway.processes.worker_place import WorkerPlace, socket_of_worker
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 2.0
-"""Whoever is busy for longer is left out of an answer."""
+"""A process that is busy for longer is left out of an answer."""
 
 Answer = Callable[[str], Awaitable[bytes]]
 _question = msgspec.msgpack.Decoder(tuple[str, str])
@@ -28,7 +28,8 @@ class Peers:
 
     @asynccontextmanager
     async def answering(self, answers: Mapping[str, Answer]) -> AsyncIterator[None]:
-        """Listen until the block ends; a question is answered by the function of its name, with its argument."""
+        """Listen while the context is open; the function named by a question answers it, with the question's
+        argument."""
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
@@ -42,7 +43,7 @@ class Peers:
                 writer.close()
 
         path = self.place.socket_path
-        # A predecessor that drains answers no more; its end takes nothing of ours away.
+        # A draining predecessor no longer answers; its end does not affect this process.
         path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(connected, path)
         ours = path.stat().st_ino
@@ -55,7 +56,7 @@ class Peers:
                     path.unlink()
 
     async def ask(self, question: str, argument: str = "") -> dict[int, bytes]:
-        """What every other worker that is there answers, by its number."""
+        """Return the answers of all other workers that are up, by number."""
         others = [number for number in range(self.place.count) if number != self.place.number]
         folder = Path(self.place.folder)
         replies = await asyncio.gather(*(ask_worker(folder, other, question, argument) for other in others))
@@ -63,7 +64,7 @@ class Peers:
 
 
 async def ask_worker(folder: Path, number: int, question: str, argument: str = "") -> bytes | None:
-    """One worker's answer; None if it is not there or too busy."""
+    """Return one worker's answer; None if it is not up or too busy."""
     with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(PATIENCE_SECONDS):
             reader, writer = await asyncio.open_unix_connection(socket_of_worker(folder, number))

@@ -1,4 +1,4 @@
-"""The HTTP server around the application: uvicorn, and what a newcomer reads while it starts."""
+"""The HTTP server around the application: uvicorn, with start and stop messages."""
 
 import asyncio
 import gc
@@ -31,16 +31,16 @@ from gateway.processes.websocket_protocol import BoundedWebSocketProtocol
 from gateway.processes.worker_place import WorkerPlace
 from gateway.settings import Settings
 
-# The implementation that waits for a slow reader, with bounds. Frames are a few tokens: compressing them would cost
-# more than it saves, and 64 KiB of every connection; and what is not inflated has the size that was received.
+# This implementation waits for a slow reader, with limits. Frames hold a few tokens, so compression would cost more
+# than it saves, and 64 KiB per connection; without inflation a message has the size that was received.
 WEBSOCKETS: Final[dict[str, Any]] = {"ws": BoundedWebSocketProtocol, "ws_per_message_deflate": False}
 
 
 class AnnouncedServer(uvicorn.Server):
-    """A server that says where it listens and what to try, once it does; of several, their supervisor says it.
+    """A server that prints its address and a first request once it is ready; of several, the supervisor prints it.
 
-    After a first signal it goes on for `unready_seconds`, calls itself unready, and then drains; a second one ends it
-    at once. To have been told to stop is no failure, so that the process then ends with status 0.
+    After a first signal it serves for `unready_seconds` with readiness off, and then drains; a second one ends it at
+    once. A requested stop ends the process with status 0.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class AnnouncedServer(uvicorn.Server):
         self._admin_key: str | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Of uvicorn, which would raise the signal once more in the end."""
+        """Override uvicorn's, which would raise the signal again at the end."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn does, once whoever sends requests may have seen that there should be no more."""
+        """Shut down as uvicorn does, after load balancers have had time to notice that it is unready."""
         self._unready()
         patience = time.monotonic() + self._unready_seconds
         # Polled: a signal handler sets it.
@@ -72,10 +72,10 @@ class AnnouncedServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start as uvicorn does, then print."""
+        """Start as uvicorn does, then print the announcement."""
         await super().startup(sockets=sockets)
-        # What a start makes stays. The collector would look at all of it, a quarter of a second long, whenever requests
-        # bring many objects.
+        # Objects made at start are permanent. Otherwise the collector would scan all of them, for a quarter of a
+        # second, whenever requests allocate many objects.
         gc.freeze()
         if self.started and self.servers and self._place is None:
             click.echo(self._ready(*self._address))
@@ -83,13 +83,13 @@ class AnnouncedServer(uvicorn.Server):
             self.print_admin_key()
 
     def show_admin_key(self, key: str) -> None:
-        """Print a new admin key on the console, and nowhere else: now, or below what is printed once it serves."""
+        """Print a new admin key on the console only: now, or below the announcement."""
         self._admin_key = key
         if self.started:
             self.print_admin_key()
 
     def print_admin_key(self) -> None:
-        """Print what `show_admin_key` was given and was not printed yet."""
+        """Print the key given to `show_admin_key` if it was not printed yet."""
         if self._admin_key is not None:
             key, self._admin_key = self._admin_key, None
             click.echo(admin_key_text(key, url_of(*self._address)))
@@ -97,7 +97,7 @@ class AnnouncedServer(uvicorn.Server):
 
     @property
     def _address(self) -> tuple[str, int]:
-        """Where it listens; before it does, where it should."""
+        """The address; before it listens, the configured one."""
         if not getattr(self, "servers", None):
             return self.config.host, self.config.port
         host, port = self.servers[0].sockets[0].getsockname()[:2]
@@ -105,14 +105,14 @@ class AnnouncedServer(uvicorn.Server):
 
 
 class ExplainedStart:
-    """The application, with a failure to start kept for the caller instead of logged as a traceback."""
+    """The application; a failed start is kept for the caller instead of being logged as a traceback."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self.failure: BaseException | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass everything on, but the text of a failed start."""
+        """Pass everything on, except the text of a failed start."""
         if scope["type"] != "lifespan":  # type: ignore[comparison-overlap]
             return await self._app(scope, receive, send)
 
@@ -135,9 +135,9 @@ def run_server(
     administers: bool = True,
 ) -> None:
     """Serve until a signal, alone or at a `place` among several processes of one port. `http` makes the application,
-    `ready` says that it serves. One that `administers` makes the first admin key where there is none.
+    `ready` the announcement. If it `administers`, it makes the first admin key if there is none.
 
-    Raises `SettingsError`, `CatalogError`, whatever kept a part from starting, or `ServerStoppedError`.
+    Raises `SettingsError`, `CatalogError`, the error that kept a part from starting, or `ServerStoppedError`.
     """
 
     def show_admin_key(key: str) -> None:
@@ -180,18 +180,18 @@ def run_server(
         with suppress(KeyboardInterrupt, SystemExit):
             server.run(inherited)
     finally:
-        # A start may fail after the key was stored, at a port that is taken, and there is no second time.
+        # A start may fail after the key was stored, for example at a taken port, and the key cannot be shown again.
         server.print_admin_key()
     if app.failure is not None:
         raise first_cause(app.failure)
     if not server.started:
         raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}; the log says why")
     if server.force_exit:
-        raise ServerStoppedError("stopped by a second signal; answers under way were aborted")
+        raise ServerStoppedError("stopped by a second signal; running answers were aborted")
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """What began a failure: the first error of a group, and of those what it came from."""
+    """Return the root cause: the first error of a group, and its innermost cause."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if error.__cause__ is None else first_cause(error.__cause__)

@@ -1,4 +1,4 @@
-"""A real `aio serve` in a process of its own, for benchmarks and demonstrations."""
+"""A real `aio serve` in its own process, for benchmarks and demonstrations."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _LAUNCH = "from gateway.cli import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A server that is ready: where it listens, its process id, and the seconds from launch to `/health/ready`."""
+    """A ready server: its address, process id, and the seconds from launch to `/health/ready`."""
 
     url: str
     pid: int
@@ -37,7 +37,7 @@ class ServerProcess:
         raise RuntimeError(f"process {self.pid} is gone")
 
     def cpu_seconds(self) -> float:
-        """CPU time of all its threads so far, user and system, to the kernel's tick."""
+        """Total CPU time of all its threads, user and system, in kernel ticks."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -46,9 +46,9 @@ class ServerProcess:
 async def running_server(
     settings: Settings, environment: Mapping[str, str], role: str = "all"
 ) -> AsyncIterator[ServerProcess]:
-    """Launch on a free port with the folders and catalogue of `settings`; stopped gracefully at the end.
+    """Launch on a free port with the folders and catalogue of `settings`; stop gracefully at the end.
 
-    Errors that it logs show on standard error. Raises `ServerStartError` if it stops before it is ready.
+    Errors that it logs appear on standard error. Raises `ServerStartError` if it stops before it is ready.
     """
     began = time.perf_counter()
     process = await _launch(settings, environment, role)
@@ -62,7 +62,7 @@ async def running_server(
 
 @asynccontextmanager
 async def running_cores(settings: Settings) -> AsyncIterator[None]:
-    """Launch `aio serve --role core` on its socket for every core of the catalogue; stopped at the end."""
+    """Launch `aio serve --role core` on its socket for every core of the catalogue; stop them at the end."""
     processes = []
     try:
         for core in load_catalog(settings.catalog).core_names:
@@ -101,7 +101,7 @@ async def _announced_url(process: asyncio.subprocess.Process) -> str:
 
 
 async def _until_ready(url: str) -> None:
-    """A gateway process serves before its core is there; it is ready when it says so."""
+    """A gateway process serves before its core is up; it is ready when it says so."""
     async with httpx.AsyncClient(base_url=url) as client:
         # Polled: the event happens in another process.
         while (await client.get("/health/ready")).status_code != httpx.codes.OK:  # noqa: ASYNC110

@@ -1,4 +1,4 @@
-"""Several gateway processes behind one port, and the cores beside them: started, watched, renewed and drained."""
+"""Several gateway processes behind one port, and the core processes: started, watched, replaced and drained."""
 
 import asyncio
 import logging
@@ -24,15 +24,15 @@ from tiers.catalog.load import load_catalog
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
-# Beyond the drain itself: a core's own grace, and what a ledger takes to close.
+# Time beyond the drain itself: a core's own grace period, and closing a ledger.
 _MARGIN_SECONDS = 15.0
 _BACKLOG = 2048
 
 
 def run_supervised(settings: Settings) -> int:
-    """Serve by `settings.gateway_workers` processes until a signal; the exit status, 0 if all of them drained.
+    """Serve by `settings.gateway_workers` processes until a signal; return the exit status, 0 if all of them drained.
 
-    Raises `ServerStartError` or `CatalogError` for what keeps them from starting.
+    Raises `ServerStartError` or `CatalogError` if they cannot start.
     """
 
     async def run() -> int:
@@ -44,11 +44,11 @@ def run_supervised(settings: Settings) -> int:
 class Supervisor:
     """Keeps a process for every core of the catalogue (role `all`) and the gateway processes running.
 
-    Each gateway accepts from a listening socket of its own; the kernel spreads connections over them. The sockets are
-    the supervisor's and outlive whoever accepts from them: while a gateway is started again its connections wait, and
-    none is refused. SIGTERM and SIGINT drain the gateways and then the cores; a second one kills. SIGHUP goes on to the
-    gateways, which read the catalogue again. SIGUSR2 replaces one gateway after another by a new process, as a changed
-    program needs; the old one drains once the new one serves.
+    Each gateway accepts from its own listening socket; the kernel spreads connections over them. The sockets belong to
+    the supervisor and outlive the gateways: while a gateway restarts, its connections wait and none is refused. SIGTERM
+    and SIGINT drain the gateways and then the cores; a second signal kills. SIGHUP is passed on to the gateways, which
+    reload the catalogue. SIGUSR2 replaces one gateway after another by a new process, for a changed program; the old
+    one drains once the new one serves.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -64,7 +64,7 @@ class Supervisor:
         self._was_impatient = False
 
     async def run(self) -> int:
-        """Everything, from binding the port to the last drain."""
+        """Run everything, from binding the port to the last drain."""
         loop = asyncio.get_running_loop()
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
@@ -106,12 +106,13 @@ class Supervisor:
     def _gateway(self, number: int) -> KeptProcess:
         descriptor = self._listeners[number].fileno()
         place = WorkerPlace(number=number, count=len(self._listeners), folder=str(self._folder), listener=descriptor)
-        told = msgspec.json.encode(place).decode()
-        arguments = ["serve", "--supervised", "--role", "gateway", "--worker", told]
+        encoded = msgspec.json.encode(place).decode()
+        arguments = ["serve", "--supervised", "--role", "gateway", "--worker", encoded]
         return KeptProcess(f"gateway {number}", arguments, self._environment, [descriptor])
 
     async def _announce(self) -> None:
-        """Say so once every gateway serves and has reached its cores; from then on whoever ends is started again."""
+        """Report readiness once every gateway serves and has reached its cores; from then on ended processes are
+        restarted."""
         for number, process in enumerate(self._gateways):
             await self._until_ready(number, process)
         for process in (*self._cores, *self._gateways):
@@ -128,7 +129,7 @@ class Supervisor:
             await asyncio.sleep(POLL_SECONDS)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work`; if it fails, so does the whole."""
+        """Run `work`; its failure fails the whole."""
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_end)
@@ -164,7 +165,7 @@ class Supervisor:
             await asyncio.wait((kept, ready), return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()
             if kept.done():
-                log.error("not renewed, the old one goes on: %s", kept.exception())
+                log.error("not replaced, the old one goes on: %s", kept.exception())
                 return
             self._tasks.add(kept)
             new.must_not_end = False
@@ -176,9 +177,9 @@ class Supervisor:
         return self._settings.unready_seconds + 2 * self._settings.drain_seconds + _MARGIN_SECONDS
 
     async def _stop(self) -> bool:
-        """Drain the gateways, which need the cores for it, then the cores. Whether none had to be killed."""
+        """Drain the gateways, which need the cores for it, then the cores. Returns whether none had to be killed."""
         for listener in self._listeners:
-            # Or who connects after the workers have closed theirs would wait for nobody.
+            # Otherwise connections made after the workers closed theirs would wait forever.
             listener.close()
         gateways = await asyncio.gather(*(process.stop(self._patience) for process in self._gateways))
         cores = await asyncio.gather(*(process.stop(_MARGIN_SECONDS) for process in self._cores))
@@ -188,14 +189,14 @@ class Supervisor:
 
 
 def listeners_of(settings: Settings, count: int) -> list[socket.socket]:
-    """`count` listening sockets of one port, among which the kernel spreads connections by their addresses.
+    """Return `count` listening sockets of one port, over which the kernel spreads connections by their addresses.
 
-    Measured, that is fairer than one socket for all: the first process to wake up there accepts a whole burst.
-    Raises `ServerStartError` if the port is taken, by whomever.
+    Measured, this is fairer than one socket for all, where the first process to wake up accepts a whole burst. Raises
+    `ServerStartError` if the port is taken.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        # Without reuse, so that another server's port is taken for what it is.
+        # Without reuse, so that a port used by another server is detected.
         with socket.create_server((settings.host, settings.port), family=family) as probe:
             address = (settings.host, probe.getsockname()[1])
         found = [socket.create_server(address, family=family, backlog=_BACKLOG, reuse_port=True) for _ in range(count)]
@@ -207,7 +208,7 @@ def listeners_of(settings: Settings, count: int) -> list[socket.socket]:
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The settings as variables, for processes of other roles."""
+    """Return the settings as environment variables, for processes of other roles."""
     values = msgspec.to_builtins(settings)
     return {
         variable_of(name): value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""The server's WebSocket protocol with bounds on what a connection may cost before its caller is admitted."""
+"""The server's WebSocket protocol with limits on what a connection may cost before its caller is admitted."""
 
 import asyncio
 from typing import Any
@@ -12,35 +12,36 @@ from websockets.http11 import MAX_LINE_LENGTH, Request
 from gateway.errors import ApiError
 from gateway.processes.http_protocol import refusal_response
 
-# Bytes of frames that are read before the caller is admitted: a message with a long key.
+# Bytes of frames read before the caller is admitted: a message with a long key.
 UNADMITTED_BYTES = 16_384
-# Bytes given to the parser at once: what it finds in them is queued at once.
+# Bytes given to the parser at once: all messages in them are queued at once.
 _PIECE = 16_384
-# How long what is left to send may take to leave once the application has ended.
+# How long the remaining data may take to be sent once the application has ended.
 _FLUSH_SECONDS = 20.0
 _ADMISSION = "aio.admission"
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """As uvicorn's for the library `websockets`, with bounds.
+    """uvicorn's protocol for the library `websockets`, with limits.
 
-    Until `admit_frames` at most `UNADMITTED_BYTES` of frames are parsed. The parser is given the next piece once the
+    Until `admit_frames`, at most `UNADMITTED_BYTES` of frames are parsed. The parser gets the next piece once the
     application has taken the messages of the last one and other connections have had their turn; no more is read
-    before. A message has at most `ws_max_size` bytes (AIO_BODY_LIMIT), and fragments cost no more memory than their
-    bytes. Pings of a client that reads nothing are not answered. A head that the library does not accept is refused.
+    before. A message has at most `ws_max_size` bytes (AIO_BODY_LIMIT), and fragments use no more memory than their
+    bytes. Pings of a client that does not read are not answered. A head that the library rejects gets an error
+    response.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._unparsed = b""
         self._fragments = bytearray()
-        # How many bytes may still be parsed; None: any number.
+        # How many more bytes may be parsed; None: any number.
         self._allowance: int | None = UNADMITTED_BYTES
         self._scheduled = False
         self._abort: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio. The first call is the upgrade's whole head."""
+        """See asyncio. The first call has the whole head of the upgrade."""
         if self.handshake_initiated:
             self._unparsed += data
             self._parse()
@@ -67,8 +68,8 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_ping(self) -> None:
         """See uvicorn."""
         pongs = b"".join(self.conn.data_to_send())
-        # They would be kept for a client that sends pings and reads nothing; RFC 6455, 5.5.3 allows to answer the
-        # last one only.
+        # They would be queued for a client that sends pings and does not read; RFC 6455, 5.5.3 allows answering only
+        # the last.
         if self.writable.is_set():
             self.transport.write(pongs)
 
@@ -79,10 +80,10 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         return message
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
-        """See uvicorn, which closes once all is sent: never, if the client reads nothing."""
+        """See uvicorn, which closes once all is sent: never, if the client does not read."""
         super().on_task_complete(task)
         if self._unparsed:
-            # The closing handshake is somewhere behind it.
+            # The closing handshake comes later in the data.
             self.transport.close()
         if not self.disconnected:
             self._abort = self.loop.call_later(_FLUSH_SECONDS, self.transport.abort)
@@ -98,7 +99,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._parse()
 
     def _parse(self) -> None:
-        """Parse a piece, and the next one in another turn of the loop: there may be thousands of frames in it."""
+        """Parse a piece, and the next one in another turn of the loop: it may hold thousands of frames."""
         if self.transport.is_closing():
             return
         if self._unparsed and not self.read_paused and self._allowance != 0:
@@ -120,19 +121,19 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._parse()
 
     def _refuse_head(self) -> None:
-        """Answer in place of the library: uvicorn would keep the connection and say nothing."""
+        """Send an error response: the library's rejection would leave the connection open without an answer."""
         reason = self.conn.handshake_exc
         if isinstance(reason, (HeaderLineTooLong, RequestLineTooLong, TooManyHeaders)):
             message = f"A line of a WebSocket's upgrade may have {MAX_LINE_LENGTH} bytes."
             error = ApiError(431, message, code="header_fields_too_large")
         else:
-            error = ApiError(400, "The request is no valid upgrade to a WebSocket.", code="invalid_upgrade")
+            error = ApiError(400, "The request is not a valid upgrade to a WebSocket.", code="invalid_upgrade")
         self.transport.write(refusal_response(error))
         self.transport.close()
 
 
 def admit_frames(scope: Scope) -> None:
-    """Read more than `UNADMITTED_BYTES` of the WebSocket of `scope`. Does nothing under another server."""
+    """Allow more than `UNADMITTED_BYTES` of the WebSocket of `scope`. Does nothing under another server."""
     admission: Any = (scope.get("extensions") or {}).get(_ADMISSION)
     if admission is not None:
         admission["admit"]()

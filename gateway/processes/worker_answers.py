@@ -1,4 +1,4 @@
-"""What a gateway process tells the others behind its port, and its supervisor."""
+"""A gateway process's answers to the others behind its port, and to its supervisor."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from gateway.processes.peers import Answer
 
 
 def worker_answers(parts: Parts, records: PeerRecords) -> dict[str, Answer]:
-    """By question: whether it is `ready`, its own `metrics` and service `levels`, and a `record` that the database does
-    not hold yet; `reload` makes it read the catalogue again, as SIGHUP does."""
+    """Return the answers by question: whether it is `ready`, its own `metrics` and service `levels`, and a `record`
+    that the database does not hold yet; `reload` makes it reload the catalogue, as SIGHUP does."""
 
     async def ready(_: str) -> bytes:
-        # A remote tier that is down keeps nobody from starting; a core of our own is about to be there.
+        # A remote tier that is down does not prevent a start; a local core will be up soon.
         missing = [*parts.not_ready, *(name for name in parts.away if name.startswith("core"))]
         return (", ".join(missing) or f"ready {os.getpid()}").encode()
 

@@ -1,4 +1,4 @@
-"""Which of several gateway processes behind one port this one is, as its supervisor tells it."""
+"""Which of several gateway processes behind one port this one is, as given by its supervisor."""
 
 import os
 import signal
@@ -9,9 +9,10 @@ import msgspec
 
 
 class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Number `number` of `count` processes of one port; it accepts from an inherited socket, the descriptor `listener`.
+    """Process `number` of `count` behind one port; it accepts connections on an inherited socket, the descriptor
+    `listener`.
 
-    `folder`: where each of them listens for the others ([gateway.processes.peers][]).
+    `folder`: the folder of the sockets on which the processes listen for each other ([gateway.processes.peers][]).
     """
 
     number: int
@@ -31,14 +32,14 @@ def socket_of_worker(folder: Path, number: int) -> Path:
 
 
 def end_with_supervisor() -> None:
-    """Stop as SIGTERM does once standard input, which the supervisor holds open, is closed: it is gone.
+    """Stop as on SIGTERM once standard input, which the supervisor holds open, is closed: the supervisor is gone.
 
-    A SIGHUP that it passes on before this process is up is for the catalogue that will be read anyway.
+    A SIGHUP that arrives before this process is up is ignored: the catalogue will be read anyway.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def wait() -> None:
-        # Not through sys.stdin, whose lock a blocked thread would hold when the interpreter ends.
+        # Not through sys.stdin: a blocked thread would hold its lock when the interpreter ends.
         while os.read(0, 1024):
             pass
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,1 +1,1 @@
-"""What is claimed, measured and proven, in one place: the report and the checklist."""
+"""The report and the checklist: claims, measurements and evidence in one place."""

@@ -1,7 +1,7 @@
-"""The sources' checklist of best practice (SPEC CK-01 to CK-09): every item with its evidence and how that fared.
+"""The sources' checklist of best practice (SPEC CK-01 to CK-09): every item with its evidence and result.
 
-An item rests on tests, on measurements, or on both. Tests are run by `run_items`, which leaves a record with the commit
-and the day; `checklist` reads that record, so a page can show it in no time. What was never run is "not measured".
+An item is backed by tests, by measurements, or by both. `run_items` runs the tests and writes a record with the commit
+and the day; `checklist` only reads that record, so a page can show it quickly. Items never run are "not measured".
 """
 
 import subprocess
@@ -35,7 +35,7 @@ class ChecklistItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvidenceRun(msgspec.Struct, frozen=True, kw_only=True):
-    """How an item's tests went: pytest's exit status and last line, at a commit, on a day (UTC)."""
+    """Result of an item's tests: pytest's exit status and last line, at a commit, on a day (UTC)."""
 
     passed: bool
     summary: str
@@ -44,7 +44,7 @@ class EvidenceRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item, its status and the evidence in words."""
+    """An item, its status and a summary of its evidence."""
 
     item: ChecklistItem
     status: Status
@@ -202,25 +202,25 @@ ITEMS = (
 
 
 def checklist(measurements: Path) -> list[CheckedItem]:
-    """Every item from what the folder `measurements` holds: a record of test runs and measurements. Runs nothing."""
+    """Return every item, from the folder `measurements`: a record of test runs, and measurements. Runs nothing."""
     record = read_record(measurements)
     return [_checked(item, record.get(item.key), measurements) for item in ITEMS]
 
 
 def read_record(measurements: Path) -> dict[str, EvidenceRun]:
-    """Test runs by item; empty if none were recorded. Raises `msgspec.ValidationError` for another file."""
+    """Return the test runs by item; empty without a record. Raises `msgspec.ValidationError` for another file."""
     path = measurements / RECORD
     return msgspec.json.decode(path.read_bytes(), type=dict[str, EvidenceRun]) if path.is_file() else {}
 
 
 def write_record(measurements: Path, runs: dict[str, EvidenceRun]) -> None:
-    """Keep the runs for `checklist`, beside what was there."""
+    """Save the runs for `checklist`, in addition to the recorded ones."""
     kept = read_record(measurements) | runs
     (measurements / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
 
 
 def run_items(repository: Path, items: tuple[ChecklistItem, ...] = ITEMS) -> Iterator[tuple[str, EvidenceRun]]:
-    """Run the tests of `items` from a checkout, a pytest process each; an item's key and its run, as they end."""
+    """Run the tests of `items` from a checkout, a pytest process each; yield an item's key and its run when it ends."""
     commit = _commit(repository)
     day = datetime.now(UTC).date().isoformat()
     for item in items:

@@ -1,10 +1,11 @@
-"""What AIO does beside what the sources say of other servers (SPEC TB-11): every yes of ours names its tests."""
+"""AIO's features compared with the sources' claims about other servers (SPEC TB-11); each of ours names its tests."""
 
 import msgspec
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
-    """`tests`: files under tests/ that fail if it stops being true. `others`: as source 004 or 003 states."""
+    """A feature. `tests`: files under tests/ that fail if it stops being true. `others`: as source 004 or 003
+    states."""
 
     name: str
     tests: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a running ledger and its catalogue add to the report: traffic and cost by tier, and the stages of answers."""
+"""The report's part from a ledger and its catalogue: traffic and cost by tier, and the stages of answers."""
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -11,7 +11,7 @@ from tiers.catalog.pricing import cost_usd
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of a ledger. `models`: of the catalogue, by tier; `timings`: of those tiers that answered, and
+    """A period of a ledger. `models`: of the catalogue, by tier; `timings`: of those tiers that answered, and
     `all_timings` of all together."""
 
     models: dict[int, str]
@@ -21,7 +21,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def days(self) -> float:
-        """How long the stretch is."""
+        """Length of the period."""
         return (self.costs.until - self.costs.since) / 86_400
 
     def stages(self) -> dict[int, list[Stage]]:
@@ -30,7 +30,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_live(engine: AsyncEngine, catalog: Catalog, since: float, until: float) -> Live:
-    """What was recorded from `since` to `until` (epoch seconds)."""
+    """Read the records from `since` to `until` (epoch seconds)."""
     numbers = [spec.number for spec in catalog.tiers]
     found = {number: await answer_timings(engine, since, until, number) for number in numbers}
     return Live(
@@ -44,8 +44,8 @@ async def read_live(engine: AsyncEngine, catalog: Catalog, since: float, until: 
 
 
 def traffic_rows(live: Live) -> list[list[str]]:
-    """Tier, model, requests, share, p95 of an answer, cost per 1k tokens, cost, saving: each tier, embeddings, and the
-    total."""
+    """Return tier, model, requests, share, p95 of an answer, cost per 1k tokens, cost, saving: for each tier,
+    embeddings, and the total."""
     rows = []
     models = {str(number): model for number, model in live.models.items()}
     timings = {str(number): found for number, found in live.timings.items()}
@@ -56,7 +56,7 @@ def traffic_rows(live: Live) -> list[list[str]]:
 
 
 def dollars(value: float | None) -> str:
-    """To the hundredth of a cent."""
+    """Format to the hundredth of a cent."""
     return "–" if value is None else f"${value:,.4f}"
 
 

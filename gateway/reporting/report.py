@@ -1,4 +1,4 @@
-"""The report: the sources' tables in their own shape beside what was measured here, and nothing where nothing was."""
+"""The report: the sources' tables in their own form with measurements from here, and gaps where there are none."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ _BEFORE_AFTER = (
 
 
 def report(measurements: Path, live: Live | None = None) -> str:
-    """The page, from a folder of measurements and what a ledger says. Raises `MeasurementError` for a damaged one."""
+    """Return the page, from a folder of measurements and a ledger's records. Raises `MeasurementError` for a damaged
+    one."""
     parts = measured_tables(measurements)
     sections = [
         ("A 100-token answer, stage by stage", stage_section(stages(measurements))),
@@ -37,8 +38,8 @@ def report(measurements: Path, live: Live | None = None) -> str:
     ]
     origin = "" if live is None else f" and from the ledger of {live.days:g} days"
     head = (
-        f"# Report\n\nMade by `aio report` from `docs/measurements`{origin}: the sources' tables in their own shape. "
-        f"“{NOT_MEASURED}” means that nothing here measured it; the sources' figures are theirs."
+        f"# Report\n\nMade by `aio report` from `docs/measurements`{origin}: the sources' tables in their own form. "
+        f"“{NOT_MEASURED}” means that there is no measurement here; the sources' figures are theirs."
     )
     return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
 
@@ -49,7 +50,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def stage_section(found: Sequence[Stage]) -> str:
-    """Budget against measured, and what both amount to in tokens per second, per stream and in all kept apart."""
+    """Return budget against measurement, and the resulting tokens per second, per stream and overall."""
     decode = next(stage for stage in found if stage.name == "decode")
     speed = NOT_MEASURED
     if decode.measured_ms:
@@ -57,8 +58,8 @@ def stage_section(found: Sequence[Stage]) -> str:
     return (
         _stage_table(found)
         + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
-        f"Here: {speed}, with a 135M model in INT4 on two CPUs, which is no comparison of engines. "
-        "The stream's figure holds all that the gateway adds, routing included."
+        f"Here: {speed}, with a 135M model in INT4 on two CPUs, which does not compare engines. "
+        "The stream's figure includes the gateway's overhead and routing."
     )
 
 
@@ -78,7 +79,7 @@ def _stage_table(found: Sequence[Stage]) -> str:
 
 
 def _as_served(live: Live) -> str:
-    """Traffic and cost by tier, then the stage budget of each tier that answered."""
+    """Return traffic and cost by tier, then the stage budget of each tier that answered."""
     costs = live.costs
     saving = "–" if costs.saving_with_checks is None else f"{costs.saving_with_checks:.1%}"
     head = ["tier", "model", "requests", "share", "p95 ms", "$ per 1k tokens", "cost", "saving"]
@@ -95,8 +96,8 @@ def _as_served(live: Live) -> str:
 def _voice(parts: dict[str, str]) -> str:
     own = parts.get("sweep", NOT_MEASURED)
     return (
-        "Llama 3.1 8B on an L4 or an A100: not measured, no such card was at hand; `aio plan --sources` sets the "
-        "source's table beside the planner's formulas ([capacity.md](capacity.md)). The ladder in the source's shape, "
+        "Llama 3.1 8B on an L4 or an A100: not measured, for lack of such a card; `aio plan --sources` compares the "
+        "source's table with the planner's formulas ([capacity.md](capacity.md)). The ladder in the source's form, "
         f"of 128 tokens in and 64 out with SmolLM2 135M in INT4 on two CPUs:\n\n{own}"
     )
 
@@ -111,9 +112,10 @@ def _naive(parts: dict[str, str]) -> str:
         return NOT_MEASURED
     first = next((line for line in parts["ablation"].splitlines() if "torch, static batches" in line), None)
     return (
-        "The first row above is the slowest way: batches that wait for their longest answer, contiguous caches, "
-        f"torch's own operators, on the same hardware and prompts as what follows.\n\n> {first or NOT_MEASURED}\n\n"
-        "Source 004 says 10 to 50 times; the ladder's rows multiply to what this machine shows."
+        "The first row above is the slowest configuration: batches that wait for their longest answer, contiguous "
+        "caches, torch's own operators, on the same hardware and prompts as the other rows.\n\n"
+        f"> {first or NOT_MEASURED}\n\n"
+        "Source 004 says 10 to 50 times; the product of the ladder's rows is this machine's figure."
     )
 
 
@@ -138,12 +140,12 @@ def _before_after(parts: dict[str, str], live: Live | None) -> str:
 
 
 def feature_section() -> str:
-    """Both matrices; each yes of ours with its tests."""
+    """Return both matrices, with the tests of each feature of ours."""
     return "\n\n".join(
         [
             _features(ENGINE_FEATURES, ENGINES),
             _features(SERVER_FEATURES, SERVERS),
-            "What others do is as sources 004 and 003 say, not checked here.",
+            "The other servers' features are as sources 004 and 003 state, not checked here.",
         ]
     )
 
@@ -161,7 +163,7 @@ def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
 
 
 def record_section(measurements: Path) -> str:
-    """What is on record of each measurement: machine, versions, day, seed and raw rows (SPEC TB-10)."""
+    """Return what is recorded of each measurement: machine, versions, day, seed and raw rows (SPEC TB-10)."""
     rows = [_record(path) for path in sorted(measurements.glob("*.json*"))]
     text = _table(["file", "machine", "versions", "when", "seed", "raw rows"], rows)
     return text + "\n\n“–” is not on record. No file names the commit that it was measured at."

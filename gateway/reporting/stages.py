@@ -1,4 +1,4 @@
-"""The sources' stage budget of a 100-token answer (SPEC GW-02) beside what was measured of each stage."""
+"""The sources' stage budget of a 100-token answer (SPEC GW-02) compared with measurements of each stage."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ _BUDGET_MS = {"route": 2.0, "schedule": 3.0, "prefill": 25.0, "decode": 65.0, "s
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds; `measured_ms` is None where nothing was measured. `source`: file and figure."""
+    """A stage, in milliseconds; `measured_ms` is None without a measurement. `source`: file and figure."""
 
     name: str
     budget_ms: float
@@ -22,9 +22,9 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stages(measurements: Path) -> list[Stage]:
-    """All five; the whole is the sum of those that were measured."""
+    """Return all five stages; the total is the sum of the measured ones."""
     found: dict[str, tuple[float | None, str]] = dict.fromkeys(_BUDGET_MS, (None, ""))
-    found["schedule"] = (None, "no measurement tells it from the prefill, which includes it")
+    found["schedule"] = (None, "not measured separately from the prefill, which includes it")
     route = measurements / "route.json"
     if route.is_file():
         decision = json.loads(route.read_text())["decision"]["wall_ms"]["p50"]
@@ -36,7 +36,7 @@ def stages(measurements: Path) -> list[Stage]:
         found["decode"] = (TOKENS - 1) * gap, f"sweep.jsonl, 99 gaps of {gap:.2f} ms (ITL p50)"
     added = _added_by_gateway(measurements / "proxy.jsonl")
     if added is not None:
-        found["stream"] = added, "proxy.jsonl, a whole stream through the gateway less the same without it, p50"
+        found["stream"] = added, "proxy.jsonl, a whole stream through the gateway minus one without it, p50"
     return [
         Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
         for name, budget in _BUDGET_MS.items()
@@ -44,13 +44,13 @@ def stages(measurements: Path) -> list[Stage]:
 
 
 def recorded_stages(timings: AnswerTimings) -> list[Stage]:
-    """All five, as a ledger recorded them."""
+    """Return all five stages from a ledger's records."""
     found = {
         "route": (timings.route_ms, "route_ms, p50"),
         "schedule": (timings.queue_ms, "queue_ms, p50"),
-        "prefill": (timings.prefill_ms, "prefill_ms, p50, of prompts as they came"),
+        "prefill": (timings.prefill_ms, "prefill_ms, p50, of the recorded prompts"),
         "decode": ((TOKENS - 1) * timings.token_ms, f"99 times {timings.token_ms:.2f} ms a token (decode_ms, p50)"),
-        "stream": (timings.stream_ms, "overhead_ms less route_ms, p50"),
+        "stream": (timings.stream_ms, "overhead_ms minus route_ms, p50"),
     }
     return [
         Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
@@ -70,7 +70,7 @@ def _one_stream(path: Path) -> dict[str, Any] | None:
 
 
 def _added_by_gateway(path: Path) -> float | None:
-    """Routing is in it too: the proxy measurement sends requests through all of the gateway."""
+    """Includes routing: the proxy measurement sends requests through the whole gateway."""
     p50 = {
         row["target"]: float(row["p50_ms"])
         for row in _rows(path)

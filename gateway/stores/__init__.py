@@ -1,1 +1,1 @@
-"""Redis and the database as seen from requests: reached, away, back."""
+"""Redis and the database as seen from requests: access, failures, retries."""

@@ -1,4 +1,4 @@
-"""Lua scripts in Redis, many calls in one round trip: what is asked while one is under way goes with the next."""
+"""Lua scripts in Redis, many calls per round trip: calls made during one round trip share the next."""
 
 import asyncio
 import hashlib
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 Argument: TypeAlias = int | float | str
-# Of one round trip: Redis serves nobody else while it runs a pipeline's scripts one after another.
+# Most calls of one round trip: Redis serves no other client while it runs a pipeline's scripts.
 MOST_CALLS = 128
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A Lua text and the SHA-1 by which Redis knows it."""
+    """A Lua text and the SHA-1 by which Redis identifies it."""
 
     text: str
     sha: str
 
 
 def script(text: str) -> Script:
-    """The script of a text."""
+    """Return the script of a text."""
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -40,7 +40,7 @@ class Call(msgspec.Struct, frozen=True):
 class RedisScripts:
     """Runs calls in the order in which they were made, on one connection at a time.
 
-    A script that fails and a Redis that is away both raise `RedisUnavailableError` for whoever waits.
+    Both a failing script and a Redis that is down raise `RedisUnavailableError` in the waiting callers.
     """
 
     def __init__(self, store: RedisStore) -> None:
@@ -49,22 +49,22 @@ class RedisScripts:
         self._sending: asyncio.Task[None] | None = None
 
     async def run(self, call: Call) -> Any:
-        """What the script returns. Raises `RedisUnavailableError`."""
+        """Run the script and return its result. Raises `RedisUnavailableError`."""
         if self._store.away:
-            raise RedisUnavailableError("Redis is away")
+            raise RedisUnavailableError("Redis is down")
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
         self._start()
         return await answer
 
     def put(self, call: Call, *, at_once: bool = True) -> None:
-        """Run it without waiting; lost while Redis is away. Unless `at_once`, it waits for the next call to go with."""
+        """Run it without waiting; lost while Redis is down. Unless `at_once`, it is sent with the next call."""
         self._waiting.append((call, None))
         if at_once or len(self._waiting) >= MOST_CALLS:
             self._start()
 
     async def flush(self) -> None:
-        """Wait until everything was sent."""
+        """Wait until everything is sent."""
         if self._waiting:
             self._start()
         if self._sending is not None:
@@ -105,8 +105,8 @@ class RedisScripts:
 
 
 async def _answers(redis: "Redis", calls: Sequence[Call]) -> list[Any]:
-    """Each call's answer, or the error that Redis gave for it. A Redis that does not know the scripts, since it has
-    been started again, is told them; it has run nothing of those calls."""
+    """Return each call's answer or error. A restarted Redis does not know the scripts; it ran none of those calls, and
+    gets the texts."""
     from redis.exceptions import NoScriptError
 
     answers = await _piped(redis, calls, by_text=False)
@@ -121,6 +121,6 @@ async def _answers(redis: "Redis", calls: Sequence[Call]) -> list[Any]:
 async def _piped(redis: "Redis", calls: Sequence[Call], *, by_text: bool) -> list[Any]:
     async with redis.pipeline(transaction=False) as pipe:
         for call in calls:
-            told = call.script.text if by_text else call.script.sha
-            pipe.execute_command("EVAL" if by_text else "EVALSHA", told, len(call.keys), *call.keys, *call.arguments)
+            sent = call.script.text if by_text else call.script.sha
+            pipe.execute_command("EVAL" if by_text else "EVALSHA", sent, len(call.keys), *call.keys, *call.arguments)
         return list(await pipe.execute(raise_on_error=False))

@@ -1,4 +1,4 @@
-"""Redis, where one is configured: a client with finite timeouts, and a store that fails at once while Redis is away."""
+"""Redis, if configured: a client with finite timeouts, and a store that fails fast while Redis is down."""
 
 import logging
 import time
@@ -13,18 +13,18 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 0.5
-# After a failure nobody waits for Redis again before this has passed.
+# After a failure no request waits for Redis again before this has passed.
 REST_SECONDS = 1.0
 
 
 class RedisUnavailableError(RuntimeError):
-    """Redis did not answer, or did not a moment ago; the caller goes on without it."""
+    """Redis did not answer, now or a moment ago; the caller continues without it."""
 
 
 def redis_client(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> "Redis":
-    """A client of its own, which connects on first use and again after a loss. Values are bytes.
+    """Return a separate client, which connects on first use and reconnects after a loss. Values are bytes.
 
-    Commands that block need one with a `timeout_seconds` above the time they block for.
+    Commands that block need one with a `timeout_seconds` above their blocking time.
     """
     # Imported here: a gateway without Redis starts faster.
     from redis.asyncio import Redis
@@ -35,7 +35,7 @@ def redis_client(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> "Redi
         url,
         socket_timeout=timeout_seconds,
         socket_connect_timeout=min(timeout_seconds, TIMEOUT_SECONDS),
-        # Once, at once: the connection may have been lost while it was idle.
+        # One immediate retry: the connection may have been lost while it was idle.
         retry=Retry(NoBackoff(), 1),
         decode_responses=False,
     )
@@ -52,22 +52,22 @@ class RedisStore:
 
     @property
     def away(self) -> bool:
-        """Whether Redis failed so lately that it is not asked."""
+        """Whether Redis failed so recently that it is not asked."""
         return self._failing and self._clock() < self._rests_until
 
     async def ask(self, command: "Callable[[Redis], Awaitable[T]]") -> T:
-        """What Redis answers to `command`. Raises `RedisUnavailableError`, at once while it is known to be away."""
+        """Return Redis' answer to `command`. Raises `RedisUnavailableError`, at once if Redis is known to be down."""
         from redis.exceptions import RedisError
 
         if self.away:
-            raise RedisUnavailableError("Redis is away")
+            raise RedisUnavailableError("Redis is down")
         try:
             answer = await command(self.redis)
         except (RedisError, OSError) as error:
             if not self._failing:
-                log.warning("Redis is away (%s); it is tried again every %g s", type(error).__name__, REST_SECONDS)
+                log.warning("Redis is down (%s); it is retried every %g s", type(error).__name__, REST_SECONDS)
             self._failing, self._rests_until = True, self._clock() + REST_SECONDS
-            raise RedisUnavailableError(f"Redis is away: {type(error).__name__}") from error
+            raise RedisUnavailableError(f"Redis is down: {type(error).__name__}") from error
         if self._failing:
             self._failing = False
             log.info("Redis answers again")
@@ -76,7 +76,7 @@ class RedisStore:
 
 @asynccontextmanager
 async def open_redis(url: str) -> AsyncIterator[RedisStore | None]:
-    """The store of `url`, closed at the end; None for "". A Redis that is away delays no start."""
+    """The store of `url`, closed at the end; None for "". A Redis that is down delays no start."""
     if not url:
         yield None
         return

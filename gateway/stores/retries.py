@@ -1,4 +1,4 @@
-"""Trying again in the background until it works: for dependencies that may come up after the gateway."""
+"""Background retries, for dependencies that may start after the gateway."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def background(work: Awaitable[None]) -> AsyncIterator[None]:
-    """Run `work` as a task for as long as the block lasts."""
+    """Run `work` as a task while the context is open."""
     task = asyncio.ensure_future(work)
     try:
         yield
@@ -28,8 +28,8 @@ async def until_it_works(
     *,
     fatal: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> None:
-    """Await `attempt()` every `seconds` until it does not raise; meanwhile `failures[name]` says why. Raises what is
-    `fatal`."""
+    """Await `attempt()` every `seconds` until it does not raise; meanwhile `failures[name]` says why. Raises `fatal`
+    errors."""
     while True:
         try:
             await attempt()

@@ -1,1 +1,1 @@
-"""What operators see: Prometheus metrics, OpenTelemetry spans and logs; never a prompt or an answer."""
+"""Telemetry: Prometheus metrics, OpenTelemetry spans and logs; never a prompt or an answer."""

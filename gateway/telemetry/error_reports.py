@@ -1,8 +1,8 @@
-"""Error reports: what broke and where, for people who were not there, without a word of what was asked (SPEC OB-11).
+"""Error reports: what failed and where, without any text of a request (SPEC OB-11).
 
-By our convention a line of the log has a stack where something failed that nobody foresaw. Each such line becomes a
-report: the line itself, with its event's id, and where a tracker is configured an event there. Neither has values of
-variables, words of exceptions or messages, which may quote a prompt.
+By convention a log line has a stack only for an unexpected failure. Each such line becomes a report: the line with an
+event id and, if a tracker is configured, an event there. Neither contains values of variables, texts of exceptions or
+messages, which may quote a prompt.
 """
 
 import logging
@@ -27,7 +27,7 @@ _EVENT = "_aio_event_id"
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One call, of the stack where something was raised."""
+    """One call of the stack where an exception was raised."""
 
     file: str
     line: int | None
@@ -35,7 +35,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """An exception without its words; `frames` outermost first."""
+    """An exception without its text; `frames` outermost first."""
 
     module: str
     type: str
@@ -43,8 +43,8 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`raised` first, then what it came from. `role`: the process. `tier`, `request_id` and `trace_id` where there is
-    one; `timestamp` in UTC epoch seconds."""
+    """`raised` first, then its causes. `role`: the process. `tier`, `request_id` and `trace_id` if known; `timestamp`
+    in UTC epoch seconds."""
 
     event_id: str
     timestamp: float
@@ -61,9 +61,9 @@ Send = Callable[[ErrorReport], None]
 
 
 class ErrorReports(logging.Handler):
-    """Gives every line with a stack, from the level of errors on, the id of its event, and `send` the report.
+    """Adds an event id to every log line with a stack, from level error on, and passes the report to `send`.
 
-    Goes before the handlers that write lines. One exception is one event, however many lines tell of it.
+    Runs before the handlers that write lines. One exception is one event, however many lines report it.
     """
 
     def __init__(self, role: str, send: Send | None = None) -> None:
@@ -71,9 +71,9 @@ class ErrorReports(logging.Handler):
         self._role, self._send = role, send
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take one line."""
+        """Report one log record."""
         error = record.exc_info[1] if record.exc_info else None
-        # The tracker's own library must not report that it cannot report.
+        # The tracker's own library must not report its own failures.
         if error is None or record.name.startswith("sentry_sdk"):
             return
         known: str | None = getattr(error, _EVENT, None)
@@ -101,7 +101,7 @@ class ErrorReports(logging.Handler):
 
 
 def report_errors(role: str, send: Send | None = None) -> None:
-    """From now on, in this process; also what ends it or one of its threads because nobody catches it."""
+    """Report errors of this process from now on, including uncaught ones that end it or one of its threads."""
     logging.getLogger().handlers.insert(0, ErrorReports(role, send))
     sys.excepthook = _uncaught
     threading.excepthook = lambda ended: _uncaught(ended.exc_type, ended.exc_value, ended.exc_traceback)
@@ -111,7 +111,7 @@ def _uncaught(kind: type[BaseException], error: BaseException | None, stack: Tra
     if error is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
         sys.__excepthook__(kind, error or kind(), stack)
     else:
-        log.critical("nobody caught what ended this thread", exc_info=(kind, error, stack))
+        log.critical("an uncaught exception ended this thread", exc_info=(kind, error, stack))
 
 
 def _raised(error: BaseException) -> Raised:

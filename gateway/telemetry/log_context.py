@@ -1,11 +1,11 @@
-"""Whose work the lines of a log belong to: kept beside the running task, so that nobody has to pass it on."""
+"""The request that log lines belong to, kept in a context variable of the running task."""
 
 from contextvars import ContextVar
 from typing import NamedTuple
 
 
 class LogContext(NamedTuple):
-    """The request under way, and its trace where somebody traces it."""
+    """The current request, and its trace if it is traced."""
 
     request_id: str
     trace_id: str = ""

@@ -1,8 +1,7 @@
 """Logging of the process: one line per event on standard error, without prompts, answers or keys.
 
-Every line of a request's work has its id, and its trace's id where there is one. A line stays a line whatever callers
-send: control characters are written out. Of an exception in a request its type and its stack are logged and not its
-words, which may quote what was asked.
+Every line of a request has its id, and its trace's id if there is one. Callers cannot break a line: control characters
+are escaped. For an exception in a request its type and stack are logged, not its text, which may quote the request.
 """
 
 import logging
@@ -20,18 +19,18 @@ LogFormat = Literal["text", "json"]
 
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0), 0x2028, 0x2029)}
 _CONTROL |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
-# Of these JSON escapes only what is below the space.
+# JSON escapes only those below the space.
 _IN_JSON = {code: f"\\u{code:04x}" for code in _CONTROL if code > 0x20}
 _CHATTY = ("httpx", "httpcore", "alembic", "apscheduler", "aiosqlite", "asyncio", "opentelemetry", "urllib3")
 
 FIELDS = "fields"
-"""Of `extra`: a line's own fields, a dict of plain values."""
+"""Key in `extra`: a line's own fields, a dict of plain values."""
 REPORT = "report"
-"""Of a line that is an error report too: its event's fields (`gateway.telemetry.error_reports`)."""
+"""Key of the event's fields, if the line is an error report (`gateway.telemetry.error_reports`)."""
 
 
 def configure_logging(level: str, style: LogFormat = "text") -> None:
-    """Send everything from `level` on to standard error; chatty libraries only from warnings on."""
+    """Send everything from `level` on to standard error; verbose libraries only from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -40,7 +39,7 @@ def configure_logging(level: str, style: LogFormat = "text") -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """For people: time, level, logger, message, fields as `name=value`; stacks on lines of their own."""
+    """For people: time, level, logger, message, fields as `name=value`; stacks on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One event."""
@@ -52,8 +51,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """For programs: an object a line with `time`, `level`, `logger`, `message`, `request_id` and `trace_id` where there
-    are any, the line's own fields, and for an exception `error`, its type, and `stack`."""
+    """For programs: one JSON object per line with `time`, `level`, `logger`, `message`, `request_id` and `trace_id` if
+    known, the line's own fields, and for an exception `error`, its type, and `stack`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One event."""
@@ -70,7 +69,7 @@ class JsonFormatter(logging.Formatter):
         try:
             encoded = msgspec.json.encode(line, enc_hook=str)
         except UnicodeEncodeError:
-            # A lone surrogate has no UTF-8.
+            # A lone surrogate cannot be encoded as UTF-8.
             line["message"] = line["message"].encode("utf-8", "backslashreplace").decode()
             encoded = msgspec.json.encode(line, enc_hook=str)
         return encoded.decode().translate(_IN_JSON)
@@ -88,7 +87,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _stack(record: logging.LogRecord) -> Iterator[str]:
-    """What raised, outermost frame first, then what it came from; words only outside of requests."""
+    """Format what was raised, outermost frame first, then its causes; texts only outside of requests."""
     raised = record.exc_info[1] if record.exc_info else None
     said = LOG_CONTEXT.get() is None and not hasattr(record, FIELDS)
     for error in chain_of(raised):
@@ -100,7 +99,7 @@ def _stack(record: logging.LogRecord) -> Iterator[str]:
 
 
 def chain_of(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and what it came from, each once."""
+    """Return an exception and its causes, each once."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -109,5 +108,5 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    """UTC, to the millisecond."""
+    """Format UTC, to the millisecond."""
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"

@@ -1,4 +1,4 @@
-"""One line of the log per finished request, where operators want it: who answered, how long it took, what it cost."""
+"""Writes one log line per finished request, if enabled: tier, duration, cost."""
 
 import logging
 
@@ -10,7 +10,7 @@ log = logging.getLogger("aio.requests")
 
 
 def log_request(answer: Answer, record: Record) -> None:
-    """Write the line; no texts, no key but its pseudonym."""
+    """Write the line; no texts, and the key only by its pseudonym."""
     timings, trace = record.timings, answer.ask.trace
     fields = {
         "request_id": record.request_id,

@@ -1,4 +1,4 @@
-"""Error reports to a tracker that speaks Sentry's protocol: Sentry itself, GlitchTip, Bugsink and others."""
+"""Sends error reports to a tracker with Sentry's protocol: Sentry itself, GlitchTip, Bugsink and others."""
 
 import atexit
 import importlib
@@ -9,9 +9,9 @@ from gateway.telemetry.error_reports import RELEASE, ErrorReport, Raised, Send
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 
 SETTING = "AIO_ERROR_REPORT_DSN"
-# How long the end of a process waits for reports that are under way.
+# How long the end of a process waits for unsent reports.
 FLUSH_SECONDS = 2.0
-# The client adds nothing of its own: events are made here, field by field.
+# The client adds nothing: events are made here, field by field.
 _NOTHING_ELSE: dict[str, Any] = {
     "default_integrations": False,
     "auto_enabling_integrations": False,
@@ -26,9 +26,9 @@ _NOTHING_ELSE: dict[str, Any] = {
 
 
 def sentry_sender(dsn: str) -> Send:
-    """What sends reports to `dsn`, in a thread of its own, by the library `sentry-sdk`. Blocks for a name's lookup.
+    """Return a sender of reports to `dsn`, in its own thread, by the library `sentry-sdk`. Blocks for a name lookup.
 
-    Raises `SettingsError` for what is no DSN, for a cloud's metadata server, and where the library is not installed.
+    Raises `SettingsError` for an invalid DSN, for a cloud's metadata server, and if the library is not installed.
     """
     refuse_metadata_behind(SETTING, telemetry_url(SETTING, dsn))
     try:
@@ -48,7 +48,7 @@ def sentry_sender(dsn: str) -> Send:
 
 
 def sentry_event(report: ErrorReport) -> dict[str, Any]:
-    """The report in the form of https://develop.sentry.dev/sdk/data-model/event-payloads/."""
+    """Return the report in the form of https://develop.sentry.dev/sdk/data-model/event-payloads/."""
     tags = {"role": report.role, "request_id": report.request_id, "tier": report.tier}
     event: dict[str, Any] = {
         "event_id": report.event_id,
@@ -58,7 +58,7 @@ def sentry_event(report: ErrorReport) -> dict[str, Any]:
         "logger": report.logger,
         "release": RELEASE,
         "tags": {name: str(value) for name, value in tags.items() if value not in (None, "")},
-        # What it came from comes first there.
+        # Sentry lists causes first.
         "exception": {"values": [_exception(raised) for raised in reversed(report.raised)]},
     }
     if report.trace_id:

@@ -1,4 +1,4 @@
-"""The URLs that telemetry is sent to, checked before anything is."""
+"""Checks the URLs that telemetry is sent to, before anything is sent."""
 
 import ipaddress
 import socket
@@ -10,13 +10,13 @@ import httpx
 from gateway.settings import SettingsError
 from tiers.metadata_addresses import is_metadata_address, is_metadata_host
 
-# How long a name server may let a start wait.
+# How long a start waits for a name server.
 LOOKUP_SECONDS = 2.0
 
 
 def telemetry_url(setting: str, given: str) -> httpx.URL:
-    """What `setting` names. Raises `SettingsError` unless it is http or https with a host that is no cloud's metadata;
-    what was given is not repeated, since it may hold a key."""
+    """Return the URL of `setting`. Raises `SettingsError` unless it is http or https with a host that is not a cloud's
+    metadata server; the value is not repeated, since it may contain a key."""
     try:
         url = httpx.URL(given)
     except httpx.InvalidURL as error:
@@ -24,36 +24,34 @@ def telemetry_url(setting: str, given: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise SettingsError(f"{setting} must be an http or https URL with a host")
     if is_metadata_host(url.host):
-        raise SettingsError(f"{setting} is where clouds have their metadata; nothing is sent there")
+        raise SettingsError(f"{setting} is a cloud's metadata address; nothing is sent there")
     return url
 
 
 def refuse_metadata_behind(setting: str, url: httpx.URL) -> None:
-    """For what is sent by libraries, which do not show whom they are connected to: raises `SettingsError` where one of
-    the addresses of the host's name is a cloud's metadata.
+    """Check a URL used by a library that does not show its connections: raises `SettingsError` if an address of the
+    host is a cloud's metadata server.
 
-    Blocks for `LOOKUP_SECONDS` at most. A name that has no address by then is left to the library.
+    Blocks for at most `LOOKUP_SECONDS`. A name without an address by then is left to the library.
     """
     for address in _addresses_of(url.host):
         if is_metadata_address(address):
-            raise SettingsError(
-                f"{setting} leads to {address}, where clouds have their metadata; nothing is sent there"
-            )
+            raise SettingsError(f"{setting} resolves to {address}, a cloud's metadata address; nothing is sent there")
 
 
 def _addresses_of(host: str) -> list[str]:
-    """None where the host is an address already: that one `telemetry_url` has judged."""
+    """Return None if the host is an address: `telemetry_url` has checked that one."""
     found: list[str] = []
 
     def look_up() -> None:
-        # An odd name is a UnicodeError.
+        # An invalid name raises UnicodeError.
         with suppress(OSError, UnicodeError):
             found.extend([str(answer[4][0]) for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)])
 
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        # A thread that nobody has to wait for: a lookup cannot be ended.
+        # A daemon thread, because a lookup cannot be cancelled.
         looking = threading.Thread(target=look_up, name="lookup", daemon=True)
         looking.start()
         looking.join(LOOKUP_SECONDS)

@@ -1,8 +1,8 @@
-"""OpenTelemetry: one trace per request with one span per stage, built from its stamps after it has ended.
+"""OpenTelemetry: one trace per request with one span per stage, built from its timestamps after it has ended.
 
-Attribute names follow OpenTelemetry's semantic conventions for generative AI. Nothing is recorded while a request
-runs; its ids alone are drawn at its start, so that servers elsewhere continue the trace. Spans are made as plain data
-and handed to OpenTelemetry's batch processor, which exports them in a thread of its own.
+Attribute names follow OpenTelemetry's semantic conventions for generative AI. While a request runs nothing is recorded;
+only its ids are drawn at the start, so that remote servers continue the trace. Spans are made as plain data and handed
+to OpenTelemetry's batch processor, which exports them in its own thread.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_ur
 from quality.records.record import Record
 
 Attributes = dict[str, Any]
-# Name, begin and end in monotonic seconds, attributes.
+# Name, start and end in monotonic seconds, attributes.
 Stage = tuple[str, float, float, Attributes]
 
 _FLAGS = TraceFlags(TraceFlags.SAMPLED)
@@ -35,9 +35,10 @@ _OK, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 
 
 def span_exporter(settings: Settings) -> SpanExporter | None:
-    """The configured exporter; of OTLP the environment's OTEL_EXPORTER_OTLP_… hold (headers, certificates, timeout).
+    """Return the configured exporter; OTLP follows the environment's OTEL_EXPORTER_OTLP_… (headers, certificates,
+    timeout).
 
-    Raises `SettingsError` for an endpoint that is no URL of a collector.
+    Raises `SettingsError` for an endpoint that is not a URL of a collector.
     """
     if settings.trace_exporter == "none":
         return None
@@ -45,7 +46,7 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         return ConsoleSpanExporter()
     endpoint = str(_collector(settings)).rstrip("/")
     try:
-        # Takes a tenth of a second to import, and few processes need it.
+        # The import takes a tenth of a second, and few processes need it.
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
         raise SettingsError(
@@ -56,7 +57,7 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
 
 
 def look_up_collector(settings: Settings) -> None:
-    """See `refuse_metadata_behind`: where the configured exporter will send to. Blocks."""
+    """See `refuse_metadata_behind`, for the configured exporter's endpoint. Blocks."""
     if settings.trace_exporter == "otlp":
         refuse_metadata_behind("AIO_OTLP_ENDPOINT", _collector(settings))
 
@@ -73,13 +74,13 @@ class Traces:
         self._resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "aio-gateway")})
 
     def observe(self, answer: Answer, record: Record) -> None:
-        """Write the spans of one finished request, if its trace is recorded at all."""
+        """Write the spans of one finished request, if its trace is sampled."""
         trace, stamps = answer.ask.trace, answer.stamps
         if trace is None or not trace.sampled:
             return
         state = TraceState.from_header([trace.state]) if trace.state else None
         ours = SpanContext(trace.trace_id, trace.span_id, is_remote=False, trace_flags=_FLAGS, trace_state=state)
-        # Stamps are monotonic; spans want the wall clock.
+        # The timestamps are monotonic; spans need wall-clock time.
         offset = time.time() - time.monotonic()
         for name, begin, end, attributes in _stages(answer, record):
             context = SpanContext(trace.trace_id, new_span_id(), is_remote=False, trace_flags=_FLAGS, trace_state=state)
@@ -91,7 +92,7 @@ class Traces:
         self._write(name, ours, _parent(trace), begin, end, whole, SpanKind.SERVER, status)
 
     def close(self) -> None:
-        """Export what is left."""
+        """Export the remaining spans."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def _write(
@@ -154,7 +155,7 @@ def _root_attributes(answer: Answer, record: Record) -> Attributes:
     if record.decision.would_be is not None:
         attributes["aio.would_be_tier"] = record.decision.would_be
     if record.error is not None:
-        # Its kind alone: messages of errors may quote what was sent.
+        # The type only: error messages may quote the request.
         attributes["error.type"] = record.error.partition(":")[0]
     return attributes
 

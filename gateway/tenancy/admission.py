@@ -1,4 +1,4 @@
-"""Admission: what a request needs of its caller's limits and budgets, taken before it costs anything, settled once."""
+"""Admission: checks a request against its caller's limits and budgets before it costs anything, and settles it once."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from gateway.tenancy.purse import BudgetExceededError, BudgetsUnavailableError, 
 from gateway.tenancy.windows import Entry, Room, Windows
 from quality.records.record import Record
 
-# A prompt's tokens are counted only when it is read; until then a token is taken for this many bytes.
+# A prompt's tokens are counted only when it is read; until then one token is assumed per this many bytes.
 BYTES_PER_TOKEN = 4
 
 
 class Admission(msgspec.Struct):
-    """A request that was let in; `close` it exactly once, however it ends. `headers` tell the caller what is left."""
+    """An admitted request; `close` it exactly once, however it ends. `headers` tell the caller what is left."""
 
     door: "Door | None" = None
     entry: Entry | None = None
@@ -32,16 +32,16 @@ class Admission(msgspec.Struct):
         return {} if self.entry is None else rate_headers(self.entry)
 
     async def pay(self, caller: Caller, most_usd: float) -> None:
-        """Hold what the answer may cost at most. Raises `ApiError`: 429 `insufficient_quota`, 503."""
+        """Hold the most that the answer may cost. Raises `ApiError`: 429 `insufficient_quota`, 503."""
         if self.door is not None and caller.allowance.budgets:
             self.hold = await self.door.hold(caller, most_usd)
 
     def affords(self, most_usd: float) -> bool:
-        """Hold this much more, for another attempt, if that can be had without waiting."""
+        """Hold this much more, for another attempt, if that is possible without waiting."""
         return self.hold is None or self.hold.extend(microusd_at_least(most_usd))
 
     def close(self, record: Record | None) -> None:
-        """Give the place back, and charge what the request did use: nothing without a record."""
+        """Release the place, and charge what the request used: nothing without a record."""
         if record is None:
             self.settle(0.0, 0)
         else:
@@ -59,14 +59,14 @@ class Admission(msgspec.Struct):
 
 
 class Door:
-    """Where requests come in: `windows` know the rates, `purse` the budgets."""
+    """Admission control: `windows` for the rate limits, `purse` for the budgets."""
 
     def __init__(self, windows: Windows, purse: Purse, expected_answer_tokens: int) -> None:
         self._windows, self._purse = windows, purse
         self._expected = expected_answer_tokens
 
     async def enter(self, ask: Ask) -> Admission:
-        """Let `ask` in. Raises `ApiError`: 429 where a limit of its key is reached, 503 where nobody can tell."""
+        """Admit `ask`. Raises `ApiError`: 429 if a limit of its key is reached, 503 if limits cannot be checked."""
         allowance, admission = ask.caller.allowance, Admission(self)
         bounded = allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency
         if ask.key_id is None or bounded == (None, None, None):
@@ -100,11 +100,11 @@ class Door:
             raise ApiError(503, "The budget cannot be checked. Try again later.", code="budget_unavailable") from error
 
     def leave(self, entry: Entry, tokens: int) -> None:
-        """The request has ended and took so many."""
+        """The request has ended and used this many tokens."""
         self._windows.leave(entry, tokens)
 
     def _tokens(self, ask: Ask) -> int:
-        """An estimate, put right when the request ends."""
+        """Estimate the tokens; corrected when the request ends."""
         if ask.messages is not None:
             prompt = sum(len(message.content.encode()) for message in ask.messages) // BYTES_PER_TOKEN
         else:
@@ -115,7 +115,7 @@ class Door:
 
 
 def rate_headers(entry: Entry) -> dict[str, str]:
-    """What is left of the limits."""
+    """Return the headers with what is left of the limits."""
     headers = {}
     rooms: Mapping[str, Room | None] = {"requests": entry.requests, "tokens": entry.tokens}
     for name, room in rooms.items():
@@ -127,7 +127,7 @@ def rate_headers(entry: Entry) -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: 850ms, 12.5s, 1m1s."""
+    """Format as OpenAI does: 850ms, 12.5s, 1m1s."""
     if seconds < 1:
         return f"{max(round(seconds * 1000), 0)}ms"
     minutes, rest = divmod(round(seconds, 3), 60)

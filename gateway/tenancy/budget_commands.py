@@ -1,4 +1,4 @@
-"""Budgets as an operator orders them, and what is spent of them."""
+"""Commands on budgets, and what is spent of them."""
 
 import secrets
 from typing import Any
@@ -17,7 +17,7 @@ _SUBJECTS = {"key": (api_keys.c.key_id, api_keys.c.name), "team": (teams.c.team_
 
 
 class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget in the period under way, US dollars: `leased_usd` is with replicas that may still spend it."""
+    """A budget in the current period, US dollars: `leased_usd` is with replicas that may still spend it."""
 
     budget_id: str
     subject_kind: str
@@ -32,8 +32,8 @@ class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
 async def set_budget(
     engine: AsyncEngine, kind: str, subject: str, period: Period, amount_usd: float, order: Order, static: bool = False
 ) -> str:
-    """Bound what a key or team (by id or name) may spend; returns the budget's id. A budget that is there is changed,
-    and what was spent of it stays spent. `static`: `subject` is the name of a key of the settings.
+    """Limit what a key or team (by id or name) may spend; return the budget's id. An existing budget is changed and
+    keeps its spending. `static`: `subject` is the name of a key of the settings.
 
     Raises `UnknownSubjectError`.
     """
@@ -58,14 +58,14 @@ async def set_budget(
 
 
 async def remove_budget(engine: AsyncEngine, budget_id: str, order: Order) -> None:
-    """Bound it no more, and forget what was spent of it. Raises `UnknownSubjectError`."""
+    """Remove a budget with its spending. Raises `UnknownSubjectError`."""
     async with tenancy_transaction(engine) as connection:
         mine = budgets.c.budget_id == budget_id
-        # Locked first, as whoever leases of it does.
+        # Locked first, like every lease of it.
         found = (await connection.execute(select(budgets).where(mine).with_for_update())).mappings().first()
         if found is None:
             raise UnknownSubjectError(f"there is no budget {budget_id[:128]!r}", "budget_id")
-        # Not every connection enforces the foreign key that would do it.
+        # Not every connection enforces the foreign key that would cascade.
         await connection.execute(delete(budget_leases).where(budget_leases.c.budget_id == budget_id))
         await connection.execute(delete(budgets).where(mine))
         await budgets_changed(connection)
@@ -74,7 +74,7 @@ async def remove_budget(engine: AsyncEngine, budget_id: str, order: Order) -> No
 
 
 async def states_of(engine: AsyncEngine, rows: list[dict[str, Any]], now: float) -> list[BudgetState]:
-    """What became of budgets in the periods of `now` (epoch seconds), by what replicas last told."""
+    """Return the state of budgets in the periods of `now` (epoch seconds), as last reported by replicas."""
     columns = budget_leases.c
     free = case((columns.status == "active", columns.granted_microusd - columns.spent_microusd), else_=0)
     keys = {row["budget_id"]: period_key(row["period"], now) for row in rows}

@@ -1,4 +1,4 @@
-"""The most that an answer may cost: no tokeniser makes more tokens than bytes, and tiers stop at their limits."""
+"""The upper bound of an answer's cost: a tokeniser makes at most one token per byte, and tiers stop at their limits."""
 
 from gateway.answering.ask import Ask
 from gateway.routing.exclusions import most_tokens
@@ -7,7 +7,7 @@ from tiers.tier import Tier
 
 
 def most_usd(ask: Ask, tier: Tier, spec: TierSpec) -> float:
-    """US dollars of one attempt by `tier`."""
+    """Return the most US dollars of one attempt by `tier`."""
     prompt = most_tokens(ask) * len(ask.prompts or [None])
     answer = min(spec.answer_limit(ask.max_tokens), tier.max_context)
     drawn = ask.choices // ask.n * (ask.best_of or ask.n) * spec.samples_per_choice

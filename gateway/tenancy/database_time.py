@@ -1,4 +1,4 @@
-"""What time it is by the database, so that a step of this machine's clock moves no period and no expiry."""
+"""The database's time, so that a step of this machine's clock moves no period and no expiry."""
 
 import time
 from collections.abc import Callable
@@ -10,9 +10,9 @@ Clock = Callable[[], float]
 
 
 class DatabaseTime:
-    """UTC epoch seconds as the database last told them, carried on by this machine's monotonic clock.
+    """UTC epoch seconds as last read from the database, continued by this machine's monotonic clock.
 
-    SQLite has no time of its own: there it is this machine's at the last look. `wall` and `monotonic` in seconds.
+    SQLite has no clock: there it is this machine's at the last look. `wall` and `monotonic` in seconds.
     """
 
     def __init__(self, wall: Clock = time.time, monotonic: Clock = time.monotonic) -> None:
@@ -24,7 +24,7 @@ class DatabaseTime:
         return self._monotonic() + self._ahead
 
     async def look(self, connection: AsyncConnection) -> float:
-        """Ask the database, and go by its answer from now on."""
+        """Read the database's time and use it from now on."""
         now = self._wall()
         if connection.dialect.name == "postgresql":
             now = float(await connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())")) or now)
@@ -32,8 +32,8 @@ class DatabaseTime:
         return now
 
     async def lease_clock(self, connection: AsyncConnection) -> float:
-        """Seconds on a clock that all processes of this database share, by which leases expire: PostgreSQL's, or the
-        machine's monotonic one with SQLite, whose processes are all on one machine."""
+        """Return seconds on a clock shared by all processes of this database, by which leases expire: PostgreSQL's, or
+        the machine's monotonic one with SQLite, whose processes are all on one machine."""
         if connection.dialect.name == "postgresql":
             return await self.look(connection)
         return self._monotonic()

@@ -1,4 +1,4 @@
-"""All keys in memory: who asks is found there without any I/O; a poll brings what changed in the database."""
+"""All keys in memory: callers are identified without any I/O; polling brings changes from the database."""
 
 import asyncio
 import hmac
@@ -24,25 +24,26 @@ from tiers.catalog.catalog import Catalog
 log = logging.getLogger(__name__)
 
 INFERENCE: frozenset[str] = frozenset({"inference"})
-# Rows that one query brings.
+# Rows per query.
 PAGE = 1000
-_NOBODY = bytes(32)
+_NO_DIGEST = bytes(32)
 _UNREAD = -1
 
 
 class UnknownKeyError(Exception):
-    """No key that is good for this; the message says what is wrong, to whoever sent it."""
+    """No key that is valid for this; the message for the caller says what is wrong."""
 
 
 class KeysUnavailableError(Exception):
-    """The stored keys have not been read yet, and the key is none of the settings."""
+    """The stored keys have not been read yet, and the key is not one of the settings."""
 
 
 class Directory:
-    """The keys of the settings, and those that are stored.
+    """The keys of the settings, and the stored ones.
 
-    `marker`: a file that says that stored keys are asked for, so that a restart without the database does not open what
-    was closed; `open_at_first`: whether keyless callers may come in before anything could be read and without marker.
+    `marker`: a file that records that stored keys are required, so that a restart without the database does not open a
+    closed gateway; `open_at_first`: whether callers without a key are admitted before anything could be read and
+    without the marker.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Directory:
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether there are keys that ask for answers, ended ones too: the last one's end opens nothing."""
+        """Whether keys for answers exist, ended ones too: the end of the last one opens nothing."""
         return bool(self._keys) or self._stored_inference or (self._revision is None and not self._open_at_first)
 
     @property
@@ -78,11 +79,11 @@ class Directory:
 
     @property
     def has_admin(self) -> bool:
-        """Whether there is a key that may administer, or look on."""
+        """Whether a key that may administer or view exists."""
         return bool(self._admin_keys) or self._stored_admin
 
     def knows(self, authorization: str | None) -> bool:
-        """Whether the header has a key that is good now, whatever it is good for."""
+        """Return whether the header has a key that is valid now, for any use."""
         for find in (self.inference_caller, self.admin_caller):
             with suppress(UnknownKeyError, KeysUnavailableError):
                 find(authorization)
@@ -90,27 +91,27 @@ class Directory:
         return False
 
     def is_static(self, name: str) -> bool:
-        """Whether a key of the settings has this name."""
+        """Return whether a key of the settings has this name."""
         return name in self._keys.names
 
     def inference_caller(self, authorization: str | None) -> Caller:
-        """Who asks for answers. Raises `UnknownKeyError` or `KeysUnavailableError`."""
+        """Return the caller that requests answers. Raises `UnknownKeyError` or `KeysUnavailableError`."""
         owner = self._keys.owner(authorization) if self._keys else None
         if owner is not None:
             return self._static_caller(owner)
         return self._stored(authorization)
 
     def admin_caller(self, authorization: str | None) -> Caller:
-        """Who administers. Raises `UnknownKeyError` or `KeysUnavailableError`."""
+        """Return the caller that administers. Raises `UnknownKeyError` or `KeysUnavailableError`."""
         owner = self._admin_keys.owner(authorization) if self._admin_keys else None
         return self._stored(authorization) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
 
     def caller_of(self, key_id: str | None) -> Caller:
-        """Who asked with this key before, as it may ask now; None is whoever needed no key. Raises `UnknownKeyError` or
-        `KeysUnavailableError`."""
+        """Return the caller of a former request, with its current terms; None means no key was needed. Raises
+        `UnknownKeyError` or `KeysUnavailableError`."""
         if key_id is None:
             if self.asks_for_keys:
-                raise UnknownKeyError("Keys are asked for by now.")
+                raise UnknownKeyError("A key is required now.")
             return KEYLESS
         if self.is_static(key_id):
             return self._static_caller(key_id)
@@ -118,20 +119,20 @@ class Directory:
             raise KeysUnavailableError
         known = self._known.newest(key_id)
         if known is None:
-            raise UnknownKeyError("There is no such API key any more.")
+            raise UnknownKeyError("This API key no longer exists.")
         self._check(known)
         return known.caller
 
     def admin_with(self, prefix: str, digest: bytes) -> Caller:
-        """As `admin_caller`, for a key that was shown earlier: its first characters and its SHA-256."""
+        """As `admin_caller`, for a key that was given earlier: its first characters and its SHA-256."""
         owner = self._admin_keys.owner_of(digest) if self._admin_keys else None
         return self._known_by(prefix, digest) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
 
     async def load(self) -> bool:
-        """Read what changed of what is stored; returns whether anything had. Raises what the database raises.
+        """Read the changes of what is stored; return whether there were any. Raises what the database raises.
 
-        A page at a time: no query brings more than `PAGE` rows, and other work goes on between two. Keys whose change
-        is committed meanwhile carry a later revision and come with the next call.
+        Reads a page at a time: no query returns more than `PAGE` rows, and other work runs in between. Keys committed
+        meanwhile have a later revision and come with the next call.
         """
         async with self._loading, self._engine.connect() as connection:
             now = await self._clock.look(connection)
@@ -140,7 +141,7 @@ class Directory:
             if revision == self._revision:
                 return False
             since = _UNREAD if self._revision is None else self._revision
-            # Only a database that was put back to an earlier state counts down; then all of it is read.
+            # The revision only decreases if an earlier state of the database was restored; then everything is read.
             afresh = since == _UNREAD or revision < since
             known, since = (KnownKeys(self._catalog, {}), _UNREAD) if afresh else (self._known, since)
             if afresh or of_budgets != self._budgets_revision:
@@ -165,15 +166,15 @@ class Directory:
         return True
 
     async def renew(self) -> None:
-        """Read everything again, as another catalogue needs; what is known holds until that was done."""
+        """Read everything again, as another catalogue requires; known keys stay valid until then."""
         self._revision = None if self._revision is None else _UNREAD
         try:
             await self.load()
         except (SQLAlchemyError, OSError) as error:
-            log.warning("keys cannot be read (%s); tiers of the catalogue before hold", type(error).__name__)
+            log.warning("keys cannot be read (%s); the previous catalogue's tiers apply", type(error).__name__)
 
     async def follow(self, seconds: float) -> None:
-        """Look for changes every `seconds`, for ever. While the database is away, what was read last holds."""
+        """Look for changes every `seconds` until cancelled. While the database is down, the last state applies."""
         away = False
         while True:
             await asyncio.sleep(seconds)
@@ -182,7 +183,7 @@ class Directory:
                 away = False
             except (SQLAlchemyError, OSError) as error:
                 if not away:
-                    log.warning("keys cannot be read (%s); those known go on to hold", type(error).__name__)
+                    log.warning("keys cannot be read (%s); known keys stay valid", type(error).__name__)
                 away = True
 
     def _static_caller(self, owner: str) -> Caller:
@@ -200,8 +201,8 @@ class Directory:
             raise KeysUnavailableError
         found = None
         candidates = self._known.candidates(prefix)
-        # One comparison at least, so that a known prefix takes no longer than an unknown one.
-        hmac.compare_digest(digest, _NOBODY)
+        # At least one comparison, so that a known prefix takes no longer than an unknown one.
+        hmac.compare_digest(digest, _NO_DIGEST)
         for known in candidates:
             if hmac.compare_digest(digest, known.digest):
                 found = known
@@ -228,7 +229,7 @@ class Directory:
 async def _pages(
     connection: AsyncConnection, table: Table, order: tuple[Column[Any], ...], after: tuple[Any, ...]
 ) -> AsyncIterator[Mapping[str, Any]]:
-    """Rows of a table in the order of columns that are unique together, those after a place in it."""
+    """Return rows of a table in the order of columns that are unique together, after a position."""
     while True:
         beyond = tuple_(*order) > tuple_(*(literal(value) for value in after))
         rows = (await connection.execute(select(table).where(beyond).order_by(*order).limit(PAGE))).mappings().all()

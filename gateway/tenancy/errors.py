@@ -1,8 +1,8 @@
-"""What is wrong with an order about keys, teams and budgets."""
+"""Errors of commands about keys, teams and budgets."""
 
 
 class TenancyError(ValueError):
-    """An order that cannot be carried out as things stand; `param` names the field that says so."""
+    """A command that cannot be carried out in the current state; `param` names the field responsible."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """Host names by which the gateway may be reached without a key, so that a web page cannot reach it by its own name.
 
-A page's name can be made to resolve to any address after the page was loaded (DNS rebinding); the browser then takes
-our answers for the page's own. The Host header still has the page's name. Addresses cannot be rebound.
+A page's name can be made to resolve to any address after the page was loaded (DNS rebinding); the browser then treats
+our answers as the page's own. The Host header still has the page's name. Addresses cannot be rebound.
 """
 
 import ipaddress
@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 @lru_cache(maxsize=1024)
 def host_is_allowed(host: str, bound: str, allowed: str) -> bool:
-    """Whether a Host header names this machine, what the server is `bound` to, or an entry of `allowed`.
+    """Return whether a Host header names this machine, what the server is `bound` to, or an entry of `allowed`.
 
-    Where the server listens beyond this machine, every address is allowed. Entries of `allowed` are separated by
-    commas: a name or address, `*.NAME` for all names below one, `*` for all.
+    If the server listens beyond this machine, every address is allowed. Entries of `allowed` are separated by commas: a
+    name or address, `*.NAME` for all names below one, `*` for all.
     """
     name = hostname_of(host)
     if not name:
@@ -26,7 +26,7 @@ def host_is_allowed(host: str, bound: str, allowed: str) -> bool:
 
 
 def hostname_of(authority: str) -> str:
-    """The host of `HOST[:PORT]` in lower case, without brackets and a last dot; empty if it is malformed."""
+    """Return the host of `HOST[:PORT]` in lower case, without brackets and a final dot; empty if malformed."""
     try:
         parsed = urlsplit(f"//{authority}")
         is_plain = parsed.netloc == authority and parsed.username is None and (parsed.port is None or parsed.port > 0)
@@ -36,7 +36,7 @@ def hostname_of(authority: str) -> str:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a name or an address can only mean this machine."""
+    """Return whether a name or an address can only mean this machine."""
     address = _address(host)
     if address is None:
         return host.lower() == "localhost" or host.lower().endswith(".localhost")

@@ -1,4 +1,4 @@
-"""Keys and teams as an operator orders them: made, changed, rotated, revoked, each with its audit row."""
+"""Commands on keys and teams: made, changed, rotated, revoked, each with its audit row."""
 
 import secrets
 from typing import Any
@@ -14,12 +14,12 @@ from gateway.tenancy.key_terms import KeyTerms, check_expiry, columns_of_new, gi
 from gateway.tenancy.orders import REVISION, Order, tenancy_transaction, write_down
 from migrations.tables import api_keys, teams
 
-# What is no business of whoever looks at a key.
+# Columns never shown with a key.
 UNSHOWN = ("digest", "old_digest", "revision")
 
 
 class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """`key` is shown this once: only its hash is stored. After a rotation the old one is good until `old_until`."""
+    """`key` is shown only once: only its hash is stored. After a rotation the old one is valid until `old_until`."""
 
     key_id: str
     name: str
@@ -29,7 +29,7 @@ class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create_team(engine: AsyncEngine, name: str, order: Order) -> str:
-    """A new team; returns its id. Raises `TenancyError` if the name is taken."""
+    """Create a team and return its id. Raises `TenancyError` if the name is taken."""
     team_id = f"team_{secrets.token_hex(8)}"
     try:
         async with tenancy_transaction(engine) as connection:
@@ -41,8 +41,8 @@ async def create_team(engine: AsyncEngine, name: str, order: Order) -> str:
 
 
 async def create_key(engine: AsyncEngine, name: str, team: str | None, terms: KeyTerms, order: Order) -> IssuedKey:
-    """A new key, of `team` (its name or id) for good. Raises `TenancyError` if the name is taken, or there is no such
-    team."""
+    """Create a key, permanently of `team` (its name or id). Raises `TenancyError` if the name is taken, or there is no
+    such team."""
     columns = columns_of_new(terms, order.now)
     try:
         async with tenancy_transaction(engine) as connection:
@@ -53,15 +53,15 @@ async def create_key(engine: AsyncEngine, name: str, team: str | None, terms: Ke
 
 
 async def create_first_admin_key(engine: AsyncEngine, order: Order) -> IssuedKey | None:
-    """A key with the scope admin, if the database has never had one; None if it has, ended ones included.
+    """Create a key with the scope admin, if the database has never had one; None if it has, ended ones included.
 
-    Of several processes that call this at the same time, one gets the key.
+    If several processes call this at the same time, one gets the key.
     """
     async with engine.connect() as connection:
         if await _ever_had_admin(connection):
             return None
     async with tenancy_transaction(engine) as connection:
-        # Again, now that every other transaction of this kind has to wait.
+        # Check again, now that every other transaction of this kind has to wait.
         if await _ever_had_admin(connection):
             return None
         name = f"first-admin-{secrets.token_hex(4)}"
@@ -69,7 +69,7 @@ async def create_first_admin_key(engine: AsyncEngine, order: Order) -> IssuedKey
 
 
 async def change_key(engine: AsyncEngine, key: str, terms: KeyTerms, order: Order) -> dict[str, Any]:
-    """Change what the key of this id or name may do; returns what changed, as name → [old, new]."""
+    """Change the terms of the key of this id or name; return what changed, as name → [old, new]."""
     wanted = given(terms)
     check_expiry(wanted.get("expires_at"), order.now)
     async with tenancy_transaction(engine) as connection:
@@ -82,7 +82,8 @@ async def change_key(engine: AsyncEngine, key: str, terms: KeyTerms, order: Orde
 
 
 async def rotate_key(engine: AsyncEngine, key: str, grace_seconds: float, order: Order) -> IssuedKey:
-    """A new secret for the key of this id or name; the one before is good for `grace_seconds` more, older ones end."""
+    """Give the key of this id or name a new secret; the previous one stays valid for `grace_seconds`, older ones
+    end."""
     made, until = make_key(), order.now + grace_seconds
     async with tenancy_transaction(engine) as connection:
         row = await _live_key(connection, key)
@@ -94,7 +95,7 @@ async def rotate_key(engine: AsyncEngine, key: str, grace_seconds: float, order:
 
 
 async def revoke_key(engine: AsyncEngine, key: str, order: Order) -> str:
-    """End the key of this id or name for good; returns its id."""
+    """Revoke the key of this id or name permanently; return its id."""
     async with tenancy_transaction(engine) as connection:
         row = await _live_key(connection, key)
         await _update(connection, row["key_id"], {"revoked_at": order.now})
@@ -104,14 +105,14 @@ async def revoke_key(engine: AsyncEngine, key: str, order: Order) -> str:
 
 
 async def shown_key(engine: AsyncEngine, key: str) -> dict[str, Any]:
-    """The row of the key of this id or name, without its hashes. Raises `UnknownSubjectError`."""
+    """Return the row of the key of this id or name, without its hashes. Raises `UnknownSubjectError`."""
     async with engine.connect() as connection:
         row = await _key(connection, key)
     return {name: value for name, value in row.items() if name not in UNSHOWN}
 
 
 async def team_named(engine: AsyncEngine, team: str) -> str:
-    """The id of the team of this id or name. Raises `UnknownSubjectError`."""
+    """Return the id of the team of this id or name. Raises `UnknownSubjectError`."""
     async with engine.connect() as connection:
         return await _team_id(connection, team)
 
@@ -128,7 +129,7 @@ async def _insert_key(
 
 
 async def _ever_had_admin(connection: AsyncConnection) -> bool:
-    # A list of the names of scopes, as JSON: of these only one has the word in it.
+    # A JSON list of scope names: only one of them contains the word.
     has_admin = cast(api_keys.c.scopes, String).like('%"admin"%')
     return await connection.scalar(select(api_keys.c.key_id).where(has_admin).limit(1)) is not None
 
@@ -136,7 +137,7 @@ async def _ever_had_admin(connection: AsyncConnection) -> bool:
 async def _live_key(connection: AsyncConnection, key: str) -> dict[str, Any]:
     row = await _key(connection, key)
     if row["revoked_at"] is not None:
-        raise TenancyError(f"the key {key!r} was revoked, which is for good", "key")
+        raise TenancyError(f"the key {key!r} was revoked, which is permanent", "key")
     return row
 
 

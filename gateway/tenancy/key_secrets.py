@@ -1,4 +1,4 @@
-"""API keys of callers: known only by the SHA-256 of each, compared in constant time, never logged."""
+"""API keys of callers: stored only as SHA-256, compared in constant time, never logged."""
 
 import hashlib
 import hmac
@@ -15,7 +15,7 @@ PREFIX_LENGTH = len(KEY_START) + 8
 
 
 class ApiKeys:
-    """The callers that may ask. Keys are high-entropy, so that a plain SHA-256 cannot be searched backwards."""
+    """The keys of the settings. Keys have high entropy, so a plain SHA-256 cannot be inverted by search."""
 
     def __init__(self, digests: dict[str, bytes], private: frozenset[str] = frozenset()) -> None:
         self._digests = digests
@@ -25,8 +25,8 @@ class ApiKeys:
     def parse(cls, text: str, variable: str = "AIO_API_KEYS", private: str = "") -> "ApiKeys":
         """Read comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; the keys themselves are dropped at once.
 
-        `private`: comma-separated names of keys whose owners do not consent to their texts being stored.
-        Raises `SettingsError` naming the entry, never showing the key.
+        `private`: comma-separated names of keys whose texts must not be stored. Raises `SettingsError` naming the
+        entry, never showing the key.
         """
         digests: dict[str, bytes] = {}
         for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -38,32 +38,32 @@ class ApiKeys:
             digests[name] = _digest(name, secret, variable)
         names = frozenset(filter(None, (name.strip() for name in private.split(","))))
         if unknown := sorted(names - digests.keys()):
-            # A misspelt name must not give away the texts of the owner that was meant.
-            raise SettingsError(f"AIO_PRIVATE_KEYS: {', '.join(unknown)} is no name in {variable}")
+            # A misspelt name must not expose the texts of the intended owner.
+            raise SettingsError(f"AIO_PRIVATE_KEYS: {', '.join(unknown)} is not a name in {variable}")
         return cls(digests, names)
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all keys."""
+        """The names of all keys."""
         return frozenset(self._digests)
 
     def __bool__(self) -> bool:
         return bool(self._digests)
 
     def caller(self, owner: str, scopes: frozenset[str]) -> Caller:
-        """Who asks with the key of `owner`: without limits, but for consent where it was withdrawn."""
+        """Return the caller with the key of `owner`: without limits, and with consent unless withdrawn."""
         return Caller(key_id=owner, name=owner, scopes=scopes, consent=owner not in self._private)
 
     def owner(self, authorization: str | None) -> str | None:
-        """The name of the key in an `Authorization: Bearer …` header, or None if it is missing or wrong.
+        """Return the name of the key in an `Authorization: Bearer …` header, or None if it is missing or wrong.
 
-        Every known digest is compared, so that the time taken says nothing about which one was near.
+        Every known digest is compared, so that timing reveals nothing about near matches.
         """
         secret = bearer_of(authorization)
         return None if secret is None else self.owner_of(digest_of(secret))
 
     def owner_of(self, digest: bytes) -> str | None:
-        """The name of the key with this SHA-256, or None."""
+        """Return the name of the key with this SHA-256, or None."""
         found = None
         for name, known in self._digests.items():
             if hmac.compare_digest(digest, known):
@@ -72,7 +72,7 @@ class ApiKeys:
 
 
 class MadeKey(msgspec.Struct, frozen=True):
-    """A fresh key; its SHA-256, which is all that is kept of it, and the first characters, which find it again."""
+    """A fresh key; its SHA-256, the only stored form, and its first characters, by which it is found."""
 
     key: str
     digest: bytes
@@ -80,25 +80,25 @@ class MadeKey(msgspec.Struct, frozen=True):
 
 
 def make_key() -> MadeKey:
-    """256 bits of chance, of which the prefix shows 48."""
+    """Return a key of 256 random bits, of which the prefix shows 48."""
     key = f"{KEY_START}{secrets.token_urlsafe(32)}"
     return MadeKey(key, digest_of(key), key[:PREFIX_LENGTH])
 
 
 def new_key() -> tuple[str, str]:
-    """A fresh key and its `sha256:HEX` form for the settings."""
+    """Return a fresh key and its `sha256:HEX` form for the settings."""
     made = make_key()
     return made.key, f"sha256:{made.digest.hex()}"
 
 
 def bearer_of(authorization: str | None) -> str | None:
-    """The key in an `Authorization: Bearer …` header; None without one."""
+    """Return the key in an `Authorization: Bearer …` header; None without one."""
     scheme, _, secret = (authorization or "").partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else None
 
 
 def digest_of(key: str) -> bytes:
-    """The SHA-256 of a key."""
+    """Return the SHA-256 of a key."""
     return hashlib.sha256(key.encode()).digest()
 
 

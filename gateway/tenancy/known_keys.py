@@ -1,4 +1,4 @@
-"""Stored keys in memory: each found by the first characters of its secret, and replaced where its row has changed."""
+"""Stored keys in memory: found by the first characters of the secret, and replaced when their rows change."""
 
 import math
 from collections import defaultdict
@@ -17,7 +17,7 @@ Charges = Mapping[tuple[str, str], tuple[BudgetRef, ...]]
 
 
 class KnownKey(msgspec.Struct, frozen=True):
-    """A secret of a stored key: good until `until` (epoch seconds), unless the key was revoked."""
+    """A secret of a stored key: valid until `until` (epoch seconds), unless the key was revoked."""
 
     prefix: str
     digest: bytes
@@ -39,27 +39,27 @@ class KnownKeys:
         return key_id in self._by_id
 
     def candidates(self, prefix: str) -> Sequence[KnownKey]:
-        """Those whose secret begins so."""
+        """Return those whose secret has this prefix."""
         return self._by_prefix.get(prefix, ())
 
     def newest(self, key_id: str) -> KnownKey | None:
-        """The key's secret of now; None if there is no such key."""
+        """Return the key's current secret; None if there is no such key."""
         return self._by_id.get(key_id, (None,))[0]
 
     @property
     def ask_for_answers(self) -> bool:
-        """Whether any may, ended ones too."""
+        """Whether any key may request answers, ended ones included."""
         return bool(self._inference)
 
     def administer(self, now: float) -> bool:
-        """Whether any that is good at `now` (epoch seconds) may administer, or look on."""
+        """Whether any key valid at `now` (epoch seconds) may administer or view."""
         return any(
             key.until > now and not key.revoked and not ADMINISTRATION.isdisjoint(key.caller.scopes)
             for key in self._all()
         )
 
     def put(self, row: Mapping[str, Any]) -> None:
-        """Take in a row of `api_keys`, new or changed."""
+        """Add or replace a row of `api_keys`."""
         caller = self._caller(row)
         until, revoked = row["expires_at"] or math.inf, row["revoked_at"] is not None
         secrets = [KnownKey(row["prefix"], bytes.fromhex(row["digest"]), caller, until, revoked)]
@@ -69,7 +69,7 @@ class KnownKeys:
         self._replace(row["key_id"], tuple(secrets))
 
     def charge(self, charges: Charges) -> None:
-        """Go by these budgets from now on."""
+        """Use these budgets from now on."""
         before, self._charges = self._charges, charges
         changed = {subject for subject in {*before, *charges} if before.get(subject) != charges.get(subject)}
         for key_id, secrets in list(self._by_id.items()) if changed else ():
@@ -106,7 +106,7 @@ class KnownKeys:
             consent=row["consent"],
             tiers=self._tiers(row["tiers"], row["models"]),
             quality_target=target_of(row["quality"]),
-            # A floor above a catalogue that has become shorter leaves its strongest tier.
+            # A minimum tier above a catalogue that has become shorter means its strongest tier.
             min_tier=None if row["min_tier"] is None else min(row["min_tier"], len(self._catalog.tiers)),
             priority_ceiling=row["priority_ceiling"],
             allowance=Allowance(
@@ -121,7 +121,7 @@ class KnownKeys:
         return self._charges.get(("key", key_id), ()) + self._charges.get(("team", team or ""), ())
 
     def _tiers(self, tiers: list[int] | None, models: list[str] | None) -> frozenset[int] | None:
-        """The catalogue's tiers that are in both lists; a model may be called by its own or by a tier's name."""
+        """Return the catalogue's tiers that are in both lists; a model may be named by its own or its tier's name."""
         if tiers is None and models is None:
             return None
         return frozenset(

@@ -1,6 +1,6 @@
-"""The lease book: in one transaction a replica is granted a slice of a budget, and never more than is left of it.
+"""The lease book: in one transaction a replica is granted a slice of a budget, never more than is left of it.
 
-Over the leases of a budget in a period, what active ones were granted and what others spent never exceeds the amount.
+Over the leases of a budget in a period, the grants of active ones plus the spending of others never exceed the amount.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -16,15 +16,15 @@ from gateway.tenancy.periods import MICRO, period_bounds
 from migrations.tables import api_keys, budget_leases, budgets, requests
 
 LEASE_SECONDS = 30.0
-# How much of what is left a replica is granted at once, if it needs less.
+# Share of the remainder that a replica is granted at once, if it needs less.
 SLICE_SHARE = 0.1
 _LEASES = budget_leases.c
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A lease as the book has it now, in micro-dollars, or no more than before where too little was left.
+    """A lease as recorded, in micro-dollars; unchanged if too little was left.
 
-    `left`: what else is left of the budget.
+    `left`: the rest of the budget.
     """
 
     granted: int
@@ -32,7 +32,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """What a replica tells of a lease: spent so far, and what it keeps of it. `final`: it will spend nothing more."""
+    """A replica's report on a lease: spent so far, and how much it keeps. `final`: it will spend nothing more."""
 
     budget_id: str
     period_key: str
@@ -52,8 +52,8 @@ class LeaseBook:
         self._engine, self._clock = engine, clock
 
     async def grant(self, budget_id: str, key: str, needed: int, spent: int) -> Grant | None:
-        """Lease `needed` micro-dollars above `spent`, which is what this replica spent in the period `key`, and more if
-        there is plenty; None if there is no such budget any more."""
+        """Lease `needed` micro-dollars above `spent`, which this replica spent in the period `key`, and more if there
+        is plenty; None if the budget no longer exists."""
         async with self._transaction() as connection:
             budget = await self._locked_budget(connection, budget_id)
             if budget is None:
@@ -63,8 +63,8 @@ class LeaseBook:
             await self._close_expired(connection, budget, leases, clock)
             mine = next((row for row in leases if row["replica"] == self.replica), None)
             others = sum(_counted(row) for row in leases if row is not mine)
-            told = 0 if mine is None else int(mine["spent_microusd"])
-            spent = max(spent, told)
+            reported = 0 if mine is None else int(mine["spent_microusd"])
+            spent = max(spent, reported)
             held = spent if mine is None or mine["status"] != "active" else max(int(mine["granted_microusd"]), spent)
             left = int(budget["amount_microusd"]) - others - held
             wanted = spent + needed - held
@@ -75,24 +75,24 @@ class LeaseBook:
             return Grant(held, left)
 
     async def tell(self, statements: Sequence[Statement]) -> list[bool]:
-        """Renew leases and say what was spent; whether each still is this replica's. A lease that expired meanwhile is
-        not: its rest may have been granted to another."""
+        """Renew leases and report spending; return whether each is still this replica's. One that expired is not: its
+        rest may have been granted to another."""
         async with self._transaction() as connection:
             clock = await self._clock.lease_clock(connection)
             return [await self._tell(connection, statement, clock) for statement in statements]
 
-    async def _tell(self, connection: AsyncConnection, told: Statement, clock: float) -> bool:
+    async def _tell(self, connection: AsyncConnection, statement: Statement, clock: float) -> bool:
         mine = (
-            _LEASES.budget_id == told.budget_id,
-            _LEASES.period_key == told.period_key,
+            _LEASES.budget_id == statement.budget_id,
+            _LEASES.period_key == statement.period_key,
             _LEASES.replica == self.replica,
         )
-        values: dict[str, Any] = {"spent_microusd": told.spent}
-        if told.final:
-            closed = values | {"status": "returned", "granted_microusd": told.spent}
+        values: dict[str, Any] = {"spent_microusd": statement.spent}
+        if statement.final:
+            closed = values | {"status": "returned", "granted_microusd": statement.spent}
             await connection.execute(update(budget_leases).where(*mine).values(closed))
             return False
-        alive = {"granted_microusd": max(told.granted, told.spent), "expires_at": clock + self.lease_seconds}
+        alive = {"granted_microusd": max(statement.granted, statement.spent), "expires_at": clock + self.lease_seconds}
         renewed = await connection.execute(
             update(budget_leases).where(*mine, _LEASES.status == "active").values(values | alive)
         )
@@ -110,13 +110,13 @@ class LeaseBook:
             yield connection
 
     async def _locked_budget(self, connection: AsyncConnection, budget_id: str) -> dict[str, Any] | None:
-        # SQLite has locked the database; it has no FOR UPDATE, and SQLAlchemy leaves it out.
+        # SQLite has locked the database; it has no FOR UPDATE, and SQLAlchemy omits it.
         query = select(budgets).where(budgets.c.budget_id == budget_id).with_for_update()
         row = (await connection.execute(query)).mappings().first()
         return None if row is None else dict(row)
 
     async def _leases(self, connection: AsyncConnection, budget_id: str, key: str) -> list[dict[str, Any]]:
-        # Locked, so that none is renewed while it is found to have expired.
+        # Locked, so that none is renewed while it is being expired.
         mine = (_LEASES.budget_id == budget_id, _LEASES.period_key == key)
         query = select(budget_leases).where(*mine).order_by(_LEASES.lease_id).with_for_update()
         return [dict(row) for row in (await connection.execute(query)).mappings()]
@@ -124,10 +124,10 @@ class LeaseBook:
     async def _close_expired(
         self, connection: AsyncConnection, budget: dict[str, Any], leases: list[dict[str, Any]], clock: float
     ) -> None:
-        """What a dead replica left unspent comes back: its requests in the ledger say what it spent. They may still be
-        on their way from its journal, so lost leases are looked at again each time."""
+        """Return a dead replica's unspent grant: its requests in the ledger say what it spent. They may still be in its
+        journal, so lost leases are checked again each time."""
         for lease in leases:
-            # An expiry that is too far ahead was written before the machine's monotonic clock began anew.
+            # An expiry too far ahead was written before the machine's monotonic clock restarted.
             alive = clock < lease["expires_at"] <= clock + 2 * self.lease_seconds
             if lease["replica"] == self.replica or lease["status"] == "returned":
                 continue
@@ -139,7 +139,7 @@ class LeaseBook:
             lease |= values
 
     async def _recorded(self, connection: AsyncConnection, budget: dict[str, Any], lease: dict[str, Any]) -> int:
-        """Micro-dollars that the ledger knows of, of this budget, period and replica."""
+        """Return the micro-dollars in the ledger for this budget, period and replica."""
         begin, end = period_bounds(lease["period_key"])
         created = requests.c.created_at
         conditions = [requests.c.replica == lease["replica"], created >= begin, created < end]
@@ -177,6 +177,6 @@ class LeaseBook:
 
 
 def _counted(lease: dict[str, Any]) -> int:
-    """What a lease takes of its budget."""
+    """Return how much a lease takes of its budget."""
     spent = int(lease["spent_microusd"])
     return max(int(lease["granted_microusd"]), spent) if lease["status"] == "active" else spent

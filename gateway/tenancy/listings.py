@@ -1,4 +1,4 @@
-"""What can be listed of tenancy, and by what; hashes are not shown."""
+"""The lists of keys, teams and budgets, and their filters; hashes are not shown."""
 
 from gateway.tenancy.key_commands import UNSHOWN
 from migrations.tables import api_keys, budgets, teams

@@ -1,4 +1,4 @@
-"""One change of keys, teams or budgets at a time over all replicas: with its audit row, and seen by all of them."""
+"""Serialises changes of keys, teams and budgets over all replicas, with an audit row each."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,12 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables import audit_events, tenancy_state
 
-# In a transaction of the kind below: the revision that it makes.
+# In such a transaction: the revision that it makes.
 REVISION = select(tenancy_state.c.revision).scalar_subquery()
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Who orders it, when (epoch seconds) and why."""
+    """Who gave the command, when (epoch seconds) and why."""
 
     actor: str
     now: float
@@ -24,22 +24,22 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def tenancy_transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that excludes all others of its kind and counts the revision up, by which replicas see it."""
+    """A transaction that excludes all others of its kind and increments the revision, by which replicas notice it."""
     async with engine.begin() as connection:
-        # First, so that SQLite waits for another writer instead of failing, and PostgreSQL's writers queue here.
+        # Write first: SQLite then waits for another writer instead of failing, and PostgreSQL's writers queue here.
         await connection.execute(update(tenancy_state).values(revision=tenancy_state.c.revision + 1))
         yield connection
 
 
 async def budgets_changed(connection: AsyncConnection) -> None:
-    """Say that this transaction changes a budget."""
+    """Record that this transaction changes a budget."""
     await connection.execute(update(tenancy_state).values(budgets_revision=tenancy_state.c.revision))
 
 
 async def write_down(
     connection: AsyncConnection, order: Order, action: str, subject: str, details: dict[str, Any]
 ) -> None:
-    """The audit row of a change, in its transaction. `details` hold no key and no hash."""
+    """Write the audit row of a change, in its transaction. `details` hold no key and no hash."""
     row = {
         "created_at": order.now, "actor": order.actor, "action": action, "subject": subject,
         "reason": order.reason, "details": details,

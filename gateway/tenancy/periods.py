@@ -7,28 +7,28 @@ MICRO = 1_000_000
 
 
 def period_key(period: str, now: float) -> str:
-    """The name of the day, the month or the one period of a total in which `now` (epoch seconds) lies."""
+    """Return the name of the day, the month or the single total period that contains `now` (epoch seconds)."""
     if period == "total":
         return "total"
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d" if period == "day" else "%Y-%m")
 
 
 def period_bounds(key: str) -> tuple[float, float]:
-    """The first moment of the period of this name, and the first after it (epoch seconds)."""
+    """Return the start of the period of this name and of the next one (epoch seconds)."""
     if key == "total":
         return 0.0, math.inf
     parts = [int(part) for part in key.split("-")]
     begin = datetime(parts[0], parts[1], parts[2] if len(parts) == 3 else 1, tzinfo=UTC)
-    # The 1st plus 31 days lies in the next month, whatever month it is.
+    # The 1st plus 31 days is in the next month, for every month.
     end = begin + timedelta(days=1) if len(parts) == 3 else (begin + timedelta(days=31)).replace(day=1)
     return begin.timestamp(), end.timestamp()
 
 
 def microusd(usd: float) -> int:
-    """US dollars as micro-dollars, to the nearest: what requests cost is whole micro-dollars already."""
+    """Round US dollars to micro-dollars: costs of requests are whole micro-dollars already."""
     return round(usd * MICRO)
 
 
 def microusd_at_least(usd: float) -> int:
-    """US dollars as micro-dollars, rounded up but for what is floating point's error."""
+    """Round US dollars up to micro-dollars, ignoring floating-point error."""
     return math.ceil(round(usd * MICRO, 3))

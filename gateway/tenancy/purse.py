@@ -1,4 +1,5 @@
-"""The purse: what this process may still spend of budgets, in memory; the lease book fills it and is told of it."""
+"""What this process may still spend of budgets, in memory: slices leased from the lease book, and spending reported to
+it."""
 
 import asyncio
 import logging
@@ -15,13 +16,13 @@ from gateway.tenancy.periods import MICRO, period_key
 
 log = logging.getLogger(__name__)
 
-# How long a refusal is believed before the book is asked again: another replica may have returned something.
+# How long a refusal is reused before the book is asked again: another replica may have returned something.
 REFUSAL_SECONDS = 1.0
 _PERIODS = ("day", "month", "total")
 
 
 class BudgetExceededError(Exception):
-    """A budget that the request is charged to has less left than the request may cost."""
+    """A budget charged for the request has less left than the request may cost."""
 
     def __init__(self, budget: BudgetRef, needed: int, left: int) -> None:
         super().__init__(
@@ -32,14 +33,14 @@ class BudgetExceededError(Exception):
 
 
 class BudgetsUnavailableError(Exception):
-    """The slice in memory is used up or too old, and the database, which would give another, is away."""
+    """The leased slice is used up or expired, and the database, which would grant another, is down."""
 
 
 class Slice(msgspec.Struct):
-    """A lease in micro-dollars: granted by the book, spent, and held for requests under way.
+    """A lease in micro-dollars: granted by the book, spent, and held for running requests.
 
-    `valid_until`: monotonic seconds, from which on it may have been granted to another. `told`: what was spent when the
-    book was last told. `refused` micro-dollars were too much at `refused_at` (monotonic seconds).
+    `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`: spending last
+    reported to the book. `refused` micro-dollars were too much at `refused_at` (monotonic seconds).
     """
 
     budget_id: str
@@ -48,25 +49,26 @@ class Slice(msgspec.Struct):
     spent: int = 0
     held: int = 0
     valid_until: float = 0.0
-    told: int = 0
+    reported: int = 0
     refused: int = 0
     refused_at: float = -REFUSAL_SECONDS
 
     @property
     def free(self) -> int:
-        """What may still be held."""
+        """How much may still be held."""
         return self.granted - self.spent - self.held
 
 
 class Hold(msgspec.Struct):
-    """What is held of each slice for one request; `settle` it exactly once."""
+    """The amounts held of each slice for one request; `settle` it exactly once."""
 
     slices: list[Slice]
     amount: int
     settled: bool = False
 
     def extend(self, more: int) -> bool:
-        """Hold `more` micro-dollars at once; False, and nothing held, where a slice in memory has too little left."""
+        """Hold `more` micro-dollars without waiting; False, holding nothing, if a slice in memory has too little
+        left."""
         if any(part.free < more for part in self.slices):
             return False
         for part in self.slices:
@@ -75,7 +77,7 @@ class Hold(msgspec.Struct):
         return True
 
     def settle(self, spent: int) -> None:
-        """Let go of what is held, and charge what the request did cost, micro-dollars. Idempotent."""
+        """Release what is held, and charge the request's actual cost, micro-dollars. Idempotent."""
         if self.settled:
             return
         self.settled = True
@@ -85,10 +87,10 @@ class Hold(msgspec.Struct):
 
 
 class Purse:
-    """Holds are taken in memory; only where a slice is used up, or has expired, does a request wait for the book.
+    """Holds are taken in memory; a request waits for the book only if a slice is used up or has expired.
 
-    `open_without_database`: whether requests go on beyond their slices while the book cannot be reached; what they cost
-    is charged later. `monotonic`: seconds.
+    `open_without_database`: whether requests go on beyond their slices while the book is unreachable; their cost is
+    charged later. `monotonic`: seconds.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Purse:
         self._book, self._clock, self._monotonic = book, clock, monotonic
         self._open = open_without_database
         self._slices: dict[tuple[str, str], Slice] = {}
-        # One conversation with the book at a time.
+        # One exchange with the book at a time.
         self._talking = asyncio.Lock()
 
     def now(self) -> float:
@@ -126,7 +128,7 @@ class Purse:
         return hold
 
     async def tell(self) -> None:
-        """Renew what is needed, return the rest, and say what was spent. Raises what the database raises."""
+        """Renew what is needed, return the rest, and report spending. Raises what the database raises."""
         async with self._talking:
             began = self._monotonic()
             parts = [part for part in self._slices.values() if self._has_news(part)]
@@ -140,16 +142,16 @@ class Purse:
                 await self._told(part, alive, began)
 
     async def follow(self, seconds: float) -> None:
-        """Tell the book every `seconds`, for ever."""
+        """Report to the book every `seconds` until cancelled."""
         while True:
             await asyncio.sleep(seconds)
             try:
                 await self.tell()
             except (SQLAlchemyError, OSError) as error:
-                log.warning("budgets: the database is away (%s); slices in memory are spent on", type(error).__name__)
+                log.warning("budgets: the database is down (%s); leased slices are spent", type(error).__name__)
 
     async def close(self) -> None:
-        """Return everything that is not spent. What cannot be returned expires."""
+        """Return everything unspent. What cannot be returned expires."""
         statements = [
             Statement(part.budget_id, part.period_key, part.spent, part.spent, final=True)
             for part in self._slices.values()
@@ -159,7 +161,7 @@ class Purse:
                 async with self._talking:
                     await self._book.tell(statements)
             except (SQLAlchemyError, OSError) as error:
-                log.warning("budgets: slices are not returned, and expire: %s", type(error).__name__)
+                log.warning("budgets: slices could not be returned, and expire: %s", type(error).__name__)
 
     def _take(self, budget: BudgetRef, amount: int) -> Slice | None:
         part = self._slices.get((budget.budget_id, period_key(budget.period, self._clock.now())))
@@ -169,7 +171,7 @@ class Purse:
         return part
 
     async def _leased(self, budget: BudgetRef, amount: int) -> Slice | None:
-        """As `_take`, with a slice fresh from the book; None where the budget was removed."""
+        """As `_take`, with a slice fresh from the book; None if the budget was removed."""
         async with self._talking:
             part = self._take(budget, amount)
             if part is not None:
@@ -199,11 +201,11 @@ class Purse:
         return self._slices.setdefault((budget.budget_id, key), Slice(budget.budget_id, key))
 
     def _granted(self, part: Slice, grant: Grant, began: float) -> None:
-        part.granted, part.told = grant.granted, part.spent
+        part.granted, part.reported = grant.granted, part.spent
         part.valid_until = began + self._book.lease_seconds
 
     async def _told(self, part: Slice, alive: bool, began: float) -> None:
-        """Take in what the book says of a slice that it was told of."""
+        """Apply the book's answer about a reported slice."""
         if alive:
             part.valid_until = began + self._book.lease_seconds
         elif self._is_over(part):
@@ -211,17 +213,17 @@ class Purse:
             return
         else:
             part.valid_until = 0.0
-            if part.spent > part.told and not part.granted:
-                # Spent while the database was away: the book has no lease to charge it to.
+            if part.spent > part.reported and not part.granted:
+                # Spent while the database was down: the book has no lease to charge it to.
                 await self._book.grant(part.budget_id, part.period_key, part.held, part.spent)
-        part.told = part.spent
+        part.reported = part.spent
 
     def _has_news(self, part: Slice) -> bool:
-        return part.spent != part.told or part.granted > part.spent or part.held > 0 or self._is_over(part)
+        return part.spent != part.reported or part.granted > part.spent or part.held > 0 or self._is_over(part)
 
     def _kept(self, part: Slice) -> int:
-        """What requests hold, and twice of what was spent since the book was told last."""
-        return part.spent + part.held + 2 * (part.spent - part.told)
+        """What requests hold, plus twice the spending since the last report."""
+        return part.spent + part.held + 2 * (part.spent - part.reported)
 
     def _is_over(self, part: Slice) -> bool:
         """Whether its period has ended, and its last request."""

@@ -1,6 +1,6 @@
-"""Rates and concurrency that all replicas share: counted in Redis, by its clock, in one atomic script per request.
+"""Rate limits and concurrency shared by all replicas: counted in Redis, by its clock, in one atomic script per request.
 
-What requests of one moment ask goes in one round trip (`gateway.stores.redis_scripts`).
+Requests of the same moment share one round trip (`gateway.stores.redis_scripts`).
 """
 
 import asyncio
@@ -10,16 +10,16 @@ from gateway.stores.redis_scripts import Argument, Call, RedisScripts, script
 from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 from gateway.tenancy.windows import WINDOW_SECONDS, Entry, LocalWindows, Sums, Windows, judged
 
-# A request of a replica that died counts as in flight for this long.
+# A request of a dead replica counts as in flight for this long.
 IN_FLIGHT_SECONDS = 60
 RENEW_SECONDS = 20.0
-# How long what a request really took may wait for another request to go with.
+# How long a request's actual tokens may wait for another request's round trip.
 TELL_SECONDS = 1.0
 _NO_LIMIT = -1
 
-# KEYS: hash, and sorted set of requests in flight by their expiry. The hash holds what each second let in,
-# "r<second>" and "t<second>", their sums "r" and "t", and "first", the oldest second that the sums may hold.
-# ARGV: most requests, most tokens, most in flight, tokens asked for, member, window, seconds in flight.
+# KEYS: hash, and sorted set of requests in flight by their expiry. The hash holds the counts of each second,
+# "r<second>" and "t<second>", their sums "r" and "t", and "first", the oldest second that the sums may include. ARGV:
+# most requests, most tokens, most in flight, requested tokens, member, window, seconds in flight.
 _ENTER = script("""
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
@@ -57,7 +57,7 @@ if most_flying >= 0 then
 end
 return {tostring(now), requests, tokens, flying, {}}
 """)
-# ARGV: second, tokens more than asked for, member.
+# ARGV: second, tokens in addition to those requested, member.
 _LEAVE = script("""
 redis.call('ZREM', KEYS[2], ARGV[3])
 if redis.call('HEXISTS', KEYS[1], 'r' .. ARGV[1]) == 1 then
@@ -76,8 +76,8 @@ return 1
 
 
 class RedisWindows(Windows):
-    """See `Windows`. While Redis is unavailable each process counts alone, or raises `RedisUnavailableError` if
-    `closed`."""
+    """See `Windows`. While Redis is down every process counts by itself; `closed`: it raises
+    `RedisUnavailableError` then."""
 
     def __init__(self, store: RedisStore, *, closed: bool = False) -> None:
         self._scripts, self._closed = RedisScripts(store), closed
@@ -85,7 +85,7 @@ class RedisWindows(Windows):
         self._in_flight: dict[str, set[str]] = {}
 
     async def enter(self, key_id: str, allowance: Allowance, tokens: int, member: str) -> Entry:
-        """See `Windows`. Raises `RedisUnavailableError` where that closes the door."""
+        """See `Windows`. Raises `RedisUnavailableError` if configured to reject then."""
         bounds = (allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency)
         given: list[int] = [_NO_LIMIT if bound is None else bound for bound in bounds]
         arguments: list[Argument] = [*given, tokens, member, WINDOW_SECONDS, IN_FLIGHT_SECONDS]
@@ -105,7 +105,8 @@ class RedisWindows(Windows):
         return entry
 
     def leave(self, entry: Entry, tokens: int) -> None:
-        """See `Windows`. A place in flight is given back at once; tokens are put right with the next request's trip."""
+        """See `Windows`. The place in flight is released at once; tokens are corrected with the next request's round
+        trip."""
         if not entry.member:
             self._alone.leave(entry, tokens)
             return
@@ -116,11 +117,11 @@ class RedisWindows(Windows):
             self._in_flight.pop(entry.key_id, None)
         if placed or (entry.tokens is not None and tokens != entry.asked_tokens):
             arguments: list[Argument] = [entry.second, tokens - entry.asked_tokens, entry.member]
-            # Away: its place frees itself when it expires.
+            # Unreachable: its place expires.
             self._scripts.put(Call(_LEAVE, _names(entry.key_id), arguments), at_once=placed)
 
     async def follow(self) -> None:
-        """Keep what is in flight from expiring, and tell what nothing else took along, for ever."""
+        """Keep entries in flight from expiring, and send pending corrections, until cancelled."""
         renewed = 0.0
         while True:
             await asyncio.sleep(TELL_SECONDS)
@@ -131,22 +132,22 @@ class RedisWindows(Windows):
             await self._scripts.flush()
 
     def renew(self) -> None:
-        """Keep what is in flight for so long again."""
+        """Extend the expiry of entries in flight."""
         for key_id, members in self._in_flight.items():
             self._scripts.put(Call(_RENEW, _names(key_id)[1:], [IN_FLIGHT_SECONDS, *members]))
 
     async def close(self) -> None:
-        """Wait until those who left have been told of."""
+        """Wait until all departures have been sent."""
         await self._scripts.flush()
 
 
 def _names(key_id: str) -> list[str]:
-    """The two names of a key's counts, in one slot of a cluster."""
+    """Return the two keys of a key's counts, in one slot of a cluster."""
     return [f"aio:window:{{{key_id}}}", f"aio:flying:{{{key_id}}}"]
 
 
 def _seconds(seen: list[bytes]) -> list[tuple[int, int, int]]:
-    """Fields and counts of the hash as (second, requests, tokens), oldest first."""
+    """Return fields and counts of the hash as (second, requests, tokens), oldest first."""
     rows: dict[int, list[int]] = {}
     for field, count in zip(seen[::2], seen[1::2], strict=True):
         if not field[1:].isdigit():

@@ -1,4 +1,4 @@
-"""Tenancy of a running gateway: who its callers are and what they may use, put together and kept up to date."""
+"""Tenancy of a running gateway: its callers and what they may use, assembled and kept up to date."""
 
 import logging
 import secrets
@@ -28,13 +28,13 @@ from tiers.catalog.catalog import Catalog
 log = logging.getLogger(__name__)
 
 ShowKey = Callable[[str], None]
-# Who makes the first admin key, in the audit trail.
+# Creator of the first admin key, in the audit trail.
 FIRST_ACTOR = "gateway"
 
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """`directory` knows the keys, `door` lets requests in. `replica` names this process in leases and records."""
+    """`directory` knows the keys, `door` admits requests. `replica` names this process in leases and records."""
 
     directory: Directory
     door: Door
@@ -53,7 +53,7 @@ async def running_tenancy(
     redis: RedisStore | None,
     show_admin_key: ShowKey | None = None,
 ) -> AsyncIterator[Tenancy]:
-    """Read the keys and follow their changes; at the end, return what is left of budgets.
+    """Read the keys and follow their changes; at the end, return unspent budget slices.
 
     `show_admin_key` shows the first admin key, which is made unless there are `admin_keys` or a stored one; None leaves
     that to other processes.
@@ -105,7 +105,7 @@ async def _start_administration(
     show: ShowKey,
     retry_seconds: float,
 ) -> None:
-    """See to it that there is an admin key: before anything is served, or as soon as the database can be reached."""
+    """Make sure that there is an admin key: before anything is served, or as soon as the database is reachable."""
 
     async def provide() -> None:
         issued = await create_first_admin_key(engine, Order(actor=FIRST_ACTOR, now=clock.now(), reason="first start"))

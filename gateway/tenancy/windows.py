@@ -1,4 +1,4 @@
-"""Rates and concurrency of a key: a sliding minute of requests and tokens, and how many requests are in flight."""
+"""Rate limits and concurrency of a key: a sliding minute of requests and tokens, and the requests in flight."""
 
 import math
 import time
@@ -11,12 +11,12 @@ import msgspec
 from gateway.answering.caller import Allowance
 
 WINDOW_SECONDS = 60
-# Requests are counted by whole seconds; each counts until its second has left the window.
+# Requests are counted per whole second; each counts until its second has left the window.
 _BUCKET_SECONDS = 1.0
 
 
 class Room(msgspec.Struct, frozen=True):
-    """Of requests or tokens per minute: the limit, what is left of it, and seconds until all of it is."""
+    """Requests or tokens per minute: the limit, the remainder, and seconds until the full limit is available."""
 
     limit: int
     remaining: int
@@ -24,10 +24,11 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What became of a request at the door. `refused`: by which limit; "" if it may go on, and then it has to leave.
+    """The outcome of rate limiting a request. `refused`: by which limit; "" if it is admitted, and then it has to
+    leave.
 
-    `retry_seconds`: when it would be let in, None if never: it asks for more tokens than the limit.
-    `second` and `member` are how the request is found again.
+    `retry_seconds`: when it would be admitted, None for never: it asks for more tokens than the limit. `second` and
+    `member` identify the request.
     """
 
     key_id: str
@@ -41,15 +42,15 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Windows(ABC):
-    """Counts over any minute never exceed the limits, by the clock of whoever counts: clocks that step change nothing.
+    """Counts over any minute never exceed the limits, by the counting process's clock: clock steps change nothing.
 
-    `enter` counts a request with an estimate of its tokens, or refuses it and counts nothing. Each entry that was not
-    refused leaves exactly once, with the tokens that it did take.
+    `enter` counts a request with an estimate of its tokens, or rejects it and counts nothing. Each admitted entry
+    leaves exactly once, with the tokens that it used.
     """
 
     @abstractmethod
     async def enter(self, key_id: str, allowance: Allowance, tokens: int, member: str) -> Entry:
-        """Let the request `member` (unique) in, if the limits of its key allow it."""
+        """Admit the request `member` (unique), if the limits of its key allow it."""
 
     @abstractmethod
     def leave(self, entry: Entry, tokens: int) -> None:
@@ -73,7 +74,7 @@ class _Window:
             self.tokens -= tokens
 
     def add(self, second: int, requests: int, tokens: int) -> None:
-        """Count what happened in `second`, if it still is in the window."""
+        """Count what happened in `second`, if it is still in the window."""
         self.requests += requests
         self.tokens += tokens
         for row in reversed(self.seconds):
@@ -87,7 +88,7 @@ class _Window:
 
 
 class LocalWindows(Windows):
-    """Of this process alone. `clock`: monotonic seconds."""
+    """Counts of this process only. `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -119,7 +120,7 @@ class LocalWindows(Windows):
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """What is in a window, and in flight."""
+    """Counts in a window, and in flight."""
 
     requests: int
     tokens: int
@@ -129,9 +130,9 @@ class Sums(msgspec.Struct, frozen=True):
 def judged(
     entry: Entry, allowance: Allowance, sums: Sums, seconds: list[tuple[int, int, int]], now: float, last: int
 ) -> Entry:
-    """`entry` with what the limits say of it, before it is counted.
+    """Apply the limits to `entry` before it is counted.
 
-    `seconds`: what is in the window, oldest first, where there is no room; `last`: the newest second in it.
+    `seconds`: contents of the window, oldest first, if there is no room; `last`: the newest second in it.
     """
     refused, retry = "", 0.0
     most, most_tokens = allowance.requests_per_minute, allowance.tokens_per_minute
@@ -158,7 +159,7 @@ def judged(
 
 
 def _wait(counts: list[tuple[int, int]], over: int, now: float) -> float:
-    """Seconds until `over` of what is counted has left the window; infinity if all of it is not enough."""
+    """Return the seconds until `over` of the counts have left the window; infinity if all of them are not enough."""
     for second, count in counts:
         over -= count
         if over <= 0:

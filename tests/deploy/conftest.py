@@ -1,4 +1,4 @@
-"""What only `make test-deploy` installs is not there for the other tests: they leave out the modules that import it."""
+"""Leaves out modules whose imports only `make test-deploy` installs."""
 
 from importlib.util import find_spec
 

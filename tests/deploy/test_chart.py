@@ -1,4 +1,4 @@
-"""The chart: each value file renders to objects that Kubernetes' schemas know, and to pods that keep our promises."""
+"""The chart: each value file renders to objects valid by Kubernetes' schemas, and to pods that follow our rules."""
 
 import json
 import re
@@ -36,7 +36,7 @@ CUSTOM += ("karpenter.sh",)
 
 
 def validate_all(objects: list[Object]) -> None:
-    """Raises for the first object that Kubernetes would not know, unknown fields included."""
+    """Raise for the first invalid object, unknown fields included."""
     for found in objects:
         kubernetes_validate.validate(found, KUBERNETES, strict=True)
 
@@ -70,7 +70,7 @@ def test_names_are_unique_and_carry_the_releases_labels(name: str, releases: dic
 def test_pods_are_unprivileged_and_carry_no_token(name: str, releases: dict[str, list[Object]]) -> None:
     for made, template in pods(releases[name]).items():
         spec = template["spec"]
-        # The one that asks Kubernetes for anything is Ray's autoscaler, for pods.
+        # Only Ray's autoscaler asks Kubernetes for anything: for pods.
         assert spec["automountServiceAccountToken"] is (made == "RayCluster/aio-ray/head")
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -96,9 +96,9 @@ def test_a_pod_is_given_longer_to_end_than_it_drains(name: str, releases: dict[s
         gateway = template["spec"]["containers"][0]
         waits = int(gateway["lifecycle"]["preStop"]["exec"]["command"][1])
         drains = next(int(e["value"]) for e in gateway["env"] if e["name"] == "AIO_DRAIN_SECONDS")
-        # 15 s beyond its drain a supervisor kills what is left (gateway.processes.supervisor).
+        # 15 s after its drain a supervisor kills what is left (gateway.processes.supervisor).
         assert template["spec"]["terminationGracePeriodSeconds"] >= waits + drains + 15
-        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gateway.tenancy.key_secrets()
+        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= gateway.keys()
         assert gateway["readinessProbe"]["httpGet"]["path"] == "/health/ready"
 
 

@@ -22,7 +22,7 @@ OURS = ("migrate", "core", "gateway", "worker")
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    """The compose specification's own."""
+    """The compose specification's own schema."""
     vendored = resources.files("check_jsonschema.builtin_schemas.vendor") / "compose-spec.json"
     found: dict[str, Any] = json.loads(vendored.read_text(encoding="utf-8"))
     return found

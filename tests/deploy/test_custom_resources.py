@@ -1,4 +1,4 @@
-"""Objects of operators: judged by their publishers' schemas where a package carries them, else by the fields we use."""
+"""Custom resources: checked by their publishers' schemas if a package contains them, else by the fields we use."""
 
 import copy
 import json
@@ -27,14 +27,14 @@ def objects() -> list[Object]:
 
 
 def judged(objects: list[Object], folder: Path) -> list[str]:
-    """What the publishers' schemas say is wrong."""
+    """Return the errors by the publishers' schemas."""
     assert SCHEMAS.exists(), "run `make test-deploy`, which installs the schemas"
     file = folder / "objects.json"
     file.write_text(json.dumps(objects))
     done = run("node", Path(__file__).with_name("custom_resources.mjs"), SCHEMAS, file)
     assert done.returncode == 0, done.stderr
-    told: list[str] = json.loads(done.stdout)
-    return told
+    errors: list[str] = json.loads(done.stdout)
+    return errors
 
 
 def published(objects: list[Object]) -> list[Object]:
@@ -52,9 +52,9 @@ def test_each_kind_is_refused_with_a_field_that_is_not_there(objects: list[Objec
         one = copy.deepcopy(next(iter(of_kind(objects, kind).values())))
         one["spec"]["noSuchField"] = 1
         broken.append(one)
-    told = judged(broken, tmp_path)
-    assert len(told) == len(PUBLISHED), told
-    assert all("noSuchField" in line for line in told)
+    errors = judged(broken, tmp_path)
+    assert len(errors) == len(PUBLISHED), errors
+    assert all("noSuchField" in line for line in errors)
 
 
 def test_a_value_of_the_wrong_kind_is_found(objects: list[Object], tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_inference_pools_take_the_pods_of_their_pool(objects: list[Object]) -> N
 
 
 def validate_pods(cluster: Object) -> None:
-    """Of a Ray cluster, by Kubernetes' own schema."""
+    """Check the pods of a Ray cluster by Kubernetes' own schema."""
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": group["template"]["spec"]}
         kubernetes_validate.validate(pod, "1.33", strict=True)
@@ -108,7 +108,7 @@ def test_a_ray_service_serves_its_model_on_pods_that_kubernetes_knows(objects: l
 
 
 def queries(objects: list[Object]) -> list[str]:
-    """All PromQL that is deployed."""
+    """Return all PromQL that is deployed."""
     rules = [
         rule["expr"]
         for found in of_kind(objects, "PrometheusRule").values()

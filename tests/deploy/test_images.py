@@ -1,4 +1,4 @@
-"""The images: what the Dockerfile's linter says, and what a container of ours may not be."""
+"""The images: the Dockerfile linter's findings, and our own rules for containers."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def stages(text: str) -> dict[str, list[tuple[str, str]]]:
-    """The instructions of each stage by its name, those of the stage it builds on before its own."""
+    """The instructions of each stage by its name, after those of its base stage."""
     found: dict[str, list[tuple[str, str]]] = {}
     name = ""
     for instruction, rest in instructions(text):
@@ -34,22 +34,22 @@ def stages(text: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def problems(text: str) -> list[str]:
-    """What no linter knows of our images."""
-    told = []
+    """Our own rules, which no linter knows."""
+    found = []
     for name, steps in stages(text).items():
         for base in [rest for instruction, rest in steps if instruction == "FROM"]:
             image = base.split(" AS ")[0]
             if image not in stages(text) and not re.search(r":\d+\.\d+\.\d+", image):
-                told.append(f"{name}: the base {image} is not pinned by a whole version")
+                found.append(f"{name}: the base {image} is not pinned by a whole version")
         if name in ("cpu", "cuda"):
             users = [rest for instruction, rest in steps if instruction == "USER"]
             if not users or not re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", users[-1]):
-                told.append(f"{name}: runs as {users[-1:]}")
-            told += [f"{name}: no {wanted}" for wanted in ("HEALTHCHECK", "ENTRYPOINT") if wanted not in dict(steps)]
+                found.append(f"{name}: runs as {users[-1:]}")
+            found += [f"{name}: no {wanted}" for wanted in ("HEALTHCHECK", "ENTRYPOINT") if wanted not in dict(steps)]
         for instruction, rest in steps:
             if instruction in ("ENV", "ARG") and re.search(r"(?i)(password|secret|token|_keys?\b)", rest):
-                told.append(f"{name}: {rest} would stay in a layer")
-    return told
+                found.append(f"{name}: {rest} would stay in a layer")
+    return found
 
 
 def test_the_linter_finds_nothing() -> None:
@@ -92,7 +92,7 @@ def test_what_the_image_sets_are_settings() -> None:
 
 
 def shipped() -> list[str]:
-    """The packages that an installed program has: all but the tests and the benchmarks."""
+    """The packages of an installed program: all but the tests and the benchmarks."""
     return sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"})
 
 
@@ -107,10 +107,11 @@ def test_the_context_is_the_packages_and_nothing_else() -> None:
 
 
 def test_an_installed_program_has_every_file_of_its_packages(tmp_path: Path) -> None:
-    """Images install a wheel; what its package data forgets is there in a checkout and missing in a container."""
+    """Images install a wheel; files missing from the package data exist in a checkout and are missing in a
+    container."""
     packages = shipped()
     setup = "import os, sys; os.chdir(sys.argv.pop(1)); exec(compile(open('setup.py').read(), 'setup.py', 'exec'))"
-    # Metadata of its own: that of a checkout remembers files that its package data has forgotten.
+    # Separate metadata: a checkout's metadata includes files that its package data omits.
     fresh = ("egg_info", "--egg-base", tmp_path)
     built = run(sys.executable, "-c", setup, ROOT, "-q", *fresh, "build_py", "--build-lib", tmp_path)
     assert built.returncode == 0, built.stderr

@@ -1,4 +1,4 @@
-"""The administrator of gateways in tests, unless a test configures admin keys of its own."""
+"""The administrator of gateways in tests, unless a test configures its own admin keys."""
 
 from collections.abc import Generator
 
@@ -10,7 +10,7 @@ ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
 
 
 class Administrator(httpx.Auth):
-    """Sends the key where a request administers and brings no key and no session of its own."""
+    """Sends the key with administrative requests that have no key and no session."""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         administers = request.url.path.startswith(("/v1/admin", "/admin/api"))

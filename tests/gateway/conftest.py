@@ -12,13 +12,13 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A gateway of its own data folder, without a monitor."""
+    """A gateway with its own data folder, without a monitor."""
     return Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """A gateway that serves for as long as the module's tests run."""
+    """A gateway that serves while the module's tests run."""
     data = tmp_path_factory.mktemp("data")
     async with running_gateway(Settings(data_dir=str(data), monitor=False, drain_seconds=5)) as running:
         yield running
@@ -26,7 +26,7 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runn
 
 @pytest.fixture
 def gateway(served: RunningGateway) -> Iterator[RunningGateway]:
-    """The module's gateway with its tiers and its classifier as new."""
+    """The module's gateway with its tiers and its classifier reset."""
     served.reset()
     yield served
     served.reset()

@@ -1,4 +1,4 @@
-"""A catalogue with two cores: SmolLM2 in INT4 on the CPU's own, and the same model in a group of one card."""
+"""A catalogue with two cores: SmolLM2 in INT4 on the CPU core, and the same model in a group of one card."""
 
 import tomllib
 from importlib import resources
@@ -44,7 +44,7 @@ kv_dtype = "float32"
 
 
 def write_catalog(path: Path) -> Path:
-    """Tiers 1 and 4 on the CPU's core, tiers 2 and 3 on the group's."""
+    """Tiers 1 and 4 on the CPU core, tiers 2 and 3 on the group's."""
     models = {1: CPU_MODEL, 2: CARD_MODEL, 3: CARD_MODEL, 4: CPU_MODEL}
     laptop: dict[str, Any] = tomllib.loads(resources.files("tiers.catalogs").joinpath("laptop.toml").read_text())
     lines = [HEAD.format(model=MODEL)]

@@ -1,4 +1,4 @@
-"""The laptop's catalogue with small encoders for embeddings beside its own model."""
+"""The laptop's catalogue with small encoders for embeddings in addition to its own model."""
 
 from importlib import resources
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.classifier.tiny_checkpoints import tiny_checkpoint
 from tests.gateway.paraphrases import PARAPHRASES
 
 TEXTS = [text for pair in PARAPHRASES for text in pair]
-# Of `tiny`, a token costs this many US dollars.
+# US dollars of a token of `tiny`.
 TOKEN_USD = 1e-4
 _ENTRY = """
 [[embeddings]]
@@ -26,7 +26,7 @@ input_usd_per_million = 0
 
 
 def embedding_settings(folder: Path, **fields: Any) -> Settings:
-    """Of a gateway with an encoder of 2 layers in `folder`."""
+    """Settings of a gateway with an encoder of 2 layers in `folder`."""
     encoder = tiny_checkpoint(folder / "distilbert", "distilbert", TEXTS)
     catalog = folder / "catalog.toml"
     laptop = resources.files("tiers.catalogs").joinpath("laptop.toml").read_text()

@@ -1,4 +1,4 @@
-"""Pairs of sentences that say the same in other words, by hand."""
+"""Pairs of sentences with the same meaning, written by hand."""
 
 PARAPHRASES = [
     ("How do I reset my password?", "I forgot my login secret; what should I do?"),

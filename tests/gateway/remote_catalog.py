@@ -1,4 +1,4 @@
-"""A catalogue whose tiers are one upstream server: gateway processes without any core, up in a moment."""
+"""A catalogue whose tiers are one upstream server: gateway processes without a core, which start at once."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ max_context = 4096
 
 
 def write_remote_catalog(path: Path, base_url: str, tiers: int = 4) -> Path:
-    """Each tier ten times as dear as the one before."""
+    """Each tier costs ten times as much as the one before."""
     entries = (
         TIER.format(number=n, price=10.0 ** (n - 2), output=3 * 10.0 ** (n - 2), base_url=base_url)
         for n in range(1, tiers + 1)

@@ -1,4 +1,4 @@
-"""A gateway that serves on a loopback port of its own, with scripted tiers, and clients for it."""
+"""A gateway that serves on its own loopback port, with scripted tiers, and clients for it."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ from tests.inference_core.hash_model import hash_core
 
 
 class RunningGateway:
-    """A gateway that serves, its tiers and its clients. `auth`: of its plain HTTP client."""
+    """A serving gateway, its tiers and its clients. `auth`: of its plain HTTP client."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RunningGateway:
         return parts
 
     def reset(self) -> None:
-        """Put tiers and classifier back into their first state; a held generation is let go."""
+        """Reset tiers and classifier to their first state; a held generation is released."""
         for tier in self.tiers:
             tier.go.set()
             tier.reset()
@@ -87,10 +87,10 @@ async def running_gateway(
     cores: Mapping[str, CoreClient] | None = None,
     http: HttpApp = http_app,
 ) -> AsyncIterator[RunningGateway]:
-    """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace.
+    """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace period.
 
     Unless `scripted`, the catalogue's own tiers serve, on `core`, or on `cores` by their names. `http` makes the
-    application. Where `settings` have no admin keys, the tests' administrator has one.
+    application. If `settings` have no admin keys, the tests' administrator has one.
     """
     auth = None if settings.admin_keys else Administrator()
     settings = msgspec.structs.replace(settings, admin_keys=settings.admin_keys or ADMIN_KEYS)
@@ -120,7 +120,7 @@ async def running_gateway(
 
 
 class PausedCore:
-    """A core that takes commands but makes no step while `paused` is set."""
+    """A core that accepts commands but makes no step while `paused` is set."""
 
     def __init__(self, core: Core, paused: threading.Event) -> None:
         self._core, self._paused = core, paused

@@ -1,4 +1,4 @@
-"""A classifier that predicts what a test tells it to."""
+"""A classifier with scripted predictions."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ from gateway.routing.model import Reading
 
 
 class ScriptedClassifier:
-    """Predicts `p_ok` and `novelty` for every prompt; `error` is raised instead if it is set. `embedding` makes the
-    vector of a prompt; None: there is none."""
+    """Predicts `p_ok` and `novelty` for every prompt; raises `error` instead if it is set. `embedding` makes the vector
+    of a prompt; None: there is none."""
 
     on_trial = False
 
@@ -21,7 +21,7 @@ class ScriptedClassifier:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the first script: every tier is good enough, so that the cheapest wins."""
+        """Restore the first script: every tier is good enough, so that the cheapest wins."""
         self.p_ok: tuple[float, ...] = (0.999, 0.999, 0.999, 1.0)
         self.novelty = 0.1
         self.version = "scripted"

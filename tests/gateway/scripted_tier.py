@@ -1,4 +1,4 @@
-"""A tier that says what a test tells it to, one delta per word, and remembers what happened to it."""
+"""A tier with scripted answers, one delta per word, which records what happened to it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -33,7 +33,7 @@ class ScriptedTier(Tier):
         self.reset()
 
     def reset(self) -> None:
-        """Back to the first script, with nothing remembered."""
+        """Restore the first script and clear the records."""
         self.words: tuple[str | bytes, ...] = WORDS
         self.likelihoods: tuple[float, ...] = ()
         self.later_words: tuple[str | bytes, ...] | None = None

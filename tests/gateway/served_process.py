@@ -1,4 +1,4 @@
-"""`aio serve` as a process of its own, as users start it."""
+"""`aio serve` in its own process."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import openai
 
 from tests.gateway.administrator import ADMIN_KEYS, Administrator
 
-# Tests look at answers that are made; those of the response cache ask in their own way.
+# Tests check generated answers; tests of the response cache opt in.
 UNCACHED = {"x-aio-cache": "off"}
 READY = re.compile(r"AIO is ready on (http://[\d.]+:\d+)")
 
@@ -34,7 +34,7 @@ class ServedProcess:
         return "libtorch" in Path(f"/proc/{self.process.pid}/maps").read_text()
 
     def kill(self) -> None:
-        """SIGKILL: no handler, no flush, no goodbye."""
+        """SIGKILL: no handler, no flush."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
@@ -43,7 +43,7 @@ class ServedProcess:
 def served(
     data: Path, cache: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[ServedProcess]:
-    """Start `aio serve` on a free port, wait until it says that it is ready, and interrupt it at the end."""
+    """Start `aio serve` on a free port, wait until it announces itself, and interrupt it at the end."""
     with started(data, cache, "--port", "0", *options, environment=environment) as process:
         assert process.stdout is not None
         said = ""
@@ -62,10 +62,10 @@ _USUAL = {"PYTHONUNBUFFERED": "1", "AIO_ADMIN_KEYS": ADMIN_KEYS, "AIO_COLD_START
 def started(
     data: Path, cache: Path, *options: str, environment: Mapping[str, str] | None = None, what: str = "serve"
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Start `aio serve`, or another command of its kind, with its log in `data/log`; interrupt it at the end.
+    """Start `aio serve`, or a similar command, with its log in `data/log`; interrupt it at the end.
 
-    Unless `environment` says otherwise, the tests' administrator has a key, and no answers are verified by chance
-    because the catalogue is new.
+    Unless `environment` says otherwise, the tests' administrator has a key, and no answers are verified merely because
+    the catalogue is new.
     """
     data.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-c", "from gateway.cli import main; main()", what]

@@ -1,4 +1,4 @@
-"""A gateway with scripted tiers that serves from a thread, for clients that are not asynchronous."""
+"""A gateway with scripted tiers that serves from a thread, for synchronous clients."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server for gateways in other processes: it serves from a thread and repeats what it is asked."""
+"""An OpenAI-compatible server for gateways in other processes: it serves from a thread and repeats its input."""
 
 import asyncio
 import threading
@@ -9,9 +9,9 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
 
 class Upstream:
-    """Answers the last message word by word; one that begins with `hold` pauses after its first word, or before
-    it is sent whole, until `let_go`; one that begins with `linger` after its last word, before its end and usage. One
-    that begins with `die` gets no answer: the process that asks is to be killed."""
+    """Answers the last message word by word. One that starts with `hold` pauses after its first word, or before it is
+    sent whole, until `let_go`; one that starts with `linger` after its last word, before its end and usage. One that
+    starts with `die` gets no answer: the asking process is to be killed."""
 
     def __init__(self) -> None:
         self.base_url = ""
@@ -22,7 +22,7 @@ class Upstream:
         self._stopped = asyncio.Event()
 
     def let_go(self) -> None:
-        """End every pause, and the next ones."""
+        """End every pause, also later ones."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._go.set)
 

@@ -18,12 +18,12 @@ SLAB_BYTES = 2048
 SLABS = 12
 WIDTHS = {"narrow": 1, "middle": 2, "wide": 3}
 IN_FLIGHT = 40
-# What allocator and interpreter may take between two looks at a process that leaks nothing.
+# Allowed growth by allocator and interpreter between two readings of a process without leaks.
 NOISE_BYTES = 12 << 20
 
 
 class CountingRunner(HashModelRunner):
-    """A hash model that counts the block copies it was asked for, and loses a step now and then."""
+    """A hash model that counts requested block copies, and sometimes loses a step."""
 
     copies = 0
     random = Random(5)
@@ -36,7 +36,7 @@ class CountingRunner(HashModelRunner):
 
 
 class Soak:
-    """A core under traffic, with every answer checked against the one computed without batch, blocks or cache."""
+    """A core under traffic, with every answer checked against one computed without batch, blocks or cache."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -121,7 +121,7 @@ class Soak:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_twenty_thousand_requests_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
-    """Aborts, priorities, prefix sharing, lost steps, slabs that change hands: every answer right, memory flat."""
+    """Aborts, priorities, prefix sharing, lost steps, reused slabs: every answer right, memory constant."""
     caplog.set_level("CRITICAL", logger="inference_core.engine.step_executor")
     soak = Soak()
     soak.run(WARM_UP)
@@ -134,7 +134,7 @@ def test_twenty_thousand_requests_leave_nothing_behind(caplog: pytest.LogCapture
     assert growth < NOISE_BYTES, f"{growth} bytes more than after {WARM_UP} requests"
     soak.core.check_integrity()
     stats = soak.core.stats()
-    # The soak is of use only if it went where it hurts.
+    # The soak is useful only if it reached the critical paths.
     assert soak.ends.keys() >= {"stop", "length", "abort"}
     assert all(model.preemptions > 100 and model.prefix_hit_tokens > 10_000 for model in stats.models)
     assert all(runner.copies > 0 for runner in soak.runners.values())

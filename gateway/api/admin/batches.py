@@ -1,4 +1,4 @@
-"""`/v1/admin/batches`: the live knobs of batches, and what waits."""
+"""`/v1/admin/batches`: the live knobs of batches, and the queue."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from gateway.stores.database_reach import reached
 
 
 class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
-    """What waits in the queue of all processes besides."""
+    """Also shows the queue of all processes."""
 
     waiting: Waiting
 
@@ -23,9 +23,9 @@ class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
 _patch = KnobPatch("BatchesPatch", BatchKnobs)
 
 
-@get("/batches", operation_class=describe(None, BatchesShown), summary="Show the knobs of batches and what waits")
+@get("/batches", operation_class=describe(None, BatchesShown), summary="Show the knobs of batches and the queue")
 async def show_batches(request: HttpRequest) -> Response[Any]:
-    """The knobs in force, and the queue."""
+    """The current knobs, and the queue."""
     jobs = parts_of(request).jobs
     waiting = await reached(jobs.lines.waiting(jobs.book.now()))
     shown = BatchesShown(knobs=jobs.knobs.active, schemas=knob_schemas(BatchKnobs), waiting=waiting)
@@ -38,6 +38,6 @@ async def show_batches(request: HttpRequest) -> Response[Any]:
     summary="Change the knobs of batches",
 )
 async def change_batches(request: HttpRequest) -> Response[Any]:
-    """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
-    processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+    """All named knobs change at once, or none; null restores a default. They survive restarts, and the other processes
+    of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
     return await _patch.change_file(request, parts_of(request).jobs.knobs)

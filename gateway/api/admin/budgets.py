@@ -1,4 +1,4 @@
-"""`/admin/api/budgets`: what keys and teams may spend, and what they have spent."""
+"""`/admin/api/budgets`: budgets of keys and teams, and their spending."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from gateway.stores.database_reach import reached
 from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.listings import BUDGETS
 
-# A billion dollars: far above it, micro-dollars would not be exact any more.
+# A billion dollars: far above it, micro-dollars would be inexact.
 MOST_USD = 1e9
 
 
@@ -34,19 +34,19 @@ class BudgetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class BudgetSet(msgspec.Struct, frozen=True, kw_only=True):
-    """In force here at once, in other processes within their poll."""
+    """It applies here at once, in other processes within their polling interval."""
 
     budget_id: str
 
 
 class BudgetRemoved(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is bound by it any more."""
+    """It no longer limits anything."""
 
     removed: bool = True
 
 
 class BudgetPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` is the cursor of the page after this one, None after the last."""
+    """`next` is the cursor of the next page, None on the last."""
 
     rows: list[BudgetState]
     next: str | None
@@ -57,7 +57,7 @@ _order = msgspec.json.Decoder(BudgetOrder)
 
 @get("/budgets", operation_class=describe(None, BudgetPage), summary="List budgets")
 async def list_budgets(request: HttpRequest) -> Response[Any]:
-    """Newest first, with what replicas last told of the period under way. Query: `subject` (an id, or the name of a key
+    """Newest first, with the current period as last reported by replicas. Query: `subject` (an id, or the name of a key
     of the settings), and as for verifications."""
     parts = parts_of(request)
     query = dict(request.query_params)
@@ -72,7 +72,7 @@ async def list_budgets(request: HttpRequest) -> Response[Any]:
 
 @put("/budgets", operation_class=describe(BudgetOrder, BudgetSet), summary="Set a budget")
 async def put_budget(request: HttpRequest) -> Response[Any]:
-    """A budget of the same subject and period is changed; what was spent of it stays spent."""
+    """An existing budget of the same subject and period is changed and keeps its spending."""
     order = await read_body(request, _order)
     parts = parts_of(request)
     static = order.kind == "key" and parts.tenancy.directory.is_static(order.subject)
@@ -95,7 +95,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
     summary="Remove a budget",
 )
 async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
-    """And forget what was spent of it. Query: `reason`."""
+    """Also deletes its spending. Query: `reason`."""
     reason = request.query_params.get("reason")
     order = order_of(request, None if reason is None else reason[:1024])
     await obeyed(request, remove_budget(parts_of(request).database, budget_id, order))

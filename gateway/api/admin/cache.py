@@ -1,4 +1,4 @@
-"""`/v1/admin/cache`: the live knobs of the response cache, and what it keeps."""
+"""`/v1/admin/cache`: the live knobs of the response cache, and its contents."""
 
 from typing import Any, Literal
 
@@ -15,8 +15,7 @@ from gateway.parts import HttpRequest, parts_of
 
 
 class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
-    """Where answers lie besides, and how many of how many bytes, as far as they lie in the memory of the process that
-    was asked."""
+    """Also shows where answers are stored, and number and bytes of those in the memory of the answering process."""
 
     store: Literal["memory", "redis"]
     entries: int | None
@@ -28,7 +27,7 @@ _patch = KnobPatch("CachePatch", CacheKnobs)
 
 @get("/cache", operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
 async def show_cache(request: HttpRequest) -> Response[Any]:
-    """The knobs in force, and what is kept."""
+    """The current knobs and contents."""
     cache = parts_of(request).cache
     memory = cache.store if isinstance(cache.store, MemoryStore) else None
     shown = CacheShown(
@@ -48,6 +47,6 @@ async def show_cache(request: HttpRequest) -> Response[Any]:
     summary="Change the knobs of the response cache",
 )
 async def change_cache(request: HttpRequest) -> Response[Any]:
-    """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
-    gateway processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+    """All named knobs change at once, or none; null restores a default. They survive restarts, and the other gateway
+    processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
     return await _patch.change_file(request, parts_of(request).cache.knobs)

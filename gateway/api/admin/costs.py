@@ -1,4 +1,4 @@
-"""`GET /admin/api/costs`: what was spent, by tier, key and day, and what routing has saved."""
+"""`GET /admin/api/costs`: spending by tier, key and day, and the saving by routing."""
 
 import math
 import re
@@ -26,7 +26,7 @@ _MOST = 4_102_444_800.0  # the year 2100
 @get("/costs", operation_class=describe(None, CostReport), summary="Show costs, saving and the traffic split")
 async def show_costs(request: HttpRequest) -> Response[Any]:
     """Query: `since` and `until` in epoch seconds, by default the last 30 days; `tag`, a name in the requests'
-    `metadata` whose values the costs are split by too; `format`, json or csv: a row for each part of each split."""
+    `metadata` by whose values costs are split too; `format`, json or csv: a row for each part of each split."""
     until = _epoch(request, "until", time.time())
     since = _epoch(request, "since", max(until - _DAYS_SHOWN * 86_400, 0.0))
     if since > until:
@@ -66,5 +66,5 @@ def _epoch(request: HttpRequest, name: str, usual: float) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= _MOST:
-        raise bad_request(f"Invalid {name}: {given[:64]!r} is no time in epoch seconds.", name, "invalid_value")
+        raise bad_request(f"Invalid {name}: {given[:64]!r} is not a time in epoch seconds.", name, "invalid_value")
     return value

@@ -1,4 +1,4 @@
-"""`/admin/api/keys` and `/admin/api/teams`: keys are made, changed, rotated and revoked, and all is written down."""
+"""`/admin/api/keys` and `/admin/api/teams`: keys are made, changed, rotated and revoked, with an audit trail."""
 
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -42,7 +42,7 @@ GRACE_SECONDS = 24 * 3600.0
 
 
 class KeyOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new key: whose, of which team (name or id), and what it may do."""
+    """A new key: its name, its team (name or id), and its terms."""
 
     name: Name
     team: str | None = None
@@ -51,21 +51,21 @@ class KeyOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ChangeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a key may do from now on; fields of `terms` that are left out stay."""
+    """New terms of a key; omitted fields of `terms` stay."""
 
     terms: KeyTerms
     reason: Reason | None = None
 
 
 class RotateOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For how long the old secret is good beside the new one; a day by default, at most 90."""
+    """How long the old secret stays valid besides the new one; a day by default, at most 90."""
 
     grace_seconds: Annotated[float, Meta(ge=0, le=90 * 24 * 3600)] = GRACE_SECONDS
     reason: Reason | None = None
 
 
 class RevokeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why; written down."""
+    """The reason, which is recorded."""
 
     reason: Reason | None = None
 
@@ -84,7 +84,7 @@ class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyRevoked(msgspec.Struct, frozen=True, kw_only=True):
-    """It is refused here at once, by other processes within their poll."""
+    """It is rejected here at once, by other processes within their polling interval."""
 
     key_id: str
 
@@ -96,7 +96,7 @@ class TeamMade(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of a key but for its hashes."""
+    """The columns of a key without its hashes."""
 
     key: dict[str, Any]
 
@@ -108,13 +108,13 @@ _team = msgspec.json.Decoder(TeamOrder)
 
 @get("/keys", operation_class=describe(None, Page), summary="List keys")
 async def list_keys(request: HttpRequest) -> Response[Any]:
-    """Newest first, ended ones too. Query: `team_id`, and as for verifications."""
+    """Newest first, including ended ones. Query: `team_id`, and as for verifications."""
     return await page_of(request, KEYS)
 
 
 @post("/keys", operation_class=describe(KeyOrder, IssuedKey), summary="Make a key")
 async def make_key(request: HttpRequest) -> Response[Any]:
-    """The answer holds the key, this once. 409 if the name was used before."""
+    """The answer contains the key, only this once. 409 if the name was used before."""
     order = await read_body(request, _new)
     parts = parts_of(request)
     work = create_key(parts.database, order.name, order.team, order.terms, order_of(request, order.reason))
@@ -123,7 +123,7 @@ async def make_key(request: HttpRequest) -> Response[Any]:
 
 @get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
 async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """By id or name. Its hashes stay where they are. Query: `format`, json or csv."""
+    """By id or name, without its hashes. Query: `format`, json or csv."""
     row = await obeyed(request, shown_key(parts_of(request).database, key))
     return as_asked(request, "key", KeyShown(key=row), list(row), [row])
 
@@ -143,7 +143,7 @@ async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     summary="Give a key a new secret",
 )
 async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """By id or name. The answer holds the new secret, this once; the old one is good for the grace period."""
+    """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
     order = await read_body(request, _rotate)
     work = rotate_key(parts_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
     return _shown_once(await obeyed(request, work), 200)
@@ -156,7 +156,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     summary="Revoke a key",
 )
 async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """By id or name, for good."""
+    """By id or name; permanent."""
     order = await read_body(request, _revoke)
     work = revoke_key(parts_of(request).database, key, order_of(request, order.reason))
     return Response(KeyRevoked(key_id=await obeyed(request, work)), media_type="application/json")
@@ -177,13 +177,13 @@ async def make_team(request: HttpRequest) -> Response[Any]:
 
 
 def order_of(request: HttpRequest, reason: str | None) -> Order:
-    """Who orders it, and when by the database."""
+    """Return who gives the order, with the database's time."""
     return Order(actor=actor_of(request), now=parts_of(request).tenancy.clock.now(), reason=reason)
 
 
 async def obeyed(request: HttpRequest, work: Awaitable[T]) -> T:
-    """The order carried out, and in force in this process. Raises `ApiError`: 404, 400 for a time that has passed, 409
-    for what cannot be, 503 while the database is away."""
+    """Return the result of the order, which applies in this process. Raises `ApiError`: 404, 400 for a time in the
+    past, 409 for a conflict, 503 while the database is down."""
     try:
         done = await reached(work)
     except UnknownSubjectError as error:
@@ -192,7 +192,7 @@ async def obeyed(request: HttpRequest, work: Awaitable[T]) -> T:
         if error.param == "expires_at":
             raise bad_request(f"{error}.", "terms.expires_at", "invalid_value") from error
         raise ApiError(409, f"{error}.", param=error.param, code="conflict") from error
-    # It is carried out; should the database go away just now, the poll will bring it.
+    # It is carried out; if the database fails just now, polling will bring it.
     with suppress(SQLAlchemyError, OSError):
         await parts_of(request).tenancy.directory.load()
     return done

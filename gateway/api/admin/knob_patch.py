@@ -1,4 +1,4 @@
-"""What the endpoints of live knobs share: the body of a PATCH, and the change itself, written down with its author."""
+"""Shared by the endpoints of live knobs: the body of a PATCH, and the change itself, recorded with its author."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,14 +19,14 @@ K = TypeVar("K", bound=msgspec.Struct)
 
 
 class FileKnobs(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
-    """The `knobs` in force, and what each of them is."""
+    """The current `knobs`, and their descriptions."""
 
     knobs: K
     schemas: dict[str, dict[str, Any]]
 
 
 class FileKnobsChanged(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
-    """What changed; `recorded` is False while the database is away, and the change in force nevertheless."""
+    """What changed; `recorded` is False while the database is down, but the change applies."""
 
     knobs: K
     changed: list[KnobChange]
@@ -42,7 +42,7 @@ class PartChange(NamedTuple):
 
 
 class KnobsWritten(NamedTuple):
-    """What changed, and whether the database has it: it is in force, and in the log, even while that is away."""
+    """What changed, and whether the database has it: it applies and is logged even while the database is down."""
 
     changed: list[KnobChange]
     recorded: bool
@@ -51,13 +51,13 @@ class KnobsWritten(NamedTuple):
 class KnobPatch:
     """The body of a change of `knobs`: any of them, null for the default, with a `reason` and the fields `more`.
 
-    Values are checked by whoever owns the knobs, so that a refusal names the knob and is written down.
+    The owner of the knobs checks the values, so that a refusal names the knob and is recorded.
     """
 
     def __init__(
         self, name: str, knobs: type[msgspec.Struct], *more: tuple[str, Any, Any], retired: Iterable[str] = ()
     ) -> None:
-        """`retired`: earlier names that are still taken."""
+        """`retired`: former names that are still accepted."""
         self._names = (*knobs.__struct_fields__, *retired)
         fields: list[Any] = [(knob, Any | UnsetType, UNSET) for knob in self._names]
         struct = msgspec.defstruct(
@@ -66,20 +66,20 @@ class KnobPatch:
         self._decoder = msgspec.json.Decoder(struct)
 
     async def change_file(self, request: HttpRequest, knobs: KnobFile[Any]) -> Response[Any]:
-        """Change the knobs of a file as the body of `request` says; answers `FileKnobsChanged`. Raises `ApiError`."""
+        """Change the knobs of a file as the body of `request` says; return `FileKnobsChanged`. Raises `ApiError`."""
         body, part = await self.read(request), knobs.part
         done = await self.carry_out(request, body, part, lambda wanted: [PartChange(part, *knobs.change(wanted))])
         shown = FileKnobsChanged(knobs=knobs.active, changed=done.changed, recorded=done.recorded)
         return Response(shown, media_type="application/json")
 
     async def read(self, request: HttpRequest) -> Any:
-        """The body. Raises `ApiError` as `read_body` does."""
+        """Read the body. Raises `ApiError` as `read_body` does."""
         return await read_body(request, self._decoder)
 
     async def carry_out(
         self, request: HttpRequest, body: Any, part: str, change: Callable[[Mapping[str, Any]], Sequence[PartChange]]
     ) -> KnobsWritten:
-        """`change` what the body names, and write that or the refusal into the history of `part`.
+        """Apply `change` to what the body names, and record that or the refusal in the history of `part`.
 
         Raises what `change` raises: `ApiError` as it is, OSError as 503.
         """
@@ -91,7 +91,7 @@ class KnobPatch:
 async def order_knobs(
     request: HttpRequest, knobs: KnobFile[Any], wanted: Mapping[str, Any], reason: str
 ) -> KnobsWritten:
-    """Change the knobs of a file, where it was not a body that said what is `wanted`. Raises `ApiError`."""
+    """Change the knobs of a file to `wanted`, without a body. Raises `ApiError`."""
     part = knobs.part
     return await _carried_out(request, wanted, reason, part, lambda named: [PartChange(part, *knobs.change(named))])
 
@@ -112,7 +112,7 @@ async def _carried_out(
         await knobs.write_down([refused])
         raise
     except OSError as error:
-        raise ApiError(503, f"The knobs cannot be written down: {error}.", code="knobs_unwritable") from error
+        raise ApiError(503, f"The knobs cannot be saved: {error}.", code="knobs_unwritable") from error
     changed = [
         _change(actor, one.part, name, getattr(one.before, name), getattr(one.after, name), reason)
         for one in made

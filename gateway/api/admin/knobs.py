@@ -1,4 +1,4 @@
-"""`/v1/admin/knobs`: the core's live knobs for operators, changed while it serves, with their history."""
+"""`/v1/admin/knobs`: the core's live knobs, changed while it serves, with their history."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ COMMON_SIZES = 64
 
 
 class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`models`: the knobs as they are set, by model; `cores`: the core that has each; `tuning`: the step limits in
-    force, and why.
+    """`models`: the current knobs, by model; `cores`: the core that has each; `tuning`: the current step limits, and
+    why.
 
-    `preferred_batch_sizes`: those that would have suited the batches each model had (SPEC BS-10). `knobs`: what each
-    knob is, as JSON schema.
+    `preferred_batch_sizes`: those that would have suited each model's batches (SPEC BS-10). `knobs`: the JSON schema of
+    each knob.
     """
 
     models: dict[str, Knobs]
@@ -41,7 +41,7 @@ class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnobRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob of a model, and what it is unless the start of the server or somebody says otherwise."""
+    """A knob of a model, with its default."""
 
     core: str
     model: str
@@ -57,7 +57,7 @@ class KnobHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What goes with the named knobs: `model` or `core` (all if not named), `keep` across restarts, and a `reason`."""
+    """Parameters of a change: `model` or `core` (all if not named), `keep` across restarts, and a `reason`."""
 
     model: Annotated[str, Meta(max_length=256)] | None = None
     core: Annotated[str, Meta(max_length=64)] | None = None
@@ -66,20 +66,20 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def _patch_struct(types: dict[str, Any]) -> type[msgspec.Struct]:
-    """The body of a change: any of the knobs, null for the value that its model was started with."""
+    """The body of a change: any of the knobs; null restores the value that its model was started with."""
     fields = [(name, kind | None | UnsetType, UNSET) for name, kind in types.items()]
     return msgspec.defstruct("KnobPatch", fields, bases=(Circumstances,), kw_only=True)
 
 
-# Bounds are documented here and enforced by the core, whose word counts and whose refusals are written down.
+# Bounds are documented here and enforced by the core, which decides, and whose refusals are recorded.
 _documented = _patch_struct(get_type_hints(Knobs, include_extras=True))
 _decoder = msgspec.json.Decoder(_patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue)))
 
 
 @get("/knobs", operation_class=describe(None, KnobsShown), summary="Show the live knobs")
 async def show_knobs(request: HttpRequest) -> Response[Any]:
-    """The knobs of every model, what the tuner makes of them, and what each of them is. Query: `format`, json or csv: a
-    row for each knob of each model."""
+    """The knobs of every model, the tuner's limits, and descriptions. Query: `format`, json or csv: a row for each knob
+    of each model."""
     stats = await parts_of(request).core_knobs.stats()
     models = [model for core in stats.values() for model in core.models]
     shown = KnobsShown(
@@ -94,7 +94,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
 
 @patch("/knobs", opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
 async def change_knobs(request: HttpRequest) -> Response[Any]:
-    """All named knobs change between two steps of their cores, or none does; null puts one back to its start value."""
+    """All named knobs change between two steps of their cores, or none; null restores a start value."""
     body: Any = await read_body(request, _decoder)
     given = {name: getattr(body, name) for name in KNOB_NAMES}
     order = KnobOrder(
@@ -128,7 +128,7 @@ def _rows(shown: KnobsShown) -> Iterator[KnobRow]:
 
 
 def _preferred_sizes(model: ModelStats) -> list[int]:
-    # Exact over the sizes that matter: the time grows with the square of their number.
+    # Exact over the relevant sizes: the time grows with the square of their number.
     return suggest_preferred_sizes(dict(Counter(model.batch_sizes).most_common(COMMON_SIZES)))
 
 

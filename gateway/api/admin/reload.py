@@ -1,4 +1,4 @@
-"""`POST /v1/admin/reload`: the catalogue again, without a restart."""
+"""`POST /v1/admin/reload`: reload the catalogue without a restart."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from tiers.errors import CatalogError
 
 
 class ReloadOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why it is reloaded; written down."""
+    """The reason, which is recorded."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -27,8 +27,8 @@ _decoder = msgspec.json.Decoder(ReloadOrder)
 
 @post("/reload", status_code=200, operation_class=describe(ReloadOrder, Reloaded), summary="Reload the catalogue")
 async def reload_catalogue(request: HttpRequest) -> Response[Any]:
-    """Validated first; a catalogue that is refused changes nothing, and the reason is told. Answers under way end with
-    the tier that began them. As SIGHUP does."""
+    """The catalogue is validated first; a rejected one changes nothing, and the reason is returned. Running answers
+    keep their tier. The same as SIGHUP."""
     order = await read_body(request, _decoder)
     parts = parts_of(request)
     try:
@@ -36,6 +36,6 @@ async def reload_catalogue(request: HttpRequest) -> Response[Any]:
     except CatalogError as error:
         raise ApiError(409, str(error), code="catalogue_refused") from error
     if parts.peers is not None:
-        # What this process has found good, the others find good in a moment.
+        # What this process accepted, the others accept in a moment.
         await parts.peers.ask("reload")
     return Response(done, media_type="application/json")

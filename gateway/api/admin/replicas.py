@@ -1,4 +1,4 @@
-"""`/v1/admin/replicas`: the replicas of remote tiers, and the live knobs of how requests are spread over them."""
+"""`/v1/admin/replicas`: the replicas of remote tiers, and the live knobs of their load balancing."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ PART = "replicas"
 
 
 class ReplicatedTier(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier with replicas: the knobs in force and how each replica fares."""
+    """A tier with replicas: the current knobs and each replica's state."""
 
     tier: int
     knobs: BalancingSpec
@@ -27,14 +27,14 @@ class ReplicatedTier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicasShown(msgspec.Struct, frozen=True, kw_only=True):
-    """All tiers with replicas, and what each knob is."""
+    """All tiers with replicas, and descriptions of the knobs."""
 
     tiers: list[ReplicatedTier]
     schemas: dict[str, dict[str, Any]]
 
 
 class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed; `recorded` is False while the database is away, and the change in force nevertheless."""
+    """What changed; `recorded` is False while the database is down, but the change applies."""
 
     tiers: list[ReplicatedTier]
     changed: list[KnobChange]
@@ -46,7 +46,7 @@ _patch = KnobPatch("ReplicasPatch", BalancingSpec, ("tier", int | None, None))
 
 @get("/replicas", operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
 async def show_replicas(request: HttpRequest) -> Response[Any]:
-    """By tier with replicas: the knobs in force; each replica's requests in flight, latency, failures, ejection."""
+    """By tier with replicas: the current knobs; each replica's requests in flight, latency, failures, ejection."""
     shown = ReplicasShown(tiers=_shown(request), schemas=knob_schemas(BalancingSpec))
     return Response(shown, media_type="application/json")
 
@@ -58,8 +58,8 @@ async def show_replicas(request: HttpRequest) -> Response[Any]:
     summary="Change the knobs of replicas",
 )
 async def change_replicas(request: HttpRequest) -> Response[Any]:
-    """All named knobs change at once, or none does, of one `tier` or of all; null is the catalogue's value. They
-    outlast restarts, and the other gateway processes of this data folder follow."""
+    """All named knobs change at once, or none, of one `tier` or of all; null restores the catalogue's value. They
+    survive restarts, and the other gateway processes of this data folder follow."""
     body, knobs = await _patch.read(request), parts_of(request).replica_knobs
     numbers = list(knobs.sets) if body.tier is None else [body.tier]
     changed, recorded = await _patch.carry_out(

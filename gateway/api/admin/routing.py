@@ -1,4 +1,4 @@
-"""`/v1/admin/routing`: the live knobs of routing, and which versions of the classifier serve."""
+"""`/v1/admin/routing`: the live knobs of routing, and the serving versions of the classifier."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ from gateway.routing.knobs import EARLIER_NAMES, RoutingKnobs
 
 
 class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`current` decides, but for the `share` of the requests that `canary` does; `kind`: measured, or a prior.
+    """`current` decides, except for the `share` of the requests that `canary` does; `kind`: measured, or a prior.
 
-    `refusal`: why what the registry names last is not in force; empty if it is.
+    `refusal`: why the registry's latest version is not active; empty if it is.
     """
 
     current: str | None = None
@@ -30,7 +30,7 @@ class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
-    """Who serves besides, and how many `conversations` this process remembers."""
+    """Also shows which versions serve, and how many `conversations` this process remembers."""
 
     classifier: ClassifierShown
     conversations: int
@@ -39,9 +39,13 @@ class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
 _patch = KnobPatch("RoutingPatch", RoutingKnobs, retired=EARLIER_NAMES)
 
 
-@get("/routing", operation_class=describe(None, RoutingShown), summary="Show the knobs of routing and who serves")
+@get(
+    "/routing",
+    operation_class=describe(None, RoutingShown),
+    summary="Show the knobs of routing and the serving versions",
+)
 async def show_routing(request: HttpRequest) -> Response[Any]:
-    """The knobs in force, the classifier's versions, and why a version is refused if one is."""
+    """The current knobs, the classifier's versions, and why a version was rejected, if one was."""
     parts = parts_of(request)
     shown = RoutingShown(
         knobs=parts.routing.knobs.active,
@@ -59,8 +63,8 @@ async def show_routing(request: HttpRequest) -> Response[Any]:
     summary="Change the knobs of routing",
 )
 async def change_routing(request: HttpRequest) -> Response[Any]:
-    """All named knobs change at once, or none does; null is a knob's default. They outlast restarts, and the other
-    gateway processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+    """All named knobs change at once, or none; null restores a default. They survive restarts, and the other gateway
+    processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
     return await _patch.change_file(request, parts_of(request).routing.knobs)
 
 

@@ -1,4 +1,4 @@
-"""`GET /admin/api/slo`: whether each tier keeps its service levels, and by which figures."""
+"""`GET /admin/api/slo`: whether each tier meets its service levels, with the figures."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from litestar.response import Response
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.parts import HttpRequest, parts_of
-from gateway.telemetry.objectives.levels_of_all import levels_of_all
+from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.objectives.slo import SloReport, slo_report
 
 

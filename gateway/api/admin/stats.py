@@ -1,4 +1,4 @@
-"""`GET /v1/admin/stats`: how tiers, cores and models fare at this moment, for operators and dashboards."""
+"""`GET /v1/admin/stats`: current figures of tiers, cores and models, for operators and dashboards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +19,10 @@ from tiers.tier import Tier
 
 
 class TierStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's queue as routing sees it, and what the prefix cache saved of its answers' prompts since start.
+    """A tier's queue as routing sees it, and the share of its prompts' tokens that the prefix cache saved since start.
 
-    `core`: the core that computes it, None for a server elsewhere. `prefix_hit_rate`: cached over prompt tokens, None
-    before the first answer. `replicas`: the servers of a tier that has several.
+    `core`: the core that computes it, None for a remote tier. `prefix_hit_rate`: cached over prompt tokens, None before
+    the first answer. `replicas`: the servers of a tier that has several.
     """
 
     tier: int
@@ -66,7 +66,7 @@ async def show_stats(request: HttpRequest) -> Response[Any]:
     cores = parts.core_knobs.cores
     there, away = await read_cores(cores)
     if cores and not there:
-        raise ApiError(503, f"The core is away: {next(iter(away.values()))}.", code="core_unavailable")
+        raise ApiError(503, f"The core is unavailable: {next(iter(away.values()))}.", code="core_unavailable")
     shown = Stats(
         tiers=[_tier_stats(parts, tier) for tier in parts.routing.tiers.values()],
         cores=[_core_shown(name, there, away) for name in cores],

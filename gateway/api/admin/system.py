@@ -14,12 +14,12 @@ from gateway.composition.system_state import SystemState, system_state
 from gateway.parts import HttpRequest, parts_of
 from gateway.reporting.checklist import CheckedItem, checklist
 
-# Of a checkout; an installed package has no measurements beside it, and every item is then not measured.
+# Of a checkout; an installed package has no measurements, and every item is then not measured.
 MEASUREMENTS = Path(__file__).resolve().parents[3] / "docs" / "measurements"
 
 
 class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the whole: `part` is dependency, problem, fact or memory."""
+    """One line of the state: `part` is dependency, problem, fact or memory."""
 
     part: str
     name: str
@@ -34,7 +34,7 @@ class Checklist(msgspec.Struct, frozen=True, kw_only=True):
     items: list[CheckedItem]
 
 
-@get("/system", operation_class=describe(None, SystemState), summary="Show what the gateway stands on")
+@get("/system", operation_class=describe(None, SystemState), summary="Show the gateway's dependencies and state")
 async def show_system(request: HttpRequest) -> Response[Any]:
     """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
     state = await system_state(parts_of(request))

@@ -1,4 +1,4 @@
-"""`DELETE /admin/api/users/{key_id}`: forget a user."""
+"""`DELETE /admin/api/users/{key_id}`: erase a user."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ _LONGEST = 128
     "/users/{key_id:str}", status_code=200, operation_class=describe(None, UserErased), summary="Erase a user's data"
 )
 async def erase_user(request: HttpRequest, key_id: FromPath[str]) -> Response[Any]:
-    """All requests, verifications and training rows of the key of this name, and the classifier versions that remember
-    them. Query: `reason`, which is written down. Asking again does no harm; 503 while the database is away."""
+    """Erase all requests, verifications and training rows of the key of this name, and replace the classifier versions
+    trained on them. Query: `reason`, which is recorded. Repeating is harmless; 503 while the database is down."""
     if len(key_id) > _LONGEST:
-        raise ApiError(404, f"No key has a name of more than {_LONGEST} characters.", param="key_id")
+        raise ApiError(404, f"Key names have at most {_LONGEST} characters.", param="key_id")
     reason = request.query_params.get("reason", "erased on request")[:1024]
     work = parts_of(request).privacy.erase(key_id, actor=actor_of(request), reason=reason)
     try:
         erased = await reached(work)
     except ArtefactError as error:
-        raise ApiError(500, f"The rows are gone, but a classifier version cannot be read: {error}") from error
+        raise ApiError(500, f"The rows are deleted, but a classifier version cannot be read: {error}") from error
     return Response(erased, media_type="application/json")

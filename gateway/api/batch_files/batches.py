@@ -1,4 +1,4 @@
-"""`/v1/batches`: many requests in one file, answered when there is time."""
+"""`/v1/batches`: many requests in one file, answered at low priority."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -30,14 +30,14 @@ _TRACEPARENT_LENGTH = 64
 
 
 class OutputExpiry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When the files that the batch leaves expire: so many seconds after they were made."""
+    """When the batch's output files expire, in seconds after their creation."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`completion_window`: hours, 1h to 168h, after which lines without an answer are given up."""
+    """`completion_window`: hours, 1h to 168h, after which unanswered lines expire."""
 
     input_file_id: Annotated[str, Meta(min_length=1, max_length=64)]
     endpoint: str
@@ -47,7 +47,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines: all, answered, and those whose answer is an error. The rest waits, or was never answered."""
+    """Lines: all, answered, and those whose answer is an error. The others wait, or were never answered."""
 
     total: int
     completed: int
@@ -55,7 +55,7 @@ class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with the input, by line."""
+    """Errors of the input, by line."""
 
     object: str = "list"
     data: list[dict[str, Any]]
@@ -101,7 +101,7 @@ _decoder = msgspec.json.Decoder(BatchRequest)
 
 @post("/batches", status_code=200, operation_class=describe(BatchRequest, BatchObject), summary="Make a batch")
 async def create_batch(request: HttpRequest) -> Response[Any]:
-    """Of an uploaded file of purpose `batch`, in which each line is a request; see docs/batches.md."""
+    """From an uploaded file of purpose `batch`, in which each line is a request; see docs/batches.md."""
     body = await read_body(request, _decoder)
     jobs = parts_of(request).jobs
     new = await _checked(request, jobs, body)
@@ -128,7 +128,7 @@ async def list_batches(request: HttpRequest) -> Response[Any]:
 
 @get("/batches/{batch_id:str}", operation_class=describe(None, BatchObject), summary="Show a batch")
 async def show_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[Any]:
-    """How far it is; another tenant's is as if there were none."""
+    """Its progress; another tenant's batch is not found."""
     jobs = parts_of(request).jobs
     batch = await reached(jobs.book.find(caller_of(request).tenant, batch_id)) if is_id(batch_id) else None
     if batch is None:
@@ -143,7 +143,7 @@ async def show_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[
     summary="Cancel a batch",
 )
 async def cancel_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[Any]:
-    """What is under way ends within a step; what has been answered is in the files that it leaves."""
+    """Running lines end within a step; existing answers are in the output files."""
     jobs = parts_of(request).jobs
     try:
         batch = await reached(jobs.cancel(caller_of(request).tenant, batch_id)) if is_id(batch_id) else None
@@ -162,7 +162,7 @@ async def _checked(request: HttpRequest, jobs: Jobs, body: BatchRequest) -> NewB
     window = _WINDOW.match(body.completion_window)
     if window is None or int(window[1]) > _MOST_HOURS:
         raise bad_request(
-            f"Invalid completion_window {body.completion_window[:16]!r}: hours are allowed, from 1h to {_MOST_HOURS}h.",
+            f"Invalid completion_window {body.completion_window[:16]!r}: give hours, from 1h to {_MOST_HOURS}h.",
             "completion_window",
             "invalid_value",
         )

@@ -1,4 +1,4 @@
-"""`/v1/files`: what a caller keeps here, above all the input of batches and what came of them."""
+"""`/v1/files`: callers' stored files, above all the input and output of batches."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ from gateway.jobs.file_store import FileWriter, Owner, Purpose, QuotaError, Stor
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
 
-# Of OpenAI's purposes those that mean something here; the models read no files by themselves.
+# OpenAI's purposes that apply here; models do not read files.
 PURPOSES: dict[str, Purpose] = {"batch": "batch", "user_data": "user_data"}
 MOST_LISTED = 10_000
-# OpenAI's bounds of `expires_after[seconds]`.
+# OpenAI's limits of `expires_after[seconds]`.
 LEAST_SECONDS, MOST_SECONDS = 3600, 2_592_000
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 
@@ -56,7 +56,7 @@ class FileList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
-    """The file is gone."""
+    """The file is deleted."""
 
     id: str
     object: str = "file"
@@ -65,7 +65,7 @@ class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 @post("/files", status_code=200, operation_class=describe_form(FileUpload, FileObject), summary="Upload a file")
 async def upload_file(request: HttpRequest) -> Response[Any]:
-    """A form of `purpose` (batch, user_data), `file`, and if wanted `expires_after[anchor]` (created_at) and
+    """A form of `purpose` (batch, user_data), `file`, and optionally `expires_after[anchor]` (created_at) and
     `expires_after[seconds]`."""
     parts = parts_of(request)
     async with parts.jobs.files.begin(owner_of(caller_of(request))) as writer:
@@ -91,7 +91,7 @@ async def list_files(request: HttpRequest) -> Response[Any]:
 
 @get("/files/{file_id:str}", operation_class=describe(None, FileObject), summary="Show a file")
 async def show_file(request: HttpRequest, file_id: FromPath[str]) -> Response[Any]:
-    """What is known of it; another tenant's is as if there were none."""
+    """A file's metadata; another tenant's file is not found."""
     return Response(shown(await _file(request, file_id)), media_type="application/json")
 
 
@@ -102,7 +102,7 @@ async def show_file(request: HttpRequest, file_id: FromPath[str]) -> Response[An
     summary="Download a file",
 )
 async def show_content(request: HttpRequest, file_id: FromPath[str]) -> Stream:
-    """Its bytes, as they were sent."""
+    """The bytes as they were sent."""
     stored = await _file(request, file_id)
     return Stream(
         parts_of(request).jobs.files.content(stored.file_id),
@@ -113,7 +113,7 @@ async def show_content(request: HttpRequest, file_id: FromPath[str]) -> Stream:
 
 @delete("/files/{file_id:str}", status_code=200, operation_class=describe(None, FileDeleted), summary="Delete a file")
 async def delete_file(request: HttpRequest, file_id: FromPath[str]) -> Response[Any]:
-    """At once and for good. Batches that have read it go on."""
+    """Immediate and permanent. Batches that have read it go on."""
     gone = is_id(file_id) and await reached(parts_of(request).jobs.files.delete(caller_of(request).tenant, file_id))
     if not gone:
         raise not_found("file", file_id)
@@ -121,12 +121,12 @@ async def delete_file(request: HttpRequest, file_id: FromPath[str]) -> Response[
 
 
 def owner_of(caller: Caller) -> Owner:
-    """Whose what this caller makes is."""
+    """The owner of what this caller makes."""
     return Owner(caller.tenant, caller.key_id)
 
 
 def shown(stored: StoredFile) -> FileObject:
-    """As OpenAI words it."""
+    """In OpenAI's form."""
     return FileObject(
         id=stored.file_id,
         object="file",
@@ -153,7 +153,10 @@ async def _finished(form: UploadedForm, writer: FileWriter) -> StoredFile:
         return await writer.finish(purpose, form.filename or FILE, _expires_in(form.fields))
     except QuotaError as error:
         raise ApiError(
-            413, f"No room: {error} (AIO_FILES_QUOTA). Delete some.", param=FILE, code="storage_limit_exceeded"
+            413,
+            f"Quota exceeded: {error} (AIO_FILES_QUOTA). Delete some files.",
+            param=FILE,
+            code="storage_limit_exceeded",
         ) from None
 
 

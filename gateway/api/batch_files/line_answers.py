@@ -1,4 +1,4 @@
-"""One line of a batch answered as its endpoint would answer it, whole and behind everybody who waits for an answer."""
+"""Answers one line of a batch as its endpoint would, completely and at the lowest priority."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -35,9 +35,9 @@ _responses = msgspec.json.Decoder(ResponsesRequest)
 
 
 class LineAnswers:
-    """Call it with a batch, one of its lines, and the id that the request goes by: the JSON of the answer.
+    """Call it with a batch, one of its lines, and the request's id; returns the JSON of the answer.
 
-    The line's caller is whoever made the batch, with the limits and budgets of now. Raises what the endpoint would.
+    The line's caller is the batch's creator, with the current limits and budgets. Raises what the endpoint would.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -57,7 +57,7 @@ class LineAnswers:
         try:
             with suppress(UnknownKeyError):
                 return directory.caller_of(key_id)
-            # Another process may have made the key since this one looked.
+            # Another process may have made the key since the last look.
             await directory.load()
             return directory.caller_of(key_id)
         except UnknownKeyError as error:
@@ -93,7 +93,7 @@ async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dic
 
 async def _generated(parts: Parts, ask: Ask, wording: Wording, tags: dict[str, str]) -> bytes:
     if ask.stream:
-        raise bad_request("A line of a batch is answered whole: leave stream out.", "stream", "unsupported_parameter")
+        raise bad_request("Lines of a batch cannot stream: leave stream out.", "stream", "unsupported_parameter")
     ask = msgspec.structs.replace(
         ask,
         priority=max(ask.priority, _BATCH.priority),

@@ -1,4 +1,4 @@
-"""The query of OpenAI's lists: `after`, `limit`, `order`, and what a list adds; refused by name."""
+"""The query of OpenAI's lists: `after`, `limit`, `order`, and a list's own parameters; errors name the parameter."""
 
 import re
 
@@ -12,7 +12,7 @@ _ORDERS = ("asc", "desc")
 
 
 class OwnedQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """`after`: the id of the last one of the page before. `purpose`: where a list knows it."""
+    """`after`: the id of the last item of the previous page. `purpose`: if the list supports it."""
 
     after: str | None
     limit: int
@@ -23,11 +23,11 @@ class OwnedQuery(msgspec.Struct, frozen=True, kw_only=True):
 def owned_query(
     request: HttpRequest, *, most: int, default: int, order: bool = False, purpose: bool = False
 ) -> OwnedQuery:
-    """What the query asks for. Raises `ApiError` 400. `order`, `purpose`: whether the list knows these."""
+    """Parse the query. Raises `ApiError` 400. `order`, `purpose`: whether the list supports these."""
     given = dict(request.query_params)
     after = given.pop("after", None)
     if after is not None and not _ID.match(after):
-        raise bad_request(f"Invalid after: {after[:64]!r} is no id.", "after", "invalid_value")
+        raise bad_request(f"Invalid after: {after[:64]!r} is not an id.", "after", "invalid_value")
     limit = _limit(given.pop("limit", str(default)), most)
     direction = given.pop("order", "desc") if order else "desc"
     if direction not in _ORDERS:
@@ -42,16 +42,16 @@ def owned_query(
 
 
 def is_id(given: str) -> bool:
-    """Whether it could be the id of anything."""
+    """Return whether it has the form of an id."""
     return _ID.match(given) is not None
 
 
 def not_found(what: str, given: str) -> ApiError:
-    """For what the tenant does not have, be it another's."""
+    """Return the error for what the tenant does not have, even if another tenant does."""
     return ApiError(404, f"No such {what}: {given[:64]!r}.", param=f"{what}_id", code=f"{what}_not_found")
 
 
 def _limit(given: str, most: int) -> int:
     if given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= most:
         return int(given)
-    raise bad_request(f"Invalid limit: {given[:64]!r} is no number from 1 to {most}.", "limit", "invalid_value")
+    raise bad_request(f"Invalid limit: {given[:64]!r} is not a number from 1 to {most}.", "limit", "invalid_value")

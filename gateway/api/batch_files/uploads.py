@@ -1,4 +1,4 @@
-"""A form with one file, read while it arrives: its fields are kept, the file goes on piece by piece."""
+"""A form with one file, read while it arrives: its fields are kept, the file is passed on in pieces."""
 
 from collections.abc import AsyncIterator, Mapping
 
@@ -9,14 +9,14 @@ from gateway.jobs.file_store import FileWriter
 from gateway.parts import HttpRequest
 
 FILE = "file"
-# What a form may hold beside its file.
+# Most bytes of a form besides its file.
 MOST_PARTS = 16
 FIELD_BYTES = 1024
 NAME_BYTES = 512
 
 
 class UploadedForm:
-    """`fields` by name and `filename`, once `read` has ended; the file's bytes went to `writer`.
+    """`fields` by name and `filename`, once `read` has ended; the file's bytes go to `writer`.
 
     `most`: bytes that the file may have.
     """
@@ -27,7 +27,8 @@ class UploadedForm:
         self._writer, self._most = writer, most
 
     async def read(self, request: HttpRequest) -> None:
-        """Raises `ApiError`: 415 for what is no form, 400 for a malformed one, 413 for too large a file."""
+        """Read the form. Raises `ApiError`: 415 for another content type, 400 for a malformed form, 413 for a too large
+        file."""
         kind, options = request.content_type
         boundary = options.get("boundary")
         if kind != "multipart/form-data" or not boundary:
@@ -74,7 +75,7 @@ class UploadedForm:
 
 
 async def _chunks(request: HttpRequest) -> AsyncIterator[bytes]:
-    """What arrives of the body."""
+    """Yield the pieces of the body."""
     while True:
         event = await request.receive()
         if event["type"] == "http.disconnect":
@@ -88,7 +89,7 @@ async def _chunks(request: HttpRequest) -> AsyncIterator[bytes]:
 
 
 def _name_of(part: MultipartSegment) -> str:
-    """Only ever shown: no path is made of it."""
+    """Only displayed: no path is made of it."""
     name = part.filename or ""
     if not name or len(name.encode(errors="replace")) > NAME_BYTES or any(not c.isprintable() for c in name):
         raise bad_request(

@@ -1,1 +1,1 @@
-"""Endpoints for operators about answers, labels, versions of the classifier and experiments."""
+"""Endpoints for operators about answers, labels, classifier versions and experiments."""

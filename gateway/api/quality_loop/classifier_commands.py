@@ -1,4 +1,4 @@
-"""`/admin/api/artefacts/…`: an operator promotes a classifier version, rolls back, and puts one on trial."""
+"""`/admin/api/artefacts/…`: promote a classifier version, roll back, and put one on trial."""
 
 import asyncio
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class VersionOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why; written down with who."""
+    """The reason, recorded with the author."""
 
     reason: Reason
 
@@ -42,7 +42,7 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class VersionsNow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the registry's pointer says after an order; every server that follows it does so within seconds."""
+    """The registry's state after a command; servers that follow it do so within seconds."""
 
     current: str
     previous: str | None
@@ -62,8 +62,8 @@ _trial = msgspec.json.Decoder(TrialOrder)
     summary="Promote a classifier version",
 )
 async def promote_version(request: HttpRequest, version: FromPath[str]) -> Response[Any]:
-    """After the checks that a server makes; 409 with the reason of a refusal, and what serves stays. It is watched, and
-    rolled back on evidence that it does harm."""
+    """After the checks that a server makes; 409 with the reason of a refusal, and the serving version stays. It is
+    watched, and rolled back on evidence of harm."""
     order = await read_body(request, _order)
     return _answer(await order_promotion(request, version, order.reason))
 
@@ -109,13 +109,13 @@ async def order_rollback(request: HttpRequest, reason: str) -> VersionsNow:
     summary="Put a classifier version on trial",
 )
 async def begin_trial(request: HttpRequest) -> Response[Any]:
-    """A share of the requests, by a hash of their ids, is decided by it; 409 with the reason of a refusal. It ends on
-    evidence of harm, but only an operator promotes it."""
+    """It decides a share of the requests, by a hash of their ids; 409 with the reason of a refusal. It ends on evidence
+    of harm, but only an operator promotes it."""
     return _answer(await order_trial(request, await read_body(request, _trial)))
 
 
 async def order_trial(request: HttpRequest, order: TrialOrder) -> VersionsNow:
-    """Begin it. Raises `ApiError` 409 and 503."""
+    """Start it. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     await check_version(request, registry, order.version)
     parts, actor = parts_of(request), actor_of(request)
@@ -133,7 +133,7 @@ async def order_trial(request: HttpRequest, order: TrialOrder) -> VersionsNow:
 
 @delete("/trial", opt=OPERATOR, status_code=200, operation_class=describe(None, VersionsNow), summary="End the trial")
 async def end_trial(request: HttpRequest) -> Response[Any]:
-    """Or the watch over what was promoted, which goes on to serve. Nothing changes if neither is on."""
+    """Also ends the watch over a promoted version, which goes on serving. Nothing changes if neither is on."""
     return _answer(await order_end_of_trial(request, "ended by an operator"))
 
 
@@ -176,7 +176,7 @@ def _registry(request: HttpRequest) -> ArtefactRegistry:
 
 
 def versions_now(registry: ArtefactRegistry) -> VersionsNow:
-    """What serves by the registry. Raises `ArtefactError` while it is empty."""
+    """Return the registry's serving versions. Raises `ArtefactError` while it is empty."""
     trial = registry.canary()
     return VersionsNow(
         current=registry.current().name,

@@ -1,4 +1,4 @@
-"""The estimates of quality as rows of one table, for spreadsheets."""
+"""The quality estimates as rows of one table, for spreadsheets."""
 
 from collections.abc import Iterator
 
@@ -11,9 +11,9 @@ from quality.monitor.monitor import MonitorStatus
 
 
 class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimate, of a tier, a kind of prompts or whatever `of` names, None for all of them.
+    """An estimate, for a tier, a kind of prompts or another subject `of`, None for all of them.
 
-    `count` are the answers or prompts that it is taken of; [`low`, `high`] with 95%; `flagged`: an alarm, or drift.
+    `count`: number of answers or prompts; [`low`, `high`] with 95%; `flagged`: an alarm, or drift.
     """
 
     estimate: str
@@ -29,7 +29,7 @@ class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
-    """Everything that `status` knows, one figure a row."""
+    """Return everything in `status`, one figure per row."""
     for tier, share in status.acceptance.items():
         yield _share("no worse, of the sample", share, tier=tier)
     for kind in status.acceptance_by_kind:

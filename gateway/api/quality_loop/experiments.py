@@ -1,4 +1,4 @@
-"""`/admin/api/experiments`: an operator splits the traffic between two versions or tiers, and ends that."""
+"""`/admin/api/experiments`: split the traffic between two versions or tiers, and end the split."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,7 +50,7 @@ class ExperimentStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentStopped(msgspec.Struct, frozen=True, kw_only=True):
-    """It has ended without a verdict."""
+    """It ended without a verdict."""
 
     stopped: bool
 
@@ -66,14 +66,14 @@ _stop = msgspec.json.Decoder(VersionOrder)
     summary="Start an experiment",
 )
 async def start_experiment(request: HttpRequest) -> Response[Any]:
-    """Requests to `auto` are put into an arm by a hash of their ids. It ends by itself when the evidence of probes is
-    enough, or after `most_probes`. 409 while another one runs, or for a version that may not serve."""
+    """Requests to `auto` are assigned to an arm by a hash of their ids. It ends by itself when the evidence of probes
+    suffices, or after `most_probes`. 409 while another one runs, or for a version that may not serve."""
     started = await begin_experiment(request, await read_body(request, _order))
     return Response(ExperimentStarted(experiment_id=started), status_code=201, media_type="application/json")
 
 
 async def begin_experiment(request: HttpRequest, order: ExperimentOrder) -> str:
-    """Start what is ordered; its id. Raises `ApiError` 400, 409 and 503."""
+    """Start the experiment and return its id. Raises `ApiError` 400, 409 and 503."""
     parts = parts_of(request)
     registry = ArtefactRegistry(parts.settings.registry_path)
     plan = _plan(order, parts.routing.catalog, parts.settings.data_path)

@@ -1,4 +1,4 @@
-"""`/admin/api/learning`: what was learned of each key, and how well the newest labels were predicted."""
+"""`/admin/api/learning`: what was learned for each key, and how well the newest labels were predicted."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ from quality.learning.learning import LabelSource, Learned, Learning
 
 
 class LearningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a key's learning curve, or the key alone where it has none; figures as in the curve."""
+    """A point of a key's learning curve, or the key alone without one; figures as in the curve."""
 
     key_id: str | None
     name: str
@@ -46,7 +46,7 @@ class LearningRow(msgspec.Struct, frozen=True, kw_only=True):
     of_oracle_high: float | None = None
 
 
-@get("/learning", operation_class=describe(None, Learning), summary="Show what was learned of each key")
+@get("/learning", operation_class=describe(None, Learning), summary="Show what was learned for each key")
 async def show_learning(request: HttpRequest) -> Response[Any]:
     """Labels, class mix, saving, expected quality and the learning curve, for all keys together and for each. 409
     without a classifier. `format`: json, or csv for the points of the curves."""
@@ -57,7 +57,7 @@ async def show_learning(request: HttpRequest) -> Response[Any]:
 
 
 def learning_source(parts: Parts) -> LabelSource:
-    """Of the serving version at the target in force. Raises `ApiError` 409 without one."""
+    """Return the source for the serving version at the active target. Raises `ApiError` 409 without one."""
     tau = rule_at(parts, parts.routing.active_target).tau
     return label_source(active_version(parts).model, parts.routing.catalog, parts.settings.data_path, tau)
 

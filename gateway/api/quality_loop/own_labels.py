@@ -1,4 +1,4 @@
-"""`/admin/api/promotions/reset`: forget the labels that routing follows, and how many of them there are."""
+"""`/admin/api/promotions/reset`: reset the labels that routing follows, and show their number."""
 
 import time
 from typing import Annotated, Any
@@ -19,13 +19,13 @@ from quality.learning.own_labels import reset_labels
 
 
 class LabelsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """`labels`: by version that serves, how many of the catalogue's own labels count in its decisions."""
+    """`labels`: by serving version, how many of the catalogue's own labels count in its decisions."""
 
     labels: dict[str, int]
 
 
 class ResetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why; written down with who."""
+    """The reason, recorded with the author."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -41,14 +41,14 @@ _order = msgspec.json.Decoder(ResetOrder)
     summary="Forget the labels that routing follows",
 )
 async def reset_own_labels(request: HttpRequest) -> Response[Any]:
-    """Labels up to now move no decision any more, here at once and on other replicas soon; they still train. 409
-    without a classifier."""
+    """Labels until now no longer influence decisions, here at once and on other replicas soon; they are still used for
+    training. 409 without a classifier."""
     await order_reset(request, (await read_body(request, _order)).reason)
     return Response(labels_shown(request), media_type="application/json")
 
 
 async def order_reset(request: HttpRequest, reason: str) -> None:
-    """Forget the labels up to now. Raises `ApiError` 409 and 503."""
+    """Reset the labels until now. Raises `ApiError` 409 and 503."""
     active = _active(request)
     database, actor, now = parts_of(request).database, actor_of(request), time.time()
     await reached(reset_labels(database, actor=actor, reason=reason, now=now))
@@ -56,7 +56,7 @@ async def order_reset(request: HttpRequest, reason: str) -> None:
 
 
 def labels_shown(request: HttpRequest) -> LabelsShown:
-    """Those that count now. Raises `ApiError` 409 without a classifier."""
+    """Return those that count now. Raises `ApiError` 409 without a classifier."""
     return LabelsShown(labels=_active(request).counts)
 
 

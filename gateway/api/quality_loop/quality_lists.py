@@ -1,4 +1,4 @@
-"""`/admin/api`: what was served; what the quality loop has seen, estimated and decided; and "retrain now"."""
+"""`/admin/api`: served requests; what the quality loop verified, estimated and decided; and "retrain now"."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
@@ -37,13 +37,13 @@ USUAL_CSV_ROWS, MOST_CSV_ROWS = 10_000, 100_000
 
 
 class RetrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why somebody wants it now; written down."""
+    """The reason, which is recorded."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class RetrainStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """`started` is false where one was under way in this process already."""
+    """`started` is false if a retraining was running in this process."""
 
     started: bool
 
@@ -73,14 +73,14 @@ async def list_all_batches(request: HttpRequest) -> Response[Any]:
 @get("/verifications", operation_class=describe(None, Page), summary="List verifications")
 async def list_verifications(request: HttpRequest) -> Response[Any]:
     """Newest first. Query: `tier`, `status`, `label`, `judge`, `sampled_reason`, `key_id`; `since` and `until` in epoch
-    seconds; `limit`; `cursor`, the `next` of the page before; `format`: json, or csv for a file with up to 100,000 rows
-    (10,000 unless `limit` says)."""
+    seconds; `limit`; `cursor`, the `next` of the previous page; `format`: json, or csv for a file with up to 100,000
+    rows (10,000 unless `limit` says)."""
     return await page_of(request, VERIFICATIONS)
 
 
 @get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
 async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
-    """The whole of it, the verifier's answer included. Query: `format`, json or csv."""
+    """All columns, including the verifier's answer. Query: `format`, json or csv."""
     possible = 1 <= number <= MOST_INTEGER
     row = await reached(VERIFICATIONS.one(parts_of(request).database, number)) if possible else None
     if row is None:
@@ -90,7 +90,7 @@ async def show_verification(request: HttpRequest, number: FromPath[int]) -> Resp
 
 @get("/artefacts", operation_class=describe(None, Page), summary="List classifier versions")
 async def list_artefacts(request: HttpRequest) -> Response[Any]:
-    """Newest first, with what became of each and why. Query: `status`, and as for verifications."""
+    """Newest first, with the outcome of each and its reason. Query: `status`, and as for verifications."""
     return await page_of(request, ARTEFACTS)
 
 
@@ -102,7 +102,7 @@ async def list_transitions(request: HttpRequest) -> Response[Any]:
 
 @get("/retrainings", operation_class=describe(None, Page), summary="List retraining runs")
 async def list_retrainings(request: HttpRequest) -> Response[Any]:
-    """Newest first, with progress, candidate and judgement. Query: `status`, `trigger`, and as for verifications."""
+    """Newest first, with progress, candidate and evaluation. Query: `status`, `trigger`, and as for verifications."""
     return await page_of(request, RETRAININGS)
 
 
@@ -115,15 +115,15 @@ async def list_rollouts(request: HttpRequest) -> Response[Any]:
 
 @get("/experiments", operation_class=describe(None, Page), summary="List experiments")
 async def list_experiments(request: HttpRequest) -> Response[Any]:
-    """Newest first, with what became of each arm's requests, the evidence, and how each ended. Query: `status`, and as
+    """Newest first, with the outcome of each arm's requests, the evidence, and how each ended. Query: `status`, and as
     for verifications."""
     return await page_of(request, EXPERIMENTS)
 
 
 @get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
 async def show_estimates(request: HttpRequest) -> Response[Any]:
-    """By tier with intervals, the evidence that errors have become more frequent, what verification costs, and how far
-    the judges can be trusted. Query: `format`, json or csv."""
+    """By tier with intervals; evidence that errors have become more frequent, the cost of verification, and how far the
+    judges can be trusted. Query: `format`, json or csv."""
     shown = await estimates_shown(request)
     return as_asked(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
 
@@ -137,7 +137,7 @@ async def estimates_shown(request: HttpRequest) -> MonitorStatus:
 
 
 def _monitor_off() -> ApiError:
-    """There is no quality loop here."""
+    """This server has no quality loop."""
     return ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
 
 
@@ -149,13 +149,13 @@ def _monitor_off() -> ApiError:
     summary="Retrain now",
 )
 async def retrain_now(request: HttpRequest) -> Response[Any]:
-    """Begin in the background; the list of runs says how it goes. One run at a time over all replicas."""
+    """Starts in the background; the list of runs shows its progress. One run at a time over all replicas."""
     started = await order_retraining(request, (await read_body(request, _decoder)).reason)
     return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
 
 
 async def order_retraining(request: HttpRequest, reason: str) -> bool:
-    """Begin one; False where one was under way in this process. Raises `ApiError` 409 and 503."""
+    """Start a retraining; False if one was running in this process. Raises `ApiError` 409 and 503."""
     loop = parts_of(request).quality_loop
     if loop is None:
         raise _monitor_off()
@@ -163,8 +163,8 @@ async def order_retraining(request: HttpRequest, reason: str) -> bool:
 
 
 async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
-    """The page that the query asks for; with `format=csv` all of its rows up to `limit`, as a file. Raises `ApiError`
-    400 and 503."""
+    """Return the page that the query asks for; with `format=csv` all of its rows up to `limit`, as a file. Raises
+    `ApiError` 400 and 503."""
     given = dict(request.query_params)
     if wants_csv(given):
         return await _as_csv(request, listing, given)
@@ -178,7 +178,7 @@ async def page_asked_for(request: HttpRequest, listing: Listing, given: dict[str
 
 
 def asked_for(listing: Listing, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a query chooses of a list, and its bounds. Raises `ApiError` 400."""
+    """Return a list's filters and bounds from a query. Raises `ApiError` 400."""
     left = dict(given)
     chosen = {name: _value(name, left.pop(name), listing.kind(name)) for name in listing.filters if name in left}
     bounds = {name: _value(name, left.pop(name), kind) for name, kind in _BOUNDS.items() if name in left}
@@ -201,7 +201,7 @@ async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str])
     if not 1 <= left <= MOST_CSV_ROWS:
         allowed = f"it must lie between 1 and {MOST_CSV_ROWS}"
         raise bad_request(f"limit is {left}; {allowed}.", "limit", "invalid_value")
-    # What is wrong is said before the file begins; should the database go away later, the file breaks off.
+    # Errors are reported before the file starts; if the database fails later, the file is cut off.
     first = await _found(request, listing, chosen, bounds | {"limit": min(left, MOST)})
 
     async def chunks() -> AsyncIterator[str]:
@@ -220,9 +220,11 @@ async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str])
 def _value(name: str, given: str, kind: type[Any]) -> Any:
     try:
         value = kind(given)
-        # Neither database compares with what it cannot hold.
+        # Neither database can compare with a value that it cannot hold.
         if (isinstance(value, int) and abs(value) > MOST_INTEGER) or "\0" in given or value != value:
             raise ValueError
         return value
     except ValueError:
-        raise bad_request(f"Invalid {name}: {given[:64]!r} is no {kind.__name__}.", name, "invalid_value") from None
+        raise bad_request(
+            f"Invalid {name}: {given[:64]!r} is not of type {kind.__name__}.", name, "invalid_value"
+        ) from None

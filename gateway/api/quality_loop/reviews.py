@@ -1,4 +1,4 @@
-"""`/admin/api/reviews`: judged answers for operators to read; and what they say that such an answer was worth."""
+"""`/admin/api/reviews`: judged answers for operators to read, and operators' verdicts on them."""
 
 from typing import Annotated, Any, Literal
 
@@ -27,14 +27,14 @@ _LOOKED_THROUGH = 50
 
 
 class ReviewOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The served answer beside the verifier's; `comment` is for people to read."""
+    """The verdict on the served answer compared with the verifier's; `comment` is for people."""
 
     verdict: ReviewVerdict
     comment: Annotated[str, Meta(max_length=8192)] | None = None
 
 
 class Reviewable(msgspec.Struct, frozen=True):
-    """A judged answer whose texts are stored: the verification's whole row, and its request."""
+    """A judged answer with stored texts: the verification's whole row, and its request."""
 
     row: dict[str, Any]
     record: Record
@@ -45,8 +45,8 @@ _order = msgspec.json.Decoder(ReviewOrder)
 
 @get("/reviews", operation_class=describe(None, Page), summary="List answers to review")
 async def list_reviews(request: HttpRequest) -> Response[Any]:
-    """Verifications that a judge called worse and nobody reviewed, the newest first, without texts; of so many at a
-    time looked through that a page may be short. Query: `cursor`; `format`, json or csv."""
+    """Unreviewed verifications that a judge called worse, newest first, without texts. A page may be short, because a
+    limited number of rows is searched. Query: `cursor`; `format`, json or csv."""
     asked = await reviews_from(request, _LOOKED_THROUGH)
     return as_asked(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
 
@@ -59,14 +59,14 @@ async def list_reviews(request: HttpRequest) -> Response[Any]:
     summary="Review a judged answer",
 )
 async def review_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
-    """The strongest label, in the place of the judge's; learned from by the next training. 409 unless it is of the
-    answer that was served, with stored texts."""
+    """The strongest label: it replaces the judge's, and the next training uses it. 409 unless it is about the served
+    answer, with stored texts."""
     taken = await order_review(request, number, await read_body(request, _order))
     return Response(taken, media_type="application/json")
 
 
 async def order_review(request: HttpRequest, number: int, order: ReviewOrder) -> FeedbackTaken:
-    """Take the verdict. Raises `ApiError` 404, 409 and 503."""
+    """Store the verdict. Raises `ApiError` 404, 409 and 503."""
     parts = parts_of(request)
     row = await reached(VERIFICATIONS.one(parts.database, number)) if 1 <= number <= MOST_INTEGER else None
     if row is None:
@@ -80,15 +80,15 @@ async def order_review(request: HttpRequest, number: int, order: ReviewOrder) ->
 
 
 async def review_of(request: HttpRequest, number: int) -> Reviewable | None:
-    """That verification with its texts, None if they are gone. Raises `ApiError` 503."""
+    """Return that verification with its texts, None if they are deleted. Raises `ApiError` 503."""
     parts = parts_of(request)
     row = await reached(VERIFICATIONS.one(parts.database, number))
     return None if row is None else await _with_texts(parts, row)
 
 
 async def reviews_from(request: HttpRequest, most: int) -> Page:
-    """The newest answers, from the query's `cursor` on, that a judge called worse and nobody reviewed; `most` of them,
-    of so many looked through, without texts. Raises `ApiError` 400 and 503."""
+    """Return the newest unreviewed answers that a judge called worse, from the query's `cursor` on; `most` of them,
+    from a limited number of rows, without texts. Raises `ApiError` 400 and 503."""
     database, cursor = parts_of(request).database, request.query_params.get("cursor")
     chosen, bounds = {"status": "done", "label": "worse"}, {"cursor": cursor} if cursor else {}
     try:
@@ -104,8 +104,8 @@ async def reviews_from(request: HttpRequest, most: int) -> Page:
 
 
 async def _with_texts(parts: Parts, row: dict[str, Any]) -> Reviewable | None:
-    """None unless it is of the answer that was served, judged, with both texts: as `reviewable`, but also of a request
-    that is recorded and not stored yet."""
+    """Return None unless it is about the served answer, judged, with both texts: as `reviewable`, but also for a
+    request that is recorded and not stored yet."""
     if row["status"] != "done" or row["verifier_answer"] is None:
         return None
     record = await reached(parts.records.find(row["request_id"]))

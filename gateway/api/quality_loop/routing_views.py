@@ -1,4 +1,4 @@
-"""`/admin/api/routing/…`: how routing weighs cost against quality, what another target would do, and whom to trust."""
+"""`/admin/api/routing/…`: cost against quality, the effect of another target, and tier reliability."""
 
 import asyncio
 import time
@@ -40,13 +40,13 @@ from quality.evaluation.tier_value import ReportFileError, compare_tiers, mean_c
 from quality.learning.kind_names import plain_name
 
 DAY = 86_400.0
-# Of the kinds by application, those with most verified answers are shown.
+# Applications shown: those with the most verified answers.
 _APPLICATIONS = 8
 
 
 class CurveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of the curve at one `threshold` of P(good enough). `cost_share`: of always asking the strongest tier, at
-    reference prices."""
+    """A point of the curve at one `threshold` of P(good enough). `cost_share`: relative to always asking the strongest
+    tier, at reference prices."""
 
     threshold: float
     no_worse: float
@@ -54,7 +54,7 @@ class CurveRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurveShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The serving `version`'s curve on `probes`, and where the target in force lies on it; None without probes."""
+    """The serving `version`'s curve on `probes`, and the active target's point on it; None without probes."""
 
     version: str
     probes: int
@@ -71,7 +71,7 @@ class ReliabilityShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
-    """None while nothing was routed in the time."""
+    """None if nothing was routed in the period."""
 
     preview: Preview | None
 
@@ -93,14 +93,14 @@ class KindRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KindsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The classes, then the applications with most verified answers; by tier."""
+    """The classes, then the applications with the most verified answers; by tier."""
 
     rows: list[KindRow]
 
 
 class TrafficShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest requests, and what is said of them. `labels`: how many prompts have labels; `verified`: the share of
-    answers as good as the strongest tier's, by a sample; None without one."""
+    """The newest requests, with a summary. `labels`: how many prompts have labels; `verified`: the share of answers as
+    good as the strongest tier's, by a sample; None without one."""
 
     traffic: Traffic
     sentences: list[str]
@@ -109,10 +109,10 @@ class TrafficShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's price in US dollars per million tokens, and what `aio bench tiers` measured, if it did: tasks right, and
-    mean seconds and US dollars a task. `not_better_than`: the cheapest tier that it does not beat significantly.
-    `accepted`: of its verified live answers, those no worse than the strongest tier's. `price_estimated`: from what,
-    where the catalogue gives no price (size, seconds or order); else empty."""
+    """A tier's price in US dollars per million tokens, and the results of `aio bench tiers`, if it ran: tasks right,
+    and mean seconds and US dollars per task. `not_better_than`: the cheapest tier that it does not significantly beat.
+    `accepted`: of its verified live answers, those no worse than the strongest tier's. `price_estimated`: the source of
+    an estimated price (size, seconds or order); else empty."""
 
     tier: int
     name: str
@@ -129,7 +129,7 @@ class TierRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """`measured_at` is None where nothing was measured; `problem` says why a measurement cannot be read."""
+    """`measured_at` is None without a measurement; `problem` says why a measurement cannot be read."""
 
     measured_at: datetime | None
     tasks: int
@@ -139,14 +139,14 @@ class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/routing/curve", operation_class=describe(None, CurveShown), summary="Show the cost-quality curve")
 async def show_curve(request: HttpRequest) -> Response[Any]:
-    """Of the serving version on probes, where there are any. 409 without a classifier. `format`: json or csv."""
+    """The serving version's curve on probes, if there are any. 409 without a classifier. `format`: json or csv."""
     shown = await curve_shown(parts_of(request))
     return as_asked(request, "curve", shown, CurveRow.__struct_fields__, shown.points)
 
 
 @get("/routing/preview", operation_class=describe(None, PreviewShown), summary="Preview another quality target")
 async def show_preview(request: HttpRequest) -> Response[Any]:
-    """What `quality_target` (0 to 1; empty is the one in force) would do with the traffic of the last 24 hours; nothing
+    """The effect of `quality_target` (0 to 1; empty is the active one) on the traffic of the last 24 hours; nothing
     changes. `format`: json or csv."""
     shown = PreviewShown(preview=await preview_of(request))
     rows = [] if shown.preview is None else [shown.preview.now, shown.preview.then]
@@ -171,7 +171,7 @@ async def show_kinds(request: HttpRequest) -> Response[Any]:
     return as_asked(request, "kinds", shown, KindRow.__struct_fields__, shown.rows)
 
 
-@get("/routing/traffic", operation_class=describe(None, TrafficShown), summary="Show what is asked, and what it costs")
+@get("/routing/traffic", operation_class=describe(None, TrafficShown), summary="Show the traffic and its cost")
 async def show_traffic(request: HttpRequest) -> Response[Any]:
     """Classes of the newest requests, which tiers answered them, saving, expected quality. `format`: json, or csv for
     the classes."""
@@ -182,23 +182,23 @@ async def show_traffic(request: HttpRequest) -> Response[Any]:
 
 @get("/routing/tiers", operation_class=describe(None, TiersCompared), summary="Compare the tiers")
 async def show_tiers(request: HttpRequest) -> Response[Any]:
-    """Accuracy, price and latency, and which tier is not worth its price. `format`: json or csv."""
+    """Accuracy, price and latency, and tiers that are not worth their price. `format`: json or csv."""
     parts = parts_of(request)
     shown = await tiers_compared(parts, await reached(acceptance(parts.database)))
     return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
 
 
 def active_version(parts: Parts) -> LoadedVersion:
-    """The serving version. Raises `ApiError` 409 where there is none."""
+    """Return the serving version. Raises `ApiError` 409 without one."""
     classifier = parts.routing.classifier
     serving = classifier.serving_or_none if isinstance(classifier, ActiveClassifier) else None
     if serving is None:
-        raise ApiError(409, "This server has no classifier of its own in force.", code="classifier_off")
+        raise ApiError(409, "This server has no active classifier of its own.", code="classifier_off")
     return serving.current
 
 
 async def curve_shown(parts: Parts) -> CurveShown:
-    """The curve with its operating point. Raises `ApiError` 409 and 503."""
+    """Return the curve with its operating point. Raises `ApiError` 409 and 503."""
     version, rule = active_version(parts), rule_at(parts, parts.routing.active_target)
     drawn = await reached(parts.cost_quality_curves.of(version.version, version.table))
     at = [point.threshold for point in drawn.points]
@@ -217,7 +217,7 @@ async def curve_shown(parts: Parts) -> CurveShown:
 
 
 async def preview_of(request: HttpRequest) -> Preview | None:
-    """Of the query's `quality_target`. Raises `ApiError` 400 and 503."""
+    """Preview the query's `quality_target`. Raises `ApiError` 400 and 503."""
     parts, until = parts_of(request), time.time()
     wanted = target_of(request.query_params.get("quality_target", ""))
     now = parts.routing.active_target
@@ -227,7 +227,7 @@ async def preview_of(request: HttpRequest) -> Preview | None:
 
 
 def target_of(given: str) -> float | None:
-    """A quality target as a form or query says it, by number or name; "" is none. Raises `ApiError` 400."""
+    """Parse a quality target of a form or query, by number or name; "" is none. Raises `ApiError` 400."""
     if not (given := given.strip()):
         return None
     try:
@@ -241,12 +241,13 @@ def target_of(given: str) -> float | None:
 
 
 def rule_at(parts: Parts, target: float | None) -> RoutingRule:
-    """The rule of the version in force, or of the heuristic without one, at a target; None is the version's own."""
+    """Return the rule of the active version, or of the heuristic without one, at a target; None is the version's
+    own."""
     return rule_of(parts.routing.classifier, "", target)
 
 
 async def kinds_shown(parts: Parts, accepted: Acceptance) -> KindsShown:
-    """What was verified of each kind. Raises `ApiError` 503."""
+    """Return the verified answers of each kind. Raises `ApiError` 503."""
     names = await reached(parts.kind_names.now())
     live = {(one.tier, one.kind): one for one in accepted.by_kind}
     kinds: list[Kind] = [Kind(by="class", complexity=complexity) for complexity in Complexity]
@@ -255,7 +256,7 @@ async def kinds_shown(parts: Parts, accepted: Acceptance) -> KindsShown:
     for kind in kinds:
         name = names.get(kind) or plain_name(kind)
         named[name] += 1
-        # Applications whose texts are not stored look alike.
+        # Applications without stored texts cannot be distinguished.
         rows += [
             _kind_row(kind, name if named[name] == 1 else f"{name} (another one, {named[name]})", tier, live)
             for tier in range(1, parts.routing.strongest)
@@ -264,7 +265,7 @@ async def kinds_shown(parts: Parts, accepted: Acceptance) -> KindsShown:
 
 
 async def traffic_shown(parts: Parts, accepted: Acceptance) -> TrafficShown:
-    """Of the newest requests. Raises `ApiError` 503."""
+    """Summarise the newest requests. Raises `ApiError` 503."""
     seen = traffic(await reached(newest_requests(parts.database)))
     labels, verified = await reached(stored_labels(parts.database)), accepted.overall
     sentences = in_words(seen)
@@ -274,7 +275,7 @@ async def traffic_shown(parts: Parts, accepted: Acceptance) -> TrafficShown:
 
 
 async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
-    """The catalogue's tiers, with the stored measurement of them."""
+    """Return the catalogue's tiers, with their stored measurement."""
     catalog, problem = parts.routing.catalog, ""
     report = None
     try:

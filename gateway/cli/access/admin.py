@@ -1,4 +1,4 @@
-"""`aio admin`: users of the dashboard, in the database; running servers know them at once."""
+"""`aio admin`: users of the dashboard, in the database; running servers see them at once."""
 
 import sys
 import time
@@ -23,13 +23,13 @@ def admin() -> None:
 @reason_option
 @stored_options
 def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json: bool, **given: Any) -> None:
-    """Let NAME sign in. A viewer looks on, an operator changes knobs and reviews, an admin keys and users too."""
+    """Let NAME sign in. A viewer reads, an operator changes knobs and reviews, an admin also keys and users."""
     from gateway.dashboard.sign_in.users import UserOrder, add_user
 
     if password_stdin:
         password = sys.stdin.readline().rstrip("\n")
     else:
-        password = click.prompt("Password (12 characters at least)", hide_input=True, confirmation_prompt=True)
+        password = click.prompt("Password (at least 12 characters)", hide_input=True, confirmation_prompt=True)
     user = checked(UserOrder, {"name": name, "password": password, "role": role})
     with_database(settings_from(**given), lambda engine: add_user(engine, user, order(reason)))
     if as_json:
@@ -57,7 +57,7 @@ def list_users(as_json: bool, **given: Any) -> None:
 @reason_option
 @stored_options
 def remove(name: str, reason: str | None, as_json: bool, **given: Any) -> None:
-    """NAME may no longer sign in, and is signed out everywhere within seconds."""
+    """Remove NAME and end its sessions within seconds."""
     from gateway.dashboard.sign_in.users import remove_user
 
     with_database(settings_from(**given), lambda engine: remove_user(engine, name, order(reason)))

@@ -1,4 +1,4 @@
-"""`aio keys`: keys in the database: made, listed, changed, rotated, revoked; running servers follow within seconds."""
+"""`aio keys`: make, list, change, rotate and revoke keys in the database; running servers follow within seconds."""
 
 import time
 from collections.abc import Callable
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-reason_option = click.option("--reason", metavar="TEXT", help="Why; written down with the change.")
+reason_option = click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 DAY_SECONDS = 86_400.0
 ACTOR = "command line"
-# What the command line shows of a key, as the column and the head above it.
+# Columns of a key in the list, with their headings.
 _SHOWN = ("key_id", "name", "prefix", "team_id", "scopes")
 
 
@@ -37,31 +37,35 @@ def keys() -> None:
 
 
 def stored_options(command: Command) -> Command:
-    """Which database, and how to print."""
+    """Options for the database and for JSON output."""
     return data_dir_option(database_option(json_option(command)))
 
 
 def terms_options(command: Command) -> Command:
-    """What a key may do; "none" takes a bound away."""
+    """Options for a key's terms; "none" removes a limit."""
     for option in reversed(
         (
-            click.option("--scope", "scopes", multiple=True, help="inference, viewer or admin; may be given again."),
+            click.option("--scope", "scopes", multiple=True, help="inference, viewer or admin; may be repeated."),
             click.option(
                 "--tier", "tiers", multiple=True, metavar="N|none", help="A tier it may use; may be repeated."
             ),
-            click.option("--model", "models", multiple=True, metavar="NAME|none", help="A model it may use; likewise."),
+            click.option(
+                "--model", "models", multiple=True, metavar="NAME|none", help="A model it may use; may be repeated."
+            ),
             click.option("--min-tier", metavar="N|none", help="Never answered below this tier."),
             click.option(
                 "--quality",
                 metavar=f"{QUALITY_METAVAR}|none",
-                help="Its quality target, where a request names none.",
+                help="Quality target of requests that name none.",
             ),
             click.option("--consent/--no-consent", default=None, help="Texts may be stored, sampled and learned from."),
-            click.option("--priority-ceiling", type=click.IntRange(0, 2), help="Most urgent class; 0 goes first."),
+            click.option(
+                "--priority-ceiling", type=click.IntRange(0, 2), help="Highest priority it may use; 0 goes first."
+            ),
             click.option("--rpm", "requests_per_minute", metavar="N|none", help="Requests per minute."),
             click.option("--tpm", "tokens_per_minute", metavar="N|none", help="Tokens per minute."),
             click.option("--concurrency", metavar="N|none", help="Requests in flight."),
-            click.option("--expires-in-days", metavar="DAYS|none", help="When it ends, from now."),
+            click.option("--expires-in-days", metavar="DAYS|none", help="Time until it expires, from now."),
         )
     ):
         command = option(command)
@@ -70,12 +74,12 @@ def terms_options(command: Command) -> Command:
 
 @keys.command()
 @click.argument("name")
-@click.option("--team", help="Its team, for good: name or id.")
+@click.option("--team", help="Its team, by name or id; cannot be changed.")
 @terms_options
 @reason_option
 @stored_options
 def create(name: str, team: str | None, reason: str | None, as_json: bool, **given: Any) -> None:
-    """Make a key called NAME. It is shown this once: only its hash is stored."""
+    """Make a key called NAME. It is shown once: only its hash is stored."""
     from gateway.api.admin.keys import KeyOrder
     from gateway.tenancy.key_commands import create_key
 
@@ -85,14 +89,14 @@ def create(name: str, team: str | None, reason: str | None, as_json: bool, **giv
     if as_json:
         echo_json(issued)
     else:
-        click.echo(f"key {issued.key_id} of {issued.name}, shown this once:\n{issued.key}")
+        click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
 
 
 @keys.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @stored_options
 def list_keys(limit: int, as_json: bool, **given: Any) -> None:
-    """Show keys, newest first, ended ones too."""
+    """Show keys, newest first, including ended ones."""
     from gateway.tenancy.listings import KEYS
 
     page = with_database(settings_from(**given), lambda engine: KEYS.page(engine, {}, limit=limit))
@@ -137,13 +141,13 @@ def show(key: str, as_json: bool, **given: Any) -> None:
 @keys.command()
 @click.argument("key")
 @terms_options
-@click.option("--budget-day", type=click.FloatRange(0), metavar="USD", help="Most per day (UTC).")
-@click.option("--budget-month", type=click.FloatRange(0), metavar="USD", help="Most per month (UTC).")
-@click.option("--budget-total", type=click.FloatRange(0), metavar="USD", help="Most in total.")
+@click.option("--budget-day", type=click.FloatRange(0), metavar="USD", help="Most US dollars per day (UTC).")
+@click.option("--budget-month", type=click.FloatRange(0), metavar="USD", help="Most US dollars per month (UTC).")
+@click.option("--budget-total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
 @reason_option
 @stored_options
 def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
-    """Change what KEY (id or name) may do and spend; what is not named stays."""
+    """Change the terms and budgets of KEY (id or name); omitted ones stay."""
     from gateway.tenancy.budget_commands import set_budget
     from gateway.tenancy.key_commands import change_key
 
@@ -174,7 +178,7 @@ def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
 @reason_option
 @stored_options
 def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **given: Any) -> None:
-    """Give KEY (id or name) a new secret; the old one is good for the grace period."""
+    """Give KEY (id or name) a new secret; the old one stays valid for the grace period."""
     from gateway.tenancy.key_commands import rotate_key
 
     issued = with_database(
@@ -183,7 +187,7 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **gi
     if as_json:
         echo_json(issued)
     else:
-        click.echo(f"key {issued.key_id} of {issued.name}, shown this once:\n{issued.key}")
+        click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
 
 
 @keys.command()
@@ -191,7 +195,7 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **gi
 @reason_option
 @stored_options
 def revoke(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
-    """End KEY (id or name) for good."""
+    """Revoke KEY (id or name) permanently."""
     from gateway.tenancy.key_commands import revoke_key
 
     key_id = with_database(settings_from(**given), lambda engine: revoke_key(engine, key, order(reason)))
@@ -202,7 +206,7 @@ def revoke(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
 
 
 def order(reason: str | None) -> "Order":
-    """An order of whoever sits at the command line."""
+    """A command given on the command line."""
     from gateway.tenancy.orders import Order
 
     return Order(actor=ACTOR, now=time.time(), reason=reason)

@@ -1,4 +1,4 @@
-"""`aio new-key`: a key for a caller, and the hash that the server needs of it."""
+"""`aio new-key`: a key for a caller, and its hash for the server."""
 
 import click
 
@@ -9,7 +9,7 @@ from gateway.cli.options import echo_json, json_option
 @click.argument("name")
 @json_option
 def new_key(name: str, as_json: bool) -> None:
-    """Make an API key for NAME; the server keeps only the hash, so the key is shown this once."""
+    """Make an API key for NAME; the server keeps only the hash, so the key is shown once."""
     from gateway.tenancy.key_secrets import new_key as make_key
 
     key, hashed = make_key()

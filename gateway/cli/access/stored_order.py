@@ -1,4 +1,4 @@
-"""An order of the command line that reads or writes the database: opened with its schema up to date, closed after."""
+"""Runs a command on the database: opens it with its schema up to date, and closes it afterwards."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
-    """What `order` gives. The data folder is made if it is not there."""
+    """Return the result of `order`. Creates the data folder if it is missing."""
     from quality.store.database import migrate, open_database
 
     async def carry_out() -> Result:

@@ -48,13 +48,13 @@ def list_teams(limit: int, as_json: bool, **given: Any) -> None:
 
 @teams.command()
 @click.argument("team")
-@click.option("--day", type=click.FloatRange(0), metavar="USD", help="Most per day (UTC).")
-@click.option("--month", type=click.FloatRange(0), metavar="USD", help="Most per month (UTC).")
-@click.option("--total", type=click.FloatRange(0), metavar="USD", help="Most in total.")
+@click.option("--day", type=click.FloatRange(0), metavar="USD", help="Most US dollars per day (UTC).")
+@click.option("--month", type=click.FloatRange(0), metavar="USD", help="Most US dollars per month (UTC).")
+@click.option("--total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
 @reason_option
 @stored_options
 def budget(team: str, reason: str | None, as_json: bool, **given: Any) -> None:
-    """Set what TEAM (id or name) may spend, if a bound is given, and show what it has spent."""
+    """Set the budgets of TEAM (id or name), if given, and show what it has spent."""
     from gateway.tenancy.budget_commands import BudgetState, set_budget, states_of
     from gateway.tenancy.key_commands import team_named
     from gateway.tenancy.listings import BUDGETS

@@ -18,17 +18,20 @@ from gateway.cli.serving.encoder_choice import encoder_choice
 
 classifier = LazyGroup(
     name="classifier",
-    help="What decides which tier answers: train, measure, predict, and say which version serves.",
+    help="The classifier that chooses the tier: train, measure, predict, and choose the serving version.",
     commands={
-        "collect": ("gateway.cli.classifier.outcomes:collect", "Collect outcomes of this catalogue's own tiers."),
-        "measure": ("gateway.cli.classifier.measure:measure", "Which everyday tasks each tier gets right, as a file."),
+        "collect": ("gateway.cli.classifier.outcomes:collect", "Collect outcomes of this catalogue's tiers."),
+        "measure": ("gateway.cli.classifier.measure:measure", "Measure which everyday tasks each tier solves."),
         "probes": ("gateway.cli.classifier.outcomes:probes", "Fit and measure stages 2 and 3 on collected outcomes."),
         "train": ("gateway.cli.classifier:train", "Train an artefact and its encoder on known outcomes."),
-        "pretrain": ("gateway.cli.classifier.pretrain:pretrain", "A small DistilBERT from nothing on the prompts."),
+        "pretrain": (
+            "gateway.cli.classifier.pretrain:pretrain",
+            "Train a small DistilBERT from scratch on the prompts.",
+        ),
         "complexity": ("gateway.cli.classifier.complexity:complexity", "Train or measure the complexity model."),
-        "predict": ("gateway.cli.classifier.predict:predict", "Write what a version says of the prompts of a file."),
-        "explain": ("gateway.cli.classifier.predict:explain", "Show what a version sees in a prompt."),
-        "list": ("gateway.cli.classifier.versions:list_versions", "Show the versions and who serves."),
+        "predict": ("gateway.cli.classifier.predict:predict", "Write a version's predictions for a file of prompts."),
+        "explain": ("gateway.cli.classifier.predict:explain", "Explain a version's prediction for a prompt."),
+        "list": ("gateway.cli.classifier.versions:list_versions", "Show the versions and which one serves."),
         "promote": ("gateway.cli.classifier.versions:promote", "Let a version serve."),
         "rollback": ("gateway.cli.classifier.versions:rollback", "Let the previous version serve again."),
         "canary": ("gateway.cli.classifier.versions:canary", "Put a version on trial for a share of the requests."),
@@ -44,9 +47,7 @@ data_option = click.option(
 
 @click.command()
 @data_option
-@click.option(
-    "--registry", type=click.Path(path_type=Path), help="Where versions are kept.  [classifier/ in the data folder]"
-)
+@click.option("--registry", type=click.Path(path_type=Path), help="Registry folder.  [classifier/ in the data folder]")
 @click.option(
     "--encoder",
     metavar="PATH|hidden[:MODEL[:LAYER]]",
@@ -75,7 +76,7 @@ def train(
 ) -> None:
     """Train an artefact on known outcomes and write it into the registry; nothing is promoted.
 
-    By its encoder prompts are compared with a catalogue's own labels. `aio classifier promote` lets it serve.
+    Its encoder also embeds prompts for comparison with labels of the catalogue. `aio classifier promote` activates it.
     """
     from classifier.training.commands.train import train_command
 

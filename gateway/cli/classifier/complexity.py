@@ -10,13 +10,13 @@ from gateway.cli.options import echo_json, json_option, table
 @click.command()
 @click.argument("rows", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--train", "target", type=click.Path(dir_okay=False, path_type=Path), help="Train on ROWS, write it there."
+    "--train", "target", type=click.Path(dir_okay=False, path_type=Path), help="Train on ROWS and write the model here."
 )
 @click.option(
     "--model",
     "model_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Measure this one.  [the shipped one]",
+    help="Model to measure.  [the packaged one]",
 )
 @click.option("--seed", default=0, show_default=True)
 @json_option

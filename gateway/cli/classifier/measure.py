@@ -1,4 +1,4 @@
-"""`aio classifier measure`: which everyday tasks each tier of this catalogue gets right, kept as a small file."""
+"""`aio classifier measure`: measure which everyday tasks each tier of this catalogue solves, kept as a small file."""
 
 import asyncio
 from pathlib import Path
@@ -23,18 +23,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--per-level", type=click.IntRange(1, 10), default=6, show_default=True, help="Tasks of each kind and level."
-)
-@click.option("--seed", default=1, show_default=True, help="Of the generated tasks.")
+@click.option("--per-level", type=click.IntRange(1, 10), default=6, show_default=True, help="Tasks per kind and level.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the generated tasks.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight.")
 @catalog_option
 @data_dir_option
 @cache_dir_option
 def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **given: Any) -> None:
-    """Ask everyday tasks to every tier and write to FILE which it got right; no text is kept.
+    """Ask every tier everyday tasks and write to FILE which it solved; no text is kept.
 
-    By default FILE lies in the data folder. `aio serve` finds it there at its start, and routes by it instead of by
+    By default FILE is in the data folder. `aio serve` reads it there at start, and routes by it instead of by
     what such models usually do.
 
     Eight kinds at five levels, from trivial to hard: facts, sums in words, extraction, translation, yes or no, what
@@ -65,13 +63,15 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
 
 
 def _same(before: "EverydayOutcomes", wanted: "EverydayOutcomes", file: Path) -> "EverydayOutcomes":
-    """The results to go on with. Raises EverydayOutcomesError where they are of another measurement."""
+    """Return the results to continue. Raises EverydayOutcomesError if they belong to another measurement."""
     from quality.evaluation.everyday_outcomes import EverydayOutcomesError
 
     names = [n for n in wanted.__struct_fields__ if n not in ("measured_at", "tiers")]
     other = [name for name in names if getattr(before, name) != getattr(wanted, name)]
     if other:
-        raise EverydayOutcomesError(f"{file} is of another measurement (other {', '.join(other)}); name another file")
+        raise EverydayOutcomesError(
+            f"{file} belongs to another measurement (other {', '.join(other)}); name another file"
+        )
     return before
 
 

@@ -1,4 +1,4 @@
-"""`aio classifier collect` and `probes`: outcomes of this catalogue's own tiers, and evidence models fitted on them."""
+"""`aio classifier collect` and `probes`: outcomes of this catalogue's tiers, and evidence models fitted on them."""
 
 import asyncio
 import sys
@@ -30,29 +30,33 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--tiers", default="1,2,3,4", show_default=True, help="Which tiers to ask, by number.")
-@click.option("--tasks", type=click.IntRange(0, 5000), default=400, show_default=True, help="Generated tasks.")
+@click.option("--tiers", default="1,2,3,4", show_default=True, help="Numbers of the tiers to ask.")
+@click.option(
+    "--tasks", type=click.IntRange(0, 5000), default=400, show_default=True, help="Number of generated tasks."
+)
 @click.option(
     "--kind",
     "kinds",
     multiple=True,
     type=click.Choice(["copy", "spell", "compare", "arithmetic"]),
-    help="Of the generated tasks; all if not given. Kinds that a tier always fails teach it nothing.",
+    help="Kinds of the generated tasks.  [all]",
 )
-@click.option("--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K's, of --data.")
+@click.option(
+    "--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K problems from --data."
+)
 @click.option(
     "--choices",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Multiple-choice questions of your own, a line of JSON each: prompt with its options, answer with the letter.",
+    help="Own multiple-choice questions as JSON lines: prompt with its options, answer with the letter.",
 )
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
 @click.option(
     "--second/--no-second",
     default=True,
     show_default=True,
-    help="Ask again where the answer can be checked by agreement.",
+    help="Ask again where agreement can check the answer.",
 )
-@click.option("--seed", default=11, show_default=True, help="Of the generated tasks.")
+@click.option("--seed", default=11, show_default=True, help="Seed of the generated tasks.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Answers in flight.")
 @catalog_option
 @data_dir_option
@@ -70,9 +74,9 @@ def collect(
     concurrency: int,
     **given: Any,
 ) -> None:
-    """Ask verifiable prompts to the tiers and keep outcomes and evidence in FOLDER; go on there if it was begun.
+    """Ask the tiers verifiable prompts and keep outcomes and evidence in FOLDER; resumes a started folder.
 
-    Asked are generated tasks of graded difficulty, word problems with known answers and questions with options. No
+    The prompts are generated tasks of graded difficulty, word problems with known answers and multiple choice. No
     texts are kept.
     """
     from classifier.errors import ClassifierError
@@ -101,9 +105,7 @@ def collect(
 
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--registry", type=click.Path(path_type=Path), help="Where probes are kept.  [probes/ in the data folder]"
-)
+@click.option("--registry", type=click.Path(path_type=Path), help="Probes registry.  [probes/ in the data folder]")
 @click.option("--promote/--no-promote", default=True, show_default=True, help="Whether `aio serve` uses them.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there as JSON.")
@@ -113,7 +115,7 @@ def collect(
 def probes(
     folder: Path, registry: Path | None, promote: bool, seed: int, report: Path | None, as_json: bool, **given: Any
 ) -> None:
-    """Fit and measure what judges answers by their evidence, and answer lengths, on the outcomes in FOLDER."""
+    """Fit and measure evidence models and answer lengths on the outcomes in FOLDER."""
     from classifier.errors import ClassifierError
     from classifier.training.commands.probes import make_probes
     from tiers.catalog.load import load_catalog
@@ -173,7 +175,7 @@ def _numbers(given: str, most: int) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1 or numbers[-1] > most:
-        raise click.UsageError(f"--tiers {given}: numbers from 1 to {most}, with commas between them, are allowed")
+        raise click.UsageError(f"--tiers {given}: give numbers from 1 to {most}, separated by commas")
     return numbers
 
 
@@ -207,7 +209,7 @@ def _shown(report: "ProbeReport") -> str:
             "Brier",
             "ECE (perfect: 95%)",
         ]
-        kept = "in use" if tier.tier in report.in_use else "not in use, because it is not better by its standard error"
+        kept = "in use" if tier.tier in report.in_use else "not used: not better by its standard error"
         title = f"\ntier {tier.tier} ({tier.model}): {tier.label}, {tier.rate:.1%} of {tier.rows}; evidence {kept}"
         parts.append(f"{title}\n{table(head, rows)}")
     parts += [_cascade(cascade) for cascade in report.cascades]
@@ -250,7 +252,13 @@ def _cascade(cascade: Any) -> str:
         f"tier {cascade.weak} right {cascade.weak_accuracy:.1%} at ${cascade.weak_cost_usd:.3g}, tier {cascade.strong} "
         f"{cascade.strong_accuracy:.1%} at ${cascade.strong_cost_usd:.3g}, either {cascade.either_accuracy:.1%}"
     )
-    head = ["chosen by", "mean accuracy over budgets", "more than by p", "cost at 95% of the dearer's", "saved"]
+    head = [
+        "chosen by",
+        "mean accuracy over budgets",
+        "more than by p",
+        "cost at 95% of the more expensive one's",
+        "saved",
+    ]
     return f"\ntiers {cascade.weak} and {cascade.strong}: {alone}\n{table(head, rows)}"
 
 

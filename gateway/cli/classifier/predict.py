@@ -1,4 +1,4 @@
-"""`aio classifier predict` and `aio classifier explain`: what a version says of many prompts, or all of one."""
+"""`aio classifier predict` and `aio classifier explain`: a version's predictions for many prompts, or one explained."""
 
 import time
 from pathlib import Path
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.option("--output", "target", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
 @version_option
 @click.option("--quality", type=click.FloatRange(0, 1), help="Quality target of `tier`.  [0.7, or the version's own]")
-@click.option("--catalog", metavar="NAME|FILE", help="Decide with what is known of this catalogue's tiers.")
-@click.option("--processes", type=click.IntRange(min=1), help="Processes beside each other.  [one per core]")
+@click.option("--catalog", metavar="NAME|FILE", help="Decide for this catalogue's tiers.")
+@click.option("--processes", type=click.IntRange(min=1), help="Parallel processes.  [one per core]")
 @data_dir_option
 @json_option
 def predict(
@@ -40,8 +40,8 @@ def predict(
 ) -> None:
     """Write classes, p_ok, tier and novelty of every prompt of a file; the order is the file's.
 
-    Without --catalog it decides cold: by complexity class, for tiers like 3B, 8B, 70B and 70B with chain of thought.
-    The output appears whole when all is done, or not at all.
+    Without --catalog it decides by complexity class, for tiers like 3B, 8B, 70B and 70B with chain of thought.
+    The output is written completely or not at all.
     """
     from classifier.prediction.batch import predict_lines
     from classifier.prediction.prompt_file import read_prompts
@@ -82,7 +82,7 @@ def predict(
 @data_dir_option
 @json_option
 def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **given: Any) -> None:
-    """Show what a version sees in PROMPT, its class, and the tier that follows; or of a file's prompts."""
+    """Explain the prediction for PROMPT: features, class and tier; or for the prompts of a file."""
     from classifier.prediction.explanation import explained
     from classifier.prediction.prompt_file import PromptRow, read_prompts
     from classifier.registry.acceptance import accepted_artefact
@@ -117,5 +117,5 @@ def _text(one: "Explanation", *, named: bool) -> str:
     if one.looked_at < one.characters:
         lines.append(f"it looks at {one.looked_at:,} of {one.characters:,} characters")
     if one.router_instructions:
-        lines.append("passed over, since they ask for a tier: " + "; ".join(repr(a) for a in one.router_instructions))
+        lines.append("skipped, since they ask for a tier:  " + "; ".join(repr(a) for a in one.router_instructions))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`aio classifier pretrain`: a small DistilBERT from nothing, for machines without a pretrained checkpoint."""
+"""`aio classifier pretrain`: train a small DistilBERT from scratch, for machines without a pretrained checkpoint."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gateway.cli.options import echo_json, json_option, staged_progress
 @click.command()
 @click.argument("output", type=click.Path(path_type=Path))
 @data_option
-@click.option("--hold", multiple=True, metavar="DOMAIN", help="Leave a domain's prompts out.")
+@click.option("--hold", multiple=True, metavar="DOMAIN", help="Domain whose prompts are left out.")
 @click.option("--layers", default=4, show_default=True)
 @click.option("--hidden", default=256, show_default=True, help="Width; a multiple of 64.")
 @click.option("--vocabulary", default=8192, show_default=True)
@@ -33,10 +33,10 @@ def pretrain(
 ) -> None:
     """Train a tokeniser and a DistilBERT on the prompts of the train split, and write OUTPUT for `train --encoder`.
 
-    An interrupted run goes on where it was when the same command is given again.
+    Repeat the command to resume an interrupted run.
     """
     if hidden % 64 or hidden <= 0:
-        raise click.BadParameter(f"{hidden} is no positive multiple of 64.", param_hint="--hidden")
+        raise click.BadParameter(f"{hidden} is not a positive multiple of 64.", param_hint="--hidden")
     from classifier.training.commands.pretrain import pretrain_command
     from classifier.training.recipes.pretrain import PretrainSettings
 

@@ -1,4 +1,4 @@
-"""`aio classifier list | promote | rollback | canary`: the versions and who serves."""
+"""`aio classifier list | promote | rollback | canary`: the versions and which one serves."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 version_option = click.option(
-    "--version", metavar="VERSION|FOLDER", help="A version of the registry, or an artefact's folder.  [what serves]"
+    "--version",
+    metavar="VERSION|FOLDER",
+    help="A version of the registry, or an artefact's folder.  [the serving version]",
 )
 reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
 
 
 def folder_of(root: Path, version: str | None) -> Path:
-    """The folder of a version of the registry `root`, of an artefact anywhere, or (None) of what serves.
+    """Return the folder of a version of the registry `root`, of an artefact anywhere, or (None) of the serving version.
 
     Raises `ArtefactError` if there is none.
     """
@@ -48,7 +50,7 @@ def folder_of(root: Path, version: str | None) -> Path:
 @data_dir_option
 @json_option
 def list_versions(as_json: bool, **given: Any) -> None:
-    """Show every version: who serves, who is on trial, where each comes from."""
+    """Show every version: which serves, which is on trial, and where each comes from."""
     from classifier.registry.version_list import listed_versions
 
     found = listed_versions(settings_from(**given).registry_path)
@@ -72,7 +74,7 @@ def list_versions(as_json: bool, **given: Any) -> None:
 @database_option
 @json_option
 def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
-    """Let VERSION serve from now on, after the checks that a server makes; running servers follow by themselves."""
+    """Let VERSION serve, after the checks that a server makes; running servers follow."""
     from quality.rollout.operator_commands import promote as order
 
     settings = settings_from(**given)
@@ -83,7 +85,7 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
     if as_json:
         echo_json({"current": name, "previous": before})
     else:
-        click.echo(f"classifier {name} serves; before it {before}, to which `aio classifier rollback` goes back")
+        click.echo(f"classifier {name} serves; `aio classifier rollback` restores {before}")
 
 
 @click.command()
@@ -92,7 +94,7 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
 @database_option
 @json_option
 def rollback(reason: str, as_json: bool, **given: Any) -> None:
-    """Let the previous version serve again; doing so twice changes nothing."""
+    """Restore the previous version; a second rollback changes nothing."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import rollback as order
 
@@ -107,7 +109,9 @@ def rollback(reason: str, as_json: bool, **given: Any) -> None:
 
 @click.command()
 @click.argument("version", metavar="VERSION|FOLDER", required=False)
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Share of the requests.")
+@click.option(
+    "--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Share of the requests that it decides."
+)
 @click.option("--stop", is_flag=True, help="End the trial.")
 @reason_option
 @catalog_option
@@ -123,7 +127,7 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
     registry = ArtefactRegistry(settings.registry_path)
     if stop:
         if version is not None or share is not None:
-            raise click.UsageError("--stop ends whatever trial there is; give nothing else")
+            raise click.UsageError("--stop ends the current trial; give nothing else")
         ended = with_database(settings, lambda engine: stop_canary(engine, registry, actor="cli", reason=reason))
         said = f"the trial of {ended} is over" if ended else "no version was on trial"
     elif version is not None:
@@ -145,8 +149,8 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
 
 
 def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str, list[list[float]]]":
-    """The registry with `version` in it, checked as a server would check it; an empty one gets the shipped one first.
-    With what the catalogue's tiers are taken to be before anything was learned of them.
+    """Return the registry with `version` in it, checked as a server checks it; an empty one first gets the packaged
+    version. Also returns the assumed strengths of the catalogue's tiers.
 
     Raises `ArtefactError` with the reason of a refusal.
     """

@@ -12,9 +12,9 @@ cluster = LazyGroup(
     help="Serve the cores of a catalogue from a Ray cluster (pip install 'aio-gateway[ray]').",
     commands={
         "up": ("gateway.cli.cluster.up:up", "Start a cluster of several nodes on this machine, for trials."),
-        "deploy": ("gateway.cli.cluster.deploy:deploy", "Bring the catalogue's cores up, with so many replicas."),
-        "status": ("gateway.cli.cluster.status:status", "Show the replicas of every core and where they are."),
-        "down": ("gateway.cli.cluster.deploy:down", "Take the catalogue's cores down, each once it has drained."),
+        "deploy": ("gateway.cli.cluster.deploy:deploy", "Start the catalogue's cores, with this many replicas."),
+        "status": ("gateway.cli.cluster.status:status", "Show the replicas of every core with their nodes."),
+        "down": ("gateway.cli.cluster.deploy:down", "Stop the catalogue's cores, each once it has drained."),
     },
 )
 
@@ -36,7 +36,7 @@ def require_ray() -> None:
 
 
 def joined(address: str) -> Any:
-    """The module of the fleet, in a process that has joined the cluster."""
+    """Join the cluster and return the fleet's module."""
     require_ray()
     from gateway.cluster import fleet
 

@@ -15,26 +15,40 @@ from gateway.cli.options import cache_dir_option, catalog_option, data_dir_optio
 @catalog_option
 @data_dir_option
 @cache_dir_option
-@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Of every core, at least.")
-@click.option("--most", type=click.IntRange(min=1), help="Of every core, under load.  [--replicas]")
+@click.option(
+    "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Minimum replicas of every core."
+)
+@click.option("--most", type=click.IntRange(min=1), help="Maximum replicas of every core.  [--replicas]")
 @click.option(
     "--prefill",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Replicas beside them that compute long prompts for them, at least.",
+    help="Minimum of additional replicas that only compute long prompts.",
 )
-@click.option("--most-prefill", type=click.IntRange(min=1), help="Of these, under load.  [--prefill]")
+@click.option("--most-prefill", type=click.IntRange(min=1), help="Maximum of these.  [--prefill]")
 @click.option(
     "--prefill-knob",
     "prefill_knobs",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A live knob that these have of their own.",
+    help="A live knob of the prefill replicas only.",
 )
-@click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Per rank of a core.")
-@click.option("--up-seconds", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Before more start.")
-@click.option("--down-seconds", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Before any goes.")
+@click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, help="CPUs per rank of a core.")
+@click.option(
+    "--up-seconds",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds of high load before replicas start.",
+)
+@click.option(
+    "--down-seconds",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds of low load before a replica stops.",
+)
 def deploy(
     address: str,
     replicas: int,
@@ -47,7 +61,7 @@ def deploy(
     down_seconds: float,
     **given: Any,
 ) -> None:
-    """Start the catalogue's cores and wait until they serve; what is there already takes the new numbers.
+    """Start the catalogue's cores and wait until they serve; running ones are rescaled.
 
     With --prefill, prompts of at least the live knob handover_min_tokens go to a second pool of each core first, and
     their keys and values from there to the first; each pool is scaled alone. Folders are the nodes' own: --data-dir
@@ -67,7 +81,7 @@ def deploy(
         fewest=replicas, most=most or replicas, cpus=cpus, up_seconds=up_seconds, down_seconds=down_seconds
     )
     second = msgspec.structs.replace(scale, fewest=prefill, most=most_prefill or prefill, knobs=own)
-    fleet.deploy(catalog, settings, scale, prefill=second if prefill else None, anew=True)
+    fleet.deploy(catalog, settings, scale, prefill=second if prefill else None, redeploy=True)
     for core in catalog.core_names:
         click.echo(f"{fleet.service_of(catalog, core)} serves")
         if prefill:
@@ -75,14 +89,14 @@ def deploy(
 
 
 def _own_knobs(given: tuple[str, ...], prefill: int) -> dict[str, Any]:
-    """Raises a click error for a knob that cannot be set, or that nobody would have."""
+    """Raises a click error for a knob that cannot be set, or without prefill replicas to set it on."""
     from inference_core.engine.live_knobs import changed_knobs
     from inference_core.errors import InvalidRequestError
     from inference_core.protocol import Knobs
 
     knobs = dict(map(assignment, given))
     if knobs and not prefill:
-        raise click.UsageError("--prefill-knob is for the replicas of --prefill, of which there are none")
+        raise click.UsageError("--prefill-knob needs --prefill")
     try:
         changed_knobs(Knobs(), knobs, Knobs())
     except InvalidRequestError as error:
@@ -94,7 +108,7 @@ def _own_knobs(given: tuple[str, ...], prefill: int) -> dict[str, Any]:
 @address_option
 @catalog_option
 def down(address: str, **given: Any) -> None:
-    """Take the catalogue's cores down; answers that run may end first."""
+    """Stop the catalogue's cores; running answers may end first."""
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings_from(**given).catalog)

@@ -1,4 +1,4 @@
-"""`aio cluster status`: what serves where."""
+"""`aio cluster status`: what runs where."""
 
 import sys
 from contextlib import redirect_stdout
@@ -15,11 +15,11 @@ from gateway.cli.options import catalog_option, echo_json, json_option, settings
 @catalog_option
 @json_option
 def status(address: str, as_json: bool, **given: Any) -> None:
-    """Every core's state as Ray Serve has it, and its replicas with node and address."""
+    """Show every core's state in Ray Serve, and its replicas with node and address."""
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings_from(**given).catalog)
-    # Ray prints what becomes of nodes to where our answer goes, whatever it is told of logs.
+    # Ray prints node events to standard output, whatever its logging settings.
     with redirect_stdout(sys.stderr):
         fleet = joined(address)
         states = fleet.serve_applications()

@@ -6,13 +6,15 @@ from gateway.cli.cluster import require_ray
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(min=1), default=2, show_default=True, help="Beside the head.")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), default=2, show_default=True, help="Nodes in addition to the head."
+)
 @click.option("--cpus", type=click.IntRange(min=1), default=1, show_default=True, help="CPUs that each node offers.")
 @click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="GPUs that each node offers.")
 def up(nodes: int, cpus: int, gpus: int) -> None:
-    """Start a head that computes nothing and N nodes, and keep them until interrupted.
+    """Start a head without work and N nodes, and run them until interrupted.
 
-    The nodes are real ones of Ray, with processes of their own; for several machines, see docs/cluster.md.
+    These are real Ray nodes in separate processes; for several machines, see docs/cluster.md.
     """
     require_ray()
     from gateway.cluster.local_cluster import LocalCluster

@@ -4,10 +4,10 @@ from gateway.cli.group import LazyGroup
 
 fleet = LazyGroup(
     name="fleet",
-    help="Scale replicas ahead of the traffic.",
+    help="Predictive scaling of replicas.",
     commands={
         "simulate": ("gateway.cli.fleet.simulate:simulate", "Compare scaling rules on recorded traces."),
         "serve": ("gateway.cli.fleet.serve:serve", "Serve the target that a cluster's autoscaler reads."),
-        "split": ("gateway.cli.fleet.split:split", "Compare prefill and decode apart with both together."),
+        "split": ("gateway.cli.fleet.split:split", "Compare separate prefill and decode pools with combined ones."),
     },
 )

@@ -1,19 +1,27 @@
-"""`aio fleet serve`: how many replicas each tier should have, for a cluster's autoscaler to read."""
+"""`aio fleet serve`: the target replicas of each tier, for a cluster's autoscaler to read."""
 
 import click
 
 
 @click.command()
-@click.option("--gateway", "gateways", multiple=True, required=True, metavar="URL", help="To scrape; may be repeated.")
-@click.option("--tier", "tiers", multiple=True, required=True, metavar="N=PROFILE", help="As for `aio plan --replica`.")
-@click.option("--cold-start", type=click.FloatRange(min=0), help="Seconds.  [the replica's own]")
-@click.option("--interval", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Seconds.")
 @click.option(
-    "--warm", type=click.IntRange(min=1), default=3, show_default=True, help="Never fewer replicas of a tier."
+    "--gateway", "gateways", multiple=True, required=True, metavar="URL", help="Gateway to scrape; may be repeated."
 )
-@click.option("--most", type=click.IntRange(min=1), default=64, show_default=True, help="Never more.")
-@click.option("--busy", type=float, default=0.8, show_default=True, help="Share of its best rate that a replica gets.")
-@click.option("--quantile", type=float, default=0.9, show_default=True, help="Of the forecast's errors, in reserve.")
+@click.option("--tier", "tiers", multiple=True, required=True, metavar="N=PROFILE", help="As for `aio plan --replica`.")
+@click.option("--cold-start", type=click.FloatRange(min=0), help="Start-up seconds of a replica.  [the profile's]")
+@click.option(
+    "--interval", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Seconds between scrapes."
+)
+@click.option("--warm", type=click.IntRange(min=1), default=3, show_default=True, help="Minimum replicas of a tier.")
+@click.option("--most", type=click.IntRange(min=1), default=64, show_default=True, help="Maximum replicas of a tier.")
+@click.option("--busy", type=float, default=0.8, show_default=True, help="Target utilisation of a replica's best rate.")
+@click.option(
+    "--quantile",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="Quantile of the forecast's errors to keep in reserve.",
+)
 @click.option("--down-window", type=float, default=900.0, show_default=True, help="Seconds before scaling down.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, default=8090, show_default=True)

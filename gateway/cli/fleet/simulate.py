@@ -22,21 +22,35 @@ AZURE = ("traces/azure_llm_code.csv", "traces/azure_llm_conv.csv")
     type=click.Path(path_type=Path),
     help="CSV or JSONL of requests; may be repeated.  [the Azure traces in the data folder]",
 )
-@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True, help="Of its numbers.")
-@click.option("--speed", type=click.FloatRange(min=0.01), default=1.0, show_default=True, help="Replay so much faster.")
+@click.option(
+    "--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True, help="Unit of the trace's times."
+)
+@click.option("--speed", type=click.FloatRange(min=0.01), default=1.0, show_default=True, help="Replay speed-up.")
 @click.option("--replica", default="llama-3.1-8b/awq-int4/l4", show_default=True, help="As for `aio plan`.")
-@click.option("--cold-start", type=click.FloatRange(min=0), help="Seconds.  [the replica's own]")
+@click.option("--cold-start", type=click.FloatRange(min=0), help="Start-up seconds of a replica.  [the profile's]")
 @click.option(
-    "--interval", type=click.FloatRange(min=1), default=5.0, show_default=True, help="Of the predictive rule, seconds."
+    "--interval",
+    type=click.FloatRange(min=1),
+    default=5.0,
+    show_default=True,
+    help="Step of the predictive rule, seconds.",
 )
 @click.option(
-    "--reactive-interval", type=click.FloatRange(min=1), default=15.0, show_default=True, help="The HPA's own default."
+    "--reactive-interval",
+    type=click.FloatRange(min=1),
+    default=15.0,
+    show_default=True,
+    help="Interval of reactive rules; the HPA's default.",
 )
-@click.option("--warm", type=click.IntRange(min=1), default=3, show_default=True, help="Never fewer replicas.")
-@click.option("--most", type=click.IntRange(min=1), default=64, show_default=True, help="Never more replicas.")
-@click.option("--ttft-ms", type=float, default=500.0, show_default=True, help="Objective.")
-@click.option("--slowdown", type=float, default=3.0, show_default=True, help="Or so many times the time alone.")
-@click.option("--itl-ms", type=float, default=100.0, show_default=True, help="Objective for an answer's mean.")
+@click.option("--warm", type=click.IntRange(min=1), default=3, show_default=True, help="Minimum replicas.")
+@click.option("--most", type=click.IntRange(min=1), default=64, show_default=True, help="Maximum replicas.")
+@click.option("--ttft-ms", type=float, default=500.0, show_default=True, help="Objective for the time to first token.")
+@click.option(
+    "--slowdown", type=float, default=3.0, show_default=True, help="Objective as a multiple of the unloaded time."
+)
+@click.option(
+    "--itl-ms", type=float, default=100.0, show_default=True, help="Objective for the mean time between tokens."
+)
 @click.option("--page", type=click.Path(path_type=Path), help="Write the tables into this page, between its markers.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the fleets over time into this PNG.")
 @json_option
@@ -100,7 +114,7 @@ def simulate(
 
 
 def _compared(settings: "list[Setting]") -> "list[Comparison]":
-    """One process per trace, two at a time: a comparison keeps a CPU busy for minutes."""
+    """One process per trace, two at a time: each comparison uses a CPU for minutes."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 

@@ -1,4 +1,4 @@
-"""`aio fleet split`: what prefill and decode on replicas of their own bring on a trace, and where it breaks even."""
+"""`aio fleet split`: what separate prefill and decode replicas gain on a trace, and where they break even."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from gateway.cli.options import echo_json, json_option, table
 
 @click.command()
 @click.option("--trace", type=click.Path(path_type=Path), help="CSV or JSONL.  [the Mooncake trace in the data folder]")
-@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="ms", show_default=True, help="Of its numbers.")
-@click.option("--replica", default="llama-3.3-70b/fp8/8xh100", show_default=True, help="As for `aio plan`.")
-@click.option("--replicas", type=click.IntRange(min=2), default=8, show_default=True, help="In all.")
 @click.option(
-    "--chunk", type=click.IntRange(min=1), default=2048, show_default=True, help="Tokens of a prompt per step."
+    "--trace-unit", type=click.Choice(["s", "ms"]), default="ms", show_default=True, help="Unit of the trace's times."
 )
+@click.option("--replica", default="llama-3.3-70b/fp8/8xh100", show_default=True, help="As for `aio plan`.")
+@click.option("--replicas", type=click.IntRange(min=2), default=8, show_default=True, help="Total number of replicas.")
+@click.option("--chunk", type=click.IntRange(min=1), default=2048, show_default=True, help="Prompt tokens per step.")
 @click.option(
     "--itl-ms",
     "itls",
@@ -22,13 +22,23 @@ from gateway.cli.options import echo_json, json_option, table
     multiple=True,
     default=(8, 10, 12, 15, 20, 33),
     show_default=True,
-    help="Objectives.",
+    help="Objectives for the mean time between tokens.",
 )
 @click.option(
-    "--gbit", "links", type=float, multiple=True, default=(10, 25, 50, 100, 400), show_default=True, help="Per request."
+    "--gbit",
+    "links",
+    type=float,
+    multiple=True,
+    default=(10, 25, 50, 100, 400),
+    show_default=True,
+    help="Link bandwidth per request.",
 )
 @click.option(
-    "--ttft-ms", type=float, default=800.0, show_default=True, help="Objective, or three times the time alone."
+    "--ttft-ms",
+    type=float,
+    default=800.0,
+    show_default=True,
+    help="Objective, or three times the unloaded time if longer.",
 )
 @json_option
 def split(
@@ -42,7 +52,7 @@ def split(
     ttft_ms: float,
     as_json: bool,
 ) -> None:
-    """How many times a trace's rate a fleet carries with 90 % served well: together, and apart at its best division."""
+    """Find the multiple of a trace's rate that a fleet serves with 90 % within objectives, combined and best split."""
     import msgspec
 
     from classifier.training.data.dataset import data_folder

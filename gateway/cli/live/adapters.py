@@ -1,4 +1,4 @@
-"""`aio adapters`: the LoRA adapters of a running server: shown, loaded and unloaded while it serves."""
+"""`aio adapters`: show, load and unload the LoRA adapters of a running server."""
 
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,14 @@ adapters = LazyGroup(
 @server_options
 @json_option
 def list_adapters(url: str, key: str | None, as_json: bool) -> None:
-    """Show every adapter: its rank, its size in a slot, and whether it lies in one."""
+    """Show every adapter: its rank, its size in a slot, and whether it occupies one."""
     shown = ask_server(url, key, "GET", "/adapters")
     if as_json:
         echo_json(shown)
         return
     for model, state in shown["models"].items():
         click.echo(
-            f"{model}: {state['slots']} slots, filled {state['installs']} times, "
-            f"{state['evictions']} times in place of another"
+            f"{model}: {state['slots']} slots, filled {state['installs']} times, {state['evictions']} times by eviction"
         )
         if state["adapters"]:
             rows = [_row(info) for info in state["adapters"]]
@@ -58,11 +57,11 @@ def load(name: str, folder: str, url: str, key: str | None, as_json: bool) -> No
 @server_options
 @json_option
 def unload(name: str, url: str, key: str | None, as_json: bool) -> None:
-    """Take no more requests with MODEL:NAME; it goes when the last one has ended."""
+    """Accept no more requests for MODEL:NAME; it is unloaded after the last one has ended."""
     model, adapter = _parts(name)
     answer = ask_server(url, key, "DELETE", f"/adapters/{quote(model, safe='')}/{quote(adapter, safe='')}")
     leaving = any(info["name"] == adapter for info in answer["adapters"])
-    _say(answer, as_json, f"{name} goes with its last request" if leaving else f"{name} is unloaded")
+    _say(answer, as_json, f"{name} is unloaded after its last request" if leaving else f"{name} is unloaded")
 
 
 def _parts(name: str) -> tuple[str, str]:

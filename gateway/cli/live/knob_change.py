@@ -1,4 +1,4 @@
-"""What the commands of the gateway's own knobs share: the change of a part's knobs, and the table of them."""
+"""Shared by the commands for the gateway's own knobs: change a part's knobs, and show them as a table."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from gateway.cli.options import echo_json, table
 def change_part(
     path: str, assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool
 ) -> None:
-    """PATCH the knobs behind `path` to NAME=VALUE…, and say what changed."""
+    """PATCH the knobs at `path` to NAME=VALUE…, and print what changed."""
     answer = ask_server(url, key, "PATCH", path, dict(map(assignment, assignments)) | {"reason": reason})
     if as_json:
         echo_json(answer)
@@ -20,13 +20,13 @@ def change_part(
     for change in answer["changed"]:
         click.echo(f"{change['knob']} {_json(change['old_value'])} -> {_json(change['new_value'])}")
     if not answer["changed"]:
-        click.echo("nothing to change: these are the values in force")
+        click.echo("nothing to change: these are the current values")
     if not answer["recorded"]:
-        click.secho("warning: the server's database is away; the change is in force but not recorded yet", fg="yellow")
+        click.secho("warning: the server's database is down; the change is applied but not recorded yet", fg="yellow")
 
 
 def knob_table(shown: dict[str, Any]) -> str:
-    """A part's knobs with their values and what each is."""
+    """Return a table of a part's knobs with their values and descriptions."""
     rows = [[name, _json(shown["knobs"][name]), schema["description"]] for name, schema in shown["schemas"].items()]
     return table(["knob", "value", "what it is"], rows)
 

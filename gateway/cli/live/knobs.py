@@ -1,4 +1,4 @@
-"""`aio knobs`: the live knobs of a running server: shown, changed while it serves, and their history."""
+"""`aio knobs`: show and change the live knobs of a running server, and show their history."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ knobs = LazyGroup(
     name="knobs",
     help="Show and change the live knobs of a running server.",
     commands={
-        "show": ("gateway.cli.live.knobs:show", "Show the knobs in force."),
+        "show": ("gateway.cli.live.knobs:show", "Show the current knobs."),
         "set": ("gateway.cli.live.knobs:set_knobs", "Change knobs: NAME=VALUE, or NAME=null for the start value."),
         "history": ("gateway.cli.live.knobs:history", "Show who changed what, when and why."),
         "cache": ("gateway.cli.live.knobs_cache:cache", "Show or change the knobs of the response cache."),
@@ -65,7 +65,7 @@ def show(url: str, key: str | None, as_json: bool) -> None:
 @click.option("--model", metavar="NAME", help="Change one model's knobs only.")
 @click.option("--core", metavar="NAME", help="Change the knobs of one core's models only: cpu or a GPU group.")
 @click.option("--keep", is_flag=True, help="Keep the change across restarts of the core.")
-@click.option("--reason", metavar="TEXT", help="Why; written down with the change.")
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 @server_options
 @json_option
 def set_knobs(
@@ -92,13 +92,15 @@ def set_knobs(
         old, new = _json(change["old_value"]), _json(change["new_value"])
         click.echo(f"{change['model']}: {change['knob']} {old} -> {new}{kept}")
     if not answer["changed"]:
-        click.echo("nothing to change: these are the values in force")
+        click.echo("nothing to change: these are the current values")
     if not answer["recorded"]:
-        click.secho("warning: the server's database is away; the change is in force but not recorded yet", fg="yellow")
+        click.secho("warning: the server's database is down; the change is applied but not recorded yet", fg="yellow")
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, newest first.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Number of changes, newest first."
+)
 @click.option("--knob", metavar="NAME", help="One knob only.")
 @server_options
 @json_option
@@ -126,7 +128,8 @@ def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bo
 def ask_server(
     url: str, key: str | None, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None
 ) -> Any:
-    """The server's answer. Raises `click.ClickException` with the server's own words, or why there are none."""
+    """Return the server's answer. Raises `click.ClickException` with the server's error message, or why there is no
+    answer."""
     import httpx
 
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
@@ -147,17 +150,17 @@ def ask_server(
         missing = " Give it as --key or in AIO_ADMIN_KEY." if answer.status_code == 401 else ""
         raise click.ClickException(content["error"]["message"] + missing)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{url} answered {answer.status_code} and is no AIO server") from error
+        raise click.ClickException(f"{url} answered {answer.status_code} and is not an AIO server") from error
 
 
 def _tuned(model: str, tuning: dict[str, Any]) -> str:
     limits = ", ".join(f"{name} {tuning[name]}" for name in ("max_num_batched_tokens", "prefill_chunk", "max_num_seqs"))
     why = f"; last changed because {tuning['reason']}" if tuning["reason"] else ""
-    return f"{model} is tuned: {limits} in force after {tuning['decisions']} changes{why}"
+    return f"{model} is tuned: {limits} after {tuning['decisions']} changes{why}"
 
 
 def assignment(given: str) -> tuple[str, Any]:
-    """A knob and its value, JSON or a bare word, from NAME=VALUE."""
+    """Parse NAME=VALUE, with VALUE as JSON or a bare word."""
     name, separator, value = given.partition("=")
     if not separator or not name:
         raise click.UsageError(f"{given!r} is not NAME=VALUE")

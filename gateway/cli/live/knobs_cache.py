@@ -1,4 +1,4 @@
-"""`aio knobs cache`: the knobs of the response cache of a running server, shown or changed."""
+"""`aio knobs cache`: show or change the knobs of the response cache of a running server."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from gateway.cli.options import echo_json, json_option
 
 @click.command()
 @click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
-@click.option("--reason", metavar="TEXT", help="Why; written down with the change.")
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 @server_options
 @json_option
 def cache(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
-    """Show how the response cache is set and what it keeps, or change knobs: NAME=VALUE, NAME=null for the default."""
+    """Show the response cache's knobs and contents, or change knobs: NAME=VALUE, NAME=null for the default."""
     if assignments:
         change_part("/cache", assignments, reason, url, key, as_json)
         return
@@ -27,5 +27,5 @@ def _text(shown: dict[str, Any]) -> str:
     if shown["store"] == "redis":
         kept = "answers are kept in Redis"
     else:
-        kept = f"kept in the process that was asked: {shown['entries']:,} answers, {shown['bytes']:,} bytes"
+        kept = f"kept in the process that answered: {shown['entries']:,} answers, {shown['bytes']:,} bytes"
     return f"{knob_table(shown)}\n\n{kept}"

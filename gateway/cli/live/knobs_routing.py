@@ -1,4 +1,4 @@
-"""`aio knobs routing`: the knobs of routing and the classifier's versions in a running server, shown or changed."""
+"""`aio knobs routing`: show or change the knobs of routing in a running server, with the classifier's versions."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from gateway.cli.options import echo_json, json_option
 
 @click.command()
 @click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
-@click.option("--reason", metavar="TEXT", help="Why; written down with the change.")
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 @server_options
 @json_option
 def routing(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
-    """Show how routing is set and which classifier serves, or change knobs: NAME=VALUE, NAME=null for the default."""
+    """Show routing's knobs and the serving classifier, or change knobs: NAME=VALUE, NAME=null for the default."""
     if assignments:
         change_part("/routing", assignments, reason, url, key, as_json)
         return

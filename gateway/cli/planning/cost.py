@@ -1,4 +1,4 @@
-"""`aio cost`: what a traffic mix costs per request, and what it saves, before any traffic (RT-09)."""
+"""`aio cost`: what a traffic mix costs per request, and what it saves, calculated before any traffic (RT-09)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,37 +11,45 @@ if TYPE_CHECKING:
 
 
 def percent_shares(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
-    """A click callback that reads percentages such as 60/20/15/5 as shares."""
+    """A click callback that parses percentages such as 60/20/15/5 as shares."""
     try:
         return tuple(float(part) / 100 for part in value.replace("/", ",").split(","))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no list of percentages such as 60/20/15/5") from None
+        raise click.BadParameter(f"{value!r} is not a list of percentages such as 60/20/15/5") from None
 
 
 def _dollars(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     try:
         return None if value is None else tuple(float(part) for part in value.replace("/", ",").split(","))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no list of US dollars such as 0.0001,0.0005,0.003,0.01") from None
+        raise click.BadParameter(f"{value!r} is not a list of US dollars such as 0.0001,0.0005,0.003,0.01") from None
 
 
 @click.command()
 @click.option(
-    "--mix", callback=percent_shares, default="60/20/15/5", show_default=True, help="Percent of the requests by tier."
+    "--mix",
+    callback=percent_shares,
+    default="60/20/15/5",
+    show_default=True,
+    help="Percentages of the requests by tier.",
 )
 @click.option(
     "--costs", callback=_dollars, metavar="USD,…", help="Dollars per request by tier.  [the catalogue's, from tokens]"
 )
-@click.option("--prompt-tokens", type=click.IntRange(min=0), help="Of a request.  [the catalogue's reference]")
-@click.option("--answer-tokens", type=click.IntRange(min=0), help="Of an answer.  [what the catalogue expects by tier]")
+@click.option("--prompt-tokens", type=click.IntRange(min=0), help="Tokens of a prompt.  [the catalogue's reference]")
 @click.option(
-    "--baseline", type=click.IntRange(min=1), help="The tier that all requests would go to instead.  [3, a 70B's]"
+    "--answer-tokens", type=click.IntRange(min=0), help="Tokens of an answer.  [the catalogue's estimate by tier]"
+)
+@click.option("--baseline", type=click.IntRange(min=1), help="The tier to compare with.  [3, a 70B's]")
+@click.option(
+    "--check-rate",
+    type=click.FloatRange(0, 1),
+    default=0.05,
+    show_default=True,
+    help="Share of answers that is checked.",
 )
 @click.option(
-    "--check-rate", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Share that is checked."
-)
-@click.option(
-    "--checked", default="1,2", show_default=True, metavar="TIER,…", help="Whose answers the last tier checks."
+    "--checked", default="1,2", show_default=True, metavar="TIER,…", help="Tier whose answers the last tier checks."
 )
 @catalog_option
 @json_option
@@ -56,7 +64,7 @@ def cost(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Work out the blended cost of a traffic mix and its saving, without and with the cost of checking answers."""
+    """Calculate the cost per request of a traffic mix and its saving, without and with the cost of checking answers."""
     from tiers.catalog.load import load_catalog
     from tiers.catalog.pricing import blended_cost, predicted_costs, request_cost_usd
 
@@ -69,7 +77,7 @@ def cost(
     compared = baseline or min(3, len(costs))
     tiers = [int(part) for part in checked.split(",") if part.strip().isdigit()]
     if compared > len(costs) or any(not 1 <= k <= len(costs) for k in tiers):
-        raise click.UsageError(f"there are {len(costs)} tiers; --baseline and --checked name some of them")
+        raise click.UsageError(f"there are {len(costs)} tiers; --baseline and --checked must be among them")
     try:
         found = blended_cost(costs, mix, baseline_cost=costs[compared - 1], check_rate=check_rate, checked_tiers=tiers)
     except ValueError as error:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 @cache_dir_option
 @json_option
 def models(as_json: bool, **given: Any) -> None:
-    """Show tiers with models, policies and prices, the files behind them, and the memory they take.
+    """Show tiers with models, policies and prices, the files behind them, and the memory they need.
 
-    Warns of tiers that `aio bench tiers` has found no better than cheaper ones.
+    Warns of tiers that `aio bench tiers` found no better than cheaper ones.
     """
     from quality.evaluation.tier_value import stored_report, warnings_of
     from tiers.catalog.load import load_catalog
@@ -57,7 +57,7 @@ def models(as_json: bool, **given: Any) -> None:
     click.echo(f"catalogue {catalog.name}: {catalog.description}\n")
     click.echo(_tiers(catalog))
     if report is None and not catalog.gpu_groups:
-        click.echo("\nwhether the dearer tiers are better has not been measured here: run `aio bench tiers`")
+        click.echo("\nit is not measured here whether the more expensive tiers are better: run `aio bench tiers`")
     for line in warnings:
         click.secho(f"\nwarning: {line}", fg="yellow")
     if files:
@@ -84,7 +84,7 @@ def _tiers(catalog: "Catalog") -> str:
 
 
 def _estimated(tier: "TierSpec") -> str:
-    """Where the catalogue gives no price."""
+    """Note the estimated price where the catalogue gives none."""
     return f" (estimated by {tier.price.estimated})" if tier.price.estimated else ""
 
 
@@ -106,7 +106,7 @@ def _groups(catalog: "Catalog") -> list[dict[str, Any]]:
     cards = visible_cards()
     shown = []
     for group in catalog.gpu_groups:
-        problems = [] if group in catalog.served_groups else ["no tier runs on it: it is planned with only"]
+        problems = [] if group in catalog.served_groups else ["no tier runs on it: it is used for planning only"]
         try:
             require_servable(catalog, cards, [group.name])
             validate_files(catalog, [group.name])
@@ -118,7 +118,7 @@ def _groups(catalog: "Catalog") -> list[dict[str, Any]]:
 
 
 def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
-    """One model's file and what it takes; `problem` says why it cannot be used."""
+    """Show one model's file and what it needs; `problem` says why it cannot be used."""
     from inference_core.errors import CoreError
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.loaders.open_checkpoint import open_checkpoint
@@ -159,7 +159,7 @@ def _files(files: list[dict[str, Any]]) -> str:
 
 
 def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
-    """The sum that a start would check, line by line."""
+    """Show the memory sum that a start checks, line by line."""
     from inference_core.kv_cache.memory_plan import format_bytes
     from inference_core.loading.load_core import available_memory
 
@@ -171,7 +171,7 @@ def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
     tokens = [f"{core.arena_bytes // file['kv_bytes_per_token']:,} of {file['name']}" for file in usable]
     return [
         *(f"weights of {file['name']} ({file['compute']}): {format_bytes(file['weight_bytes'])}" for file in usable),
-        f"KV arena: {format_bytes(core.arena_bytes)}, tokens if one model has it all: {', '.join(tokens)}",
+        f"KV arena: {format_bytes(core.arena_bytes)}, tokens if one model uses all of it: {', '.join(tokens)}",
         f"sum: {format_bytes(total)}; available now: {format_bytes(available)}: "
         + ("fits" if total <= available else "DOES NOT FIT"),
     ]

@@ -1,4 +1,4 @@
-"""What `aio kv-calc` works out: from its options to demands, memory plans and placements."""
+"""The calculation of `aio kv-calc`: from its options to demands, memory plans and placements."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,12 +29,12 @@ from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.load import load_catalog
 
 Options = Mapping[str, Any]
-# The oldest generation that the kernels are compiled for, where a catalogue names only a card's memory.
+# The oldest generation that the kernels support, for catalogues that give only a card's memory.
 _ANY_CARD_CAPABILITY = 8.0
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """One model of a catalogue: which tiers it serves and where, the arithmetic, and the placement if there is one."""
+    """One model of a catalogue: its tiers and devices, the arithmetic, and the placement if there is one."""
 
     title: str
     lines: list[str]
@@ -42,14 +42,14 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def read_shape(model: str | None, shape: str | None) -> ModelConfig | None:
-    """The model that was named; None if none was. Raises ModelFileError."""
+    """Return the named model; None if none is named. Raises ModelFileError."""
     if model is not None:
         return open_checkpoint(resolve_model_path(model)).config
     return None if shape is None else known_shape(shape)
 
 
 def plan_cache(config: ModelConfig | None, given: Options) -> tuple[KVDemand, MemoryPlan | None]:
-    """The cache that the options describe, and a plan if they say how large a device is. Raises MemoryPlanError."""
+    """Return the cache that the options describe, and a plan if they give a device size. Raises MemoryPlanError."""
     length, batch, dtype = given["length"], given["batch"], given["dtype"]
     if config is not None:
         kv = KVDemand.of_model(config, length=length, batch=batch, dtype=dtype)
@@ -74,7 +74,7 @@ def plan_cache(config: ModelConfig | None, given: Options) -> tuple[KVDemand, Me
 
 
 def place_model(config: ModelConfig, given: Options) -> Placement:
-    """Where the model goes on the devices of the options. Raises PlacementError and MeshError."""
+    """Place the model on the devices of the options. Raises PlacementError and MeshError."""
     machines = Machines(
         device=_device(given), devices_per_node=given["devices"] or 1, nodes=given["nodes"], island=given["island"]
     )
@@ -83,9 +83,9 @@ def place_model(config: ModelConfig, given: Options) -> Placement:
 
 
 def explain_catalog(name: str, given: Options) -> list[Explanation]:
-    """Every model of a catalogue: those of CPU cores as they are loaded, those of GPU groups as they would be placed.
+    """Explain every model of a catalogue: on CPU cores as loaded, on GPU groups as placed.
 
-    `--device`, `--devices` and the like take the place of what the catalogue says of its GPUs.
+    `--device`, `--devices` and similar options replace the catalogue's GPUs.
     """
     catalog = load_catalog(name)
     found = [_explain_core_model(catalog, model) for model in catalog.core.models]
@@ -121,7 +121,7 @@ def _workload(given: Options) -> Workload:
 
 
 def _mesh(given: Options) -> Mesh | None:
-    """The mesh that was asked for; one of its two sizes implies 1 for the other."""
+    """Return the requested mesh; one of its two sizes implies 1 for the other."""
     if given["tensor"] is None and given["pipeline"] is None:
         return None
     return Mesh(tensor=given["tensor"] or 1, pipeline=given["pipeline"] or 1)
@@ -145,13 +145,13 @@ def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
     except ModelFileError as error:
         named = max((name for name in SHAPES if model.name.startswith(name)), key=len, default=None)
         if named is None:
-            return Explanation(title, [f"its shape is in its file, which is not here: {error}"])
-        # Its tensors have shapes and kinds; their numbers are only made when asked for, and nobody does.
+            return Explanation(title, [f"its shape is in its file, which is missing: {error}"])
+        # Its tensors have shapes and kinds; their numbers are generated lazily, and never here.
         checkpoint = RandomCheckpoint(SHAPES[named], "Q4_0")
-        source = [f"its file is not here ({model.path}); by its name it has the shape of {named}, taken as Q4_0"]
+        source = [f"its file is missing ({model.path}); by its name it has the shape of {named}, assumed Q4_0"]
     config, core = checkpoint.config, catalog.core
     length = max_context_of(model, config)
-    # The CPU's dtypes are all among those that can be planned with.
+    # Every CPU dtype can be planned with.
     demand = KVDemand.of_model(config, length=length, batch=1, dtype=model.kv_dtype)
     return Explanation(
         title,
@@ -177,7 +177,7 @@ def _arena_lines(core: CoreSpec, model: ModelSpec, config: ModelConfig, length: 
     tokens = slabs * per_slab * model.block_size
     return [
         f"arena: {format_bytes(core.arena_bytes)} for {len(core.models)} model(s) = {slabs:,} slabs x {per_slab} "
-        f"blocks x {model.block_size} tokens = {tokens:,} tokens if this model has all of it",
+        f"blocks x {model.block_size} tokens = {tokens:,} tokens if this model uses all of it",
         f"sequences: {tokens:,} tokens / {length:,} = {tokens // length:,} at the same time",
     ]
 
@@ -186,7 +186,7 @@ def _explain_gpu_model(catalog: Catalog, group: GpuGroupSpec, model: GpuModelSpe
     title = _title(catalog, model.name, f"{group.name}, {group.cards} x {group.card_bytes / GB:g} GB")
     draft = group.draft_of(model)
     placed = [model] if draft is None else [model, draft]
-    # Placements are of one model each, with its draft.
+    # A placement covers one model with its draft.
     if any(m.shape is None for m in placed) or len(group.models) > len(placed):
         return Explanation(title, group.memory_lines())
     try:

@@ -14,35 +14,41 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--rate", type=float, help="Requests per second.")
-@click.option("--per-day", type=float, help="Requests per day instead.")
-@click.option("--prompt-tokens", type=float, default=500, show_default=True, help="Mean of a request.")
-@click.option("--output-tokens", type=float, default=200, show_default=True, help="Mean of an answer.")
+@click.option("--per-day", type=float, help="Requests per day, instead of --rate.")
+@click.option("--prompt-tokens", type=float, default=500, show_default=True, help="Mean tokens of a prompt.")
+@click.option("--output-tokens", type=float, default=200, show_default=True, help="Mean tokens of an answer.")
 @click.option("--cached", type=float, default=0.0, show_default=True, help="Share of a prompt in the prefix cache.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Rate and lengths from a CSV or JSONL of requests.")
-@click.option("--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True, help="Of its numbers.")
 @click.option(
-    "--peak", type=click.FloatRange(1), default=1.0, show_default=True, help="Planned rate over the given one."
+    "--trace-unit", type=click.Choice(["s", "ms"]), default="s", show_default=True, help="Unit of the trace's times."
+)
+@click.option(
+    "--peak", type=click.FloatRange(1), default=1.0, show_default=True, help="Planned rate divided by the given rate."
 )
 @click.option(
     "--replica",
     "replicas",
     multiple=True,
     metavar="PROFILE",
-    help="A shipped profile or MODEL/FORMAT/[COUNTx]DEVICE; of several the cheapest.  [smollm2-135m-int4-cpu]",
+    help="A packaged profile or MODEL/FORMAT/[COUNTx]DEVICE; the cheapest is chosen.  [smollm2-135m-int4-cpu]",
 )
-@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="Of one replica.  [an assumption by device]")
+@click.option("--usd-per-hour", type=click.FloatRange(min=0), help="Price of one replica.  [an assumption by device]")
 @click.option("--ttft-ms", type=float, help="Objective at --quantile.")
 @click.option("--itl-ms", type=float, help="Objective for the mean time between tokens.")
 @click.option("--e2e-ms", type=float, help="Objective at --quantile.")
-@click.option("--quantile", type=float, default=0.99, show_default=True, help="At which TTFT and E2E are kept.")
 @click.option(
-    "--busy", type=float, default=1.0, show_default=True, help="Most of a replica's rate that is planned with."
+    "--quantile",
+    type=float,
+    default=0.99,
+    show_default=True,
+    help="Quantile at which the TTFT and E2E objectives hold.",
 )
-@click.option("--spare", type=click.IntRange(min=0), default=0, help="Replicas beyond the need.")
+@click.option("--busy", type=float, default=1.0, show_default=True, help="Most of a replica's maximum rate to use.")
+@click.option("--spare", type=click.IntRange(min=0), default=0, help="Spare replicas.")
 @click.option(
     "--profile", "knobs", metavar="NAME", help="throughput, latency, tail or cost, instead of the objectives."
 )
-@click.option("--sources", is_flag=True, help="Plan the loads that the sources name, and compare.")
+@click.option("--sources", is_flag=True, help="Plan the loads of the sources, and compare.")
 @json_option
 def plan(
     rate: float | None,
@@ -65,7 +71,7 @@ def plan(
     sources: bool,
     as_json: bool,
 ) -> None:
-    """Work out replicas, devices and dollars for a rate of requests and their lengths."""
+    """Calculate replicas, devices and dollars for a rate of requests and their lengths."""
     import msgspec
 
     from gateway.fleet.capacity import Objectives, cheapest

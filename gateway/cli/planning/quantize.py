@@ -12,7 +12,7 @@ from gateway.cli.options import cache_dir_option, echo_json, json_option, settin
 if TYPE_CHECKING:
     from inference_core.quantization.methods.method import QuantizationMethod
 
-# Which options a method knows; giving another is a mistake rather than ignored.
+# Which options each method accepts; any other is an error instead of being ignored.
 _OPTIONS = {
     "rtn": {"group_size", "symmetric"},
     "awq": {"group_size", "symmetric"},
@@ -25,11 +25,9 @@ _OPTIONS = {
 @click.command()
 @click.argument("source")
 @click.argument("destination", type=click.Path(path_type=Path))
-@click.option("--method", type=click.Choice(list(_OPTIONS)), required=True, help="How.")
-@click.option("--bits", type=click.Choice(["4", "8"]), help="Of a weight; the method decides, this only checks.")
-@click.option(
-    "--group-size", type=click.Choice(["32", "64", "128"]), help="Inputs per scale.  [the greatest that fits]"
-)
+@click.option("--method", type=click.Choice(list(_OPTIONS)), required=True, help="Quantisation method.")
+@click.option("--bits", type=click.Choice(["4", "8"]), help="Bits per weight; the method decides, this only checks.")
+@click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Inputs per scale.  [the largest that fits]")
 @click.option("--symmetric/--asymmetric", default=None, help="Zero points of 8, or of each group.  [asymmetric]")
 @click.option("--act-order/--no-act-order", default=None, help="gptq: most active inputs first.  [act-order]")
 @click.option("--damping", type=click.FloatRange(0, 1, min_open=True), help="gptq: share of the mean moment.  [0.01]")
@@ -39,11 +37,11 @@ _OPTIONS = {
     "--calibration",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="UTF-8 text to calibrate on, several in turn.  [the package's prose]",
+    help="UTF-8 text to calibrate on; may be repeated.  [the package's prose]",
 )
-@click.option("--samples", type=click.IntRange(min=1), default=128, show_default=True, help="Windows of it, at most.")
-@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens of a window.")
-@click.option("--dtype", type=click.Choice(["float16", "bfloat16"]), help="Of all else.  [float16 for 4 bits]")
+@click.option("--samples", type=click.IntRange(min=1), default=128, show_default=True, help="Most windows of the text.")
+@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens per window.")
+@click.option("--dtype", type=click.Choice(["float16", "bfloat16"]), help="Of all other tensors.  [float16 for 4 bits]")
 @cache_dir_option
 @json_option
 def quantize(
@@ -64,7 +62,7 @@ def quantize(
     \b
     rtn    4-bit weights rounded to nearest, the baseline
     awq    4-bit weights, important channels scaled up before rounding
-    gptq   4-bit weights, each rounding error made up for by later inputs
+    gptq   4-bit weights, each rounding error compensated by later inputs
     int8   8-bit weights and activations, outliers smoothed (SmoothQuant)
     fp8    8-bit floating-point weights (E4M3); needs no calibration
 
@@ -115,7 +113,7 @@ def _method(name: str, given: dict[str, Any]) -> "QuantizationMethod":
     foreign = sorted(given.keys() - _OPTIONS[name])
     if foreign:
         known = ", ".join(_flag(option) for option in sorted(_OPTIONS[name]))
-        raise click.UsageError(f"{', '.join(map(_flag, foreign))}: not for {name}, which knows {known}")
+        raise click.UsageError(f"{', '.join(map(_flag, foreign))}: not for {name}, which accepts {known}")
     from inference_core.quantization.methods.awq import AWQ
     from inference_core.quantization.methods.fp8 import FP8
     from inference_core.quantization.methods.gptq import GPTQ

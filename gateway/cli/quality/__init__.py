@@ -1,4 +1,4 @@
-"""`aio quality`: whether a smaller model is good enough to serve, and how far judges of answers can be trusted."""
+"""`aio quality`: whether a smaller model is good enough to serve, and how far judges can be trusted."""
 
 from gateway.cli.group import LazyGroup
 
@@ -6,8 +6,8 @@ quality = LazyGroup(
     name="quality",
     help="Measure models, and the judges of their answers.",
     commands={
-        "compare": ("gateway.cli.quality.compare:compare", "A quantised model against full precision."),
-        "experiments": ("gateway.cli.quality.experiments:experiments", "Two versions or tiers, side by side."),
-        "calibrate": ("gateway.cli.quality.calibrate:calibrate", "How far each judge can be trusted here."),
+        "compare": ("gateway.cli.quality.compare:compare", "Compare a quantised model with full precision."),
+        "experiments": ("gateway.cli.quality.experiments:experiments", "A/B experiments of two versions or tiers."),
+        "calibrate": ("gateway.cli.quality.calibrate:calibrate", "Measure how far each judge can be trusted."),
     },
 )

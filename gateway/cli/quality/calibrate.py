@@ -1,4 +1,4 @@
-"""`aio quality calibrate`: how far each judge can be trusted on this catalogue, measured and stored."""
+"""`aio quality calibrate`: measure and store how far each judge can be trusted on this catalogue."""
 
 import asyncio
 import sys
@@ -30,11 +30,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--tasks", type=click.IntRange(0, 5000), default=60, show_default=True, help="Generated tasks to ask.")
-@click.option("--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K's, of --data.")
+@click.option("--tasks", type=click.IntRange(0, 5000), default=60, show_default=True, help="Number of generated tasks.")
+@click.option(
+    "--word-problems", type=click.IntRange(0, 300), default=0, show_default=True, help="GSM8K problems from --data."
+)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Public data.  [AIO_DATA]")
-@click.option("--judging", type=click.IntRange(0, 5000), default=60, show_default=True, help="Pairs for the model.")
-@click.option("--seed", default=11, show_default=True, help="Of the generated tasks.")
+@click.option(
+    "--judging",
+    type=click.IntRange(0, 5000),
+    default=60,
+    show_default=True,
+    help="Answer pairs that the model judge compares.",
+)
+@click.option("--seed", default=11, show_default=True, help="Seed of the generated tasks.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Answers in flight.")
 @catalog_option
 @data_dir_option
@@ -121,7 +129,7 @@ async def _measure(
 
 
 def _spread(pairs: "list[GradedPair]", count: int) -> "list[GradedPair]":
-    """`count` of the pairs at even steps, of both outcomes alike where there are enough."""
+    """Take `count` pairs at even steps, equally of both outcomes if there are enough."""
     good, bad = ([pair for pair in pairs if pair.no_worse is outcome] for outcome in (True, False))
     half = min(len(good), len(bad), count // 2)
     return [side[place * len(side) // half] for side in (good, bad) for place in range(half)]
@@ -149,5 +157,5 @@ def _shown(found: "list[Calibration]") -> str:
         ]
         for one in found
     ]
-    head = ["judge", "pairs", "no worse, said so", "worse, said so", "abstained", "balanced", "lower bound", ""]
+    head = ["judge", "pairs", "no worse, correct", "worse, correct", "abstained", "balanced", "lower bound", ""]
     return table(head, rows)

@@ -26,28 +26,30 @@ _KV_DTYPE = click.Choice(["float32", "bfloat16", "int8"])
 @click.option(
     "--text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="UTF-8 text to read.  [pages of novels and essays in the public domain]",
+    help="UTF-8 text to measure on.  [pages of novels and essays in the public domain]",
 )
-@click.option("--tokens", type=click.IntRange(min=2), default=2048, show_default=True, help="Of the text, at most.")
-@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens with one context.")
+@click.option("--tokens", type=click.IntRange(min=2), default=2048, show_default=True, help="Most tokens of the text.")
+@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens per context.")
 @click.option("--first-tokens", type=click.IntRange(0, 60), default=60, show_default=True, help="Short questions.")
 @click.option("--generations", type=click.IntRange(min=0), default=16, show_default=True, help="Greedy continuations.")
 @click.option("--generation-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option(
     "--questions",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON lines with prompt and answer, a number.  [none: nothing is said of reasoning]",
+    help="JSON lines with a prompt and a numeric answer.  [none: reasoning is not measured]",
 )
-@click.option("--questions-limit", type=click.IntRange(min=1), help="Only so many of them.  [all]")
+@click.option("--questions-limit", type=click.IntRange(min=1), help="Most questions.  [all]")
 @click.option("--answer-tokens", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option(
     "--limit",
     "changed",
     multiple=True,
     metavar="USE.NAME=VALUE",
-    help="Another bound, such as chat.max_perplexity_rise=0.05; VALUE none lifts it.",
+    help="Override a limit, such as chat.max_perplexity_rise=0.05; VALUE none removes it.",
 )
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Keep the report here as JSON.")
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to this file as JSON."
+)
 @cache_dir_option
 @json_option
 def compare(
@@ -108,7 +110,7 @@ def compare(
 
 
 def _limits(changed: tuple[str, ...]) -> "dict[Use, QualityLimits]":
-    """The usual bounds with those that were given. Raises UsageError for one that does not exist."""
+    """Return the default limits, overridden by the given ones. Raises UsageError for an unknown limit."""
     from inference_core.model_spec import QualityLimits
     from inference_core.quantization.quality_report import DEFAULT_LIMITS
 

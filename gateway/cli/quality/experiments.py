@@ -1,4 +1,4 @@
-"""`aio quality experiments`: A/B experiments of two versions or two tiers: listed, started, stopped."""
+"""`aio quality experiments`: list, start and stop A/B experiments of two versions or two tiers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +52,8 @@ def list_experiments(limit: int, as_json: bool, **given: Any) -> None:
 
 @experiments.command()
 @click.argument("name")
-@click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="One arm.")
-@click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The other.")
+@click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="The first arm.")
+@click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The second arm.")
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True)
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, show_default=True)
 @click.option("--most-probes", type=click.IntRange(1), default=1000, show_default=True)
@@ -73,7 +73,7 @@ def start(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Begin; servers that follow the data folder do so within seconds. `auto` requests take part."""
+    """Start an experiment; servers that share the data folder follow within seconds. `auto` requests take part."""
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
@@ -133,4 +133,4 @@ def _arm(given: str) -> "Arm":
         return Arm(tier=int(value))
     if kind == "version" and value:
         return Arm(version=value)
-    raise click.UsageError(f"an arm is given as {given!r}; write tier:N or version:V")
+    raise click.UsageError(f"{given!r} is not an arm; write tier:N or version:V")

@@ -1,4 +1,4 @@
-"""Which slow encoder a command is about: a checkpoint on disk, or the hidden states of a model."""
+"""Which slow encoder a command uses: a checkpoint on disk, or the hidden states of a model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ def encoder_choice(given: str, settings: "Settings") -> "Path | ReadLayer":
     """`PATH`, or `hidden[:MODEL[:LAYER]]`, by default of the catalogue's smallest model. Raises `BadParameter`."""
     if given.partition(":")[0] != "hidden":
         if not Path(given).is_dir():
-            raise click.BadParameter(f"{given!r} is no folder; give one, or hidden[:MODEL[:LAYER]]")
+            raise click.BadParameter(f"{given!r} is not a folder; give one, or hidden[:MODEL[:LAYER]]")
         return Path(given)
     from classifier.training.recipes.train_hidden_state import parse_read_layer
     from gateway.cores.hidden_states import smallest_model

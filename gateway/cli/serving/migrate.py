@@ -1,4 +1,4 @@
-"""`aio migrate`: the database schema brought up to date, as a server does at its start, or taken back."""
+"""`aio migrate`: bring the database schema up to date, as a server does at start, or take it back."""
 
 import asyncio
 from typing import Any
@@ -10,13 +10,13 @@ from gateway.cli.options import data_dir_option, database_option, echo_json, jso
 
 @click.command()
 @click.option(
-    "--to", metavar="REVISION", help="Take it back to an earlier revision, dropping what later ones added.  [newest]"
+    "--to", metavar="REVISION", help="Go back to an earlier revision, dropping what later ones added.  [newest]"
 )
 @database_option
 @data_dir_option
 @json_option
 def migrate(to: str | None, as_json: bool, **given: Any) -> None:
-    """Bring the schema to the newest revision; safe to run again and beside running servers.
+    """Bring the schema to the newest revision; safe to repeat and to run while servers run.
 
     An earlier version of AIO refuses a schema that is newer than itself. To go back to one, stop the servers and take
     the schema back with the later version: its tables and columns are dropped with all that is in them.

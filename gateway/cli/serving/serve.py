@@ -8,8 +8,11 @@ from gateway.cli.options import (
     QUALITY_METAVAR,
     cache_dir_option,
     catalog_option,
+    core_socket_option,
     data_dir_option,
     database_option,
+    log_level_option,
+    setting_option,
     settings_from,
 )
 
@@ -25,14 +28,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="all: one process. core: a core's models, on a Unix socket. gateway: HTTP, no models, on the cores' sockets.",
 )
-@click.option(
-    "--gateway-workers",
-    type=int,
-    metavar="N",
-    help="Processes that serve HTTP on the one port, beside processes of the cores.  [AIO_GATEWAY_WORKERS; 1]",
-)
-@click.option("--host", help="Address to listen on.  [AIO_HOST; 127.0.0.1]")
-@click.option("--port", type=int, help="Port to listen on; 0 takes a free one.  [AIO_PORT; 8080]")
+@setting_option("gateway_workers", type=int, metavar="N")
+@setting_option("host")
+@setting_option("port", type=int)
 @catalog_option
 @data_dir_option
 @cache_dir_option
@@ -41,20 +39,14 @@ if TYPE_CHECKING:
     "--group",
     metavar="NAME",
     envvar="AIO_GROUP",
-    help="With --role core: which core this process is, cpu or a GPU group of the catalogue.  [the only one]",
+    help="With --role core: the core to run, cpu or a GPU group of the catalogue.  [the only one]",
 )
-@click.option("--socket", "core_socket", metavar="PATH", help="Socket between core and gateway.  [AIO_CORE_SOCKET]")
-@click.option("--cluster", metavar="ADDRESS", help="Cores on Ray: auto, HOST:PORT or ray://HOST:PORT.  [AIO_CLUSTER]")
-@click.option(
-    "--quality-target",
-    metavar=QUALITY_METAVAR,
-    help="Share of answers no worse than the strongest tier's.  [AIO_QUALITY_TARGET; the classifier's own]",
-)
-@click.option(
-    "--sampling-rate", type=float, help="Most of the cheaper tiers' answers that is verified, 0 to 1.  [0.05]"
-)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
-@click.option("--supervised", is_flag=True, hidden=True, help="End when standard input does.")
+@core_socket_option
+@setting_option("cluster", metavar="ADDRESS")
+@setting_option("quality_target", metavar=QUALITY_METAVAR)
+@setting_option("sampling_rate", type=float)
+@log_level_option
+@click.option("--supervised", is_flag=True, hidden=True, help="End when standard input is closed.")
 @click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")
 def serve(role: str, group: str | None, supervised: bool, worker: str | None, **given: Any) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
@@ -62,11 +54,11 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
     if role == "gateway":
-        # First, for libraries begin threads when they are imported. A core's threads compute, and keep their heaps.
+        # First, because libraries start threads on import. A core's threads compute, and keep their own heaps.
         from gateway.processes.allocator import share_one_heap
 
         share_one_heap()
-    from gateway.telemetry.set_up import set_up_telemetry
+    from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
     if settings.cluster:
@@ -87,11 +79,11 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
 
 
 def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> "Settings":
-    """Have the catalogue's cores come up on the cluster, unless they serve there; this process is a gateway then."""
+    """Start the catalogue's cores on the cluster unless they run there; this process is then a gateway."""
     import msgspec
 
     if role == "core":
-        raise click.UsageError("--role core serves a core here; --cluster has them started by Ray")
+        raise click.UsageError("--role core serves a core here; with --cluster Ray starts the cores")
     if deploys:
         from gateway.cli.cluster import require_ray
         from tiers.catalog.load import load_catalog

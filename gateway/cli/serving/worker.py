@@ -1,10 +1,18 @@
-"""`aio worker`: a process that answers lines of batches and nothing else, as many of them as the load needs."""
+"""`aio worker`: a process that only answers lines of batches; run as many as the load needs."""
 
 from typing import Any
 
 import click
 
-from gateway.cli.options import cache_dir_option, catalog_option, data_dir_option, database_option, settings_from
+from gateway.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    core_socket_option,
+    data_dir_option,
+    database_option,
+    log_level_option,
+    settings_from,
+)
 
 
 @click.command()
@@ -13,28 +21,30 @@ from gateway.cli.options import cache_dir_option, catalog_option, data_dir_optio
     type=click.Choice(["gateway", "all"]),
     default="gateway",
     show_default=True,
-    help="gateway: on the cores' sockets, or remote tiers alone. all: with models of its own.",
+    help="gateway: uses the cores' sockets, or remote tiers only. all: runs its own models.",
 )
-@click.option("--concurrency", "batch_concurrency", type=int, help="Lines at once.  [AIO_BATCH_CONCURRENCY; 4]")
+@click.option(
+    "--concurrency", "batch_concurrency", type=int, help="Lines answered at once.  [AIO_BATCH_CONCURRENCY; 4]"
+)
 @click.option("--host", help="Address of probes and metrics.  [AIO_HOST; 127.0.0.1]")
 @click.option("--port", type=int, default=0, show_default=True, help="Port of probes and metrics; 0 takes a free one.")
 @catalog_option
 @data_dir_option
 @cache_dir_option
 @database_option
-@click.option("--socket", "core_socket", metavar="PATH", help="Socket between core and gateway.  [AIO_CORE_SOCKET]")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
+@core_socket_option
+@log_level_option
 def worker(**given: Any) -> None:
-    """Answer lines of batches until interrupted; then lines under way have AIO_DRAIN_SECONDS.
+    """Answer lines of batches until interrupted; running lines then have AIO_DRAIN_SECONDS.
 
-    Beside `aio serve` with AIO_BATCH_CONCURRENCY=0, on the same database, and on the same Redis where there is one.
+    Run it alongside `aio serve` with AIO_BATCH_CONCURRENCY=0, on the same database and, if used, the same Redis.
     """
     from gateway.http import worker_app
     from gateway.processes.announcement import worker_text
     from gateway.processes.server import run_server
-    from gateway.telemetry.set_up import set_up_telemetry
+    from gateway.telemetry.startup import set_up_telemetry
 
-    # The gateways look for alerts.
+    # The gateways evaluate the alerts.
     settings = settings_from(**given, alert_webhook="")
     if not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")

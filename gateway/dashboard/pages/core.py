@@ -1,4 +1,4 @@
-"""The core page: what runs, what the arena holds, how large steps are, and the live knobs with who changed what."""
+"""The core page: what runs, the arena's contents, step sizes, and the live knobs with the history of their changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ _PATH = "/admin/core"
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A row of a histogram: what it counts, how many, and which share of the fullest row that is."""
+    """A row of a histogram: its label, its count, and its share of the fullest row."""
 
     label: str
     count: int
@@ -43,8 +43,8 @@ class ArenaPart(msgspec.Struct, frozen=True):
 
 @get("/core")
 async def show_core(request: HttpRequest) -> Response[Any]:
-    """Every core with its models, and the knobs of one of them (`model`; the first otherwise). Query: `before`, the id
-    of the last change of the page before this one."""
+    """Show every core with its models, and the knobs of one model (`model`; the first by default). Query: `before`, the
+    id of the last change on the previous page."""
     parts = parts_of(request)
     there, away = await read_cores(parts.core_knobs.cores)
     homes = {model.name: name for name, stats in there.items() for model in stats.models}
@@ -75,7 +75,7 @@ async def show_core(request: HttpRequest) -> Response[Any]:
 
 @post(["/core", "/core/common"], opt=OPERATOR, status_code=200)
 async def change_core(request: HttpRequest) -> Response[Any]:
-    """Change the knobs of `model` that the form has changed, or of a core's models alike (no `model`)."""
+    """Change the knobs of `model` that differ in the form, or of all models of a core (no `model`)."""
     form = await form_of(request)
     model, core = text_of(form, "model"), text_of(form, "core")
     names = [name for name in KNOB_NAMES if (name in COMMON_KNOBS) == (model is None)]
@@ -92,13 +92,14 @@ async def change_core(request: HttpRequest) -> Response[Any]:
         reason=(text_of(form, "reason") or "")[:1000] or None,
     )
     done = await parts_of(request).core_knobs.change(order)
-    return back_to(back, f"{_said(done.changed)}{'' if done.recorded else ' The database is away: it is told later.'}")
+    late = "" if done.recorded else " The database is down: the change is recorded later."
+    return back_to(back, f"{_said(done.changed)}{late}")
 
 
 def arena_parts(stats: CoreStats) -> list[ArenaPart]:
-    """What each model computes with and what it keeps for later prompts, and what is free, as shares of the arena.
+    """Return, as shares of the arena, each model's blocks in use, its cached prefixes, and what is free.
 
-    A model's blocks are measured against those that it would have in an arena of its own.
+    A model's blocks are measured against an arena of its own.
     """
     found = []
     for place, model in enumerate(stats.models):
@@ -109,7 +110,7 @@ def arena_parts(stats: CoreStats) -> list[ArenaPart]:
 
 
 def size_bars(batch_sizes: Mapping[int, int]) -> list[Bar]:
-    """Steps by the number of sequences in them: 1, 2, 3–4, 5–8 and so on."""
+    """Return steps by number of sequences: 1, 2, 3–4, 5–8 and so on."""
     counts: dict[int, int] = {}
     for size, count in batch_sizes.items():
         exponent = max(size - 1, 0).bit_length()
@@ -119,7 +120,7 @@ def size_bars(batch_sizes: Mapping[int, int]) -> list[Bar]:
 
 
 def time_bars(counts: list[int]) -> list[Bar]:
-    """Steps by their duration, from the first bucket that has any to the last."""
+    """Return steps by duration, from the first non-empty bucket to the last."""
     labels = [f"≤ {seconds * 1e3:g} ms" for seconds in STEP_SECONDS] + [f"> {STEP_SECONDS[-1]:g} s"]
     rows = list(zip(labels, counts, strict=False))
     full = [place for place, (_, count) in enumerate(rows) if count]
@@ -137,8 +138,8 @@ def _bars(rows: list[tuple[str, int]]) -> list[Bar]:
 
 
 def _said(changed: list[KnobChange]) -> str:
-    told = [f"{c.knob} of {c.model}: {_json(c.old_value)} → {_json(c.new_value)}" for c in changed]
-    return "; ".join(told) + "." if told else "It was so already."
+    changes = [f"{c.knob} of {c.model}: {_json(c.old_value)} → {_json(c.new_value)}" for c in changed]
+    return "; ".join(changes) + "." if changes else "Nothing changed: every value is the same."
 
 
 def _json(value: Any) -> str:
@@ -146,7 +147,7 @@ def _json(value: Any) -> str:
 
 
 async def _changes(request: HttpRequest) -> tuple[list[KnobChange], str]:
-    """The page of the history that is asked for, and why there is none if so: the core is shown without it too."""
+    """Return the requested page of the history, and why there is none if so: the core is shown without it too."""
     before = request.query_params.get("before")
     if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
         raise bad_request(f"Invalid before: {before[:32]!r}.", "before", "invalid_value")

@@ -1,4 +1,4 @@
-"""The experiments page: two arms set up, watched until the evidence or patience ends it, and stopped."""
+"""The experiments page: two arms set up, watched until the evidence or a time limit ends it, and stopped."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ ROWS = 20
 
 
 class ShownExperiment(msgspec.Struct, frozen=True):
-    """A row of the list with its plan and results as such. `needed`: the evidence that ends it for either arm."""
+    """A row of the list with its plan and results. `needed`: the evidence that ends it for either arm."""
 
     row: dict[str, Any]
     plan: Plan
@@ -48,7 +48,7 @@ async def show_experiments(request: HttpRequest) -> Response[Any]:
 
 @post("/experiments", opt=OPERATOR, status_code=200)
 async def start(request: HttpRequest) -> Response[Any]:
-    """Start what the form says."""
+    """Start the experiment that the form describes."""
     fields = await fields_of(request)
     given = {
         "name": fields.get("name", ""),
@@ -64,7 +64,7 @@ async def start(request: HttpRequest) -> Response[Any]:
     except msgspec.ValidationError as error:
         raise bad_request(f"{error}.", str(error).rpartition("$.")[2].rstrip("`") or None, "invalid_value") from None
     await begin_experiment(request, order)
-    return back_to(PATH, f"The experiment {order.name} has begun.")
+    return back_to(PATH, f"The experiment {order.name} has started.")
 
 
 @post("/experiments/{experiment_id:str}/stop", opt=OPERATOR, status_code=200)

@@ -1,4 +1,4 @@
-"""The pages of keys, teams and budgets: made, changed, rotated, revoked; and what is spent of what may be."""
+"""The pages of keys, teams and budgets: make, change, rotate, revoke; and spending against budgets."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
 
 @get("/keys/{key:str}")
 async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """What a key may do and has spent."""
+    """Show what a key may do and has spent."""
     parts = parts_of(request)
     row = await obeyed(request, shown_key(parts.database, key))
     now = parts.tenancy.clock.now()
@@ -90,7 +90,7 @@ async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any
 
 @post("/keys", status_code=200)
 async def make_key(request: HttpRequest) -> Response[Any]:
-    """A new key; the page that follows shows it this once."""
+    """Make a key; the next page shows its secret once."""
     form = await form_of(request)
     values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
     order = taken(values | given_of(form, "team", "reason"), KeyOrder)
@@ -100,7 +100,7 @@ async def make_key(request: HttpRequest) -> Response[Any]:
 
 @post("/keys/{key:str}", status_code=200)
 async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """Change what the form has changed of what a key may do."""
+    """Change the terms of a key that differ in the form."""
     form = await form_of(request)
     order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
     work = change_key(parts_of(request).database, key, order.terms, order_of(request, order.reason))
@@ -111,7 +111,7 @@ async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[A
 
 @post("/keys/{key:str}/rotate", status_code=200)
 async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """A new secret; the page that follows shows it this once. The old one is good for `hours` more."""
+    """Replace the secret; the next page shows it once. The old one stays valid for `hours`."""
     form = await form_of(request)
     given = {} if (hours := text_of(form, "hours")) is None else {"grace_seconds": _seconds(hours)}
     order = taken(given | given_of(form, "reason"), RotateOrder)
@@ -121,7 +121,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 
 @post("/keys/{key:str}/revoke", status_code=200)
 async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """For good."""
+    """Revoke a key permanently."""
     order = taken(given_of(await form_of(request), "reason"), RevokeOrder)
     await obeyed(request, revoke_key(parts_of(request).database, key, order_of(request, order.reason)))
     return back_to(f"{_PATH}/{key}", "The key is revoked: refused here at once, and by other processes in a moment.")
@@ -138,7 +138,7 @@ async def make_team(request: HttpRequest) -> Response[Any]:
 
 @post("/budgets", status_code=200)
 async def put_budget(request: HttpRequest) -> Response[Any]:
-    """Bound what a key or team may spend."""
+    """Set what a key or team may spend."""
     parts, form = parts_of(request), await form_of(request)
     order = taken(given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
     static = order.kind == "key" and parts.tenancy.directory.is_static(order.subject)
@@ -150,7 +150,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
 
 @post("/budgets/{budget_id:str}/remove", status_code=200)
 async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
-    """Bound it no more."""
+    """Remove a budget."""
     reason = text_of(await form_of(request), "reason")
     await obeyed(request, remove_budget(parts_of(request).database, budget_id, order_of(request, reason)))
     return back_to(_PATH, "The budget is removed.")
@@ -161,7 +161,7 @@ def _issued(request: HttpRequest, issued: IssuedKey) -> Response[Any]:
 
 
 def _terms(form: Form) -> dict[str, Any]:
-    """What the form has changed of the terms; an emptied bound is none."""
+    """Return the terms that the form changed; an emptied limit is removed."""
     terms: dict[str, Any] = {name: list_of(form, name) for name in _LISTS if is_changed(form, name)}
     terms |= {name: text_of(form, name) for name in _TEXTS if name in form and is_changed(form, name)}
     if is_changed(form, "expires_at"):
@@ -171,7 +171,7 @@ def _terms(form: Form) -> dict[str, Any]:
 
 
 def _seconds(hours: str) -> Any:
-    """As a number if it is one; what it may be is checked with the order."""
+    """Return a number if it is one; the command's type checks the rest."""
     try:
         return float(hours) * _HOUR
     except ValueError:
@@ -179,7 +179,7 @@ def _seconds(hours: str) -> Any:
 
 
 async def _names(parts: Parts, states: list[BudgetState], team_ids: list[str | None]) -> dict[str, str]:
-    """Names of the keys and teams with these ids."""
+    """Return the names of the keys and teams with these ids."""
     wanted = {state.subject for state in states} | {team_id for team_id in team_ids if team_id is not None}
 
     async def read() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The overview: tiers, latencies, cost, queues, memory and alerts at this moment; live by server-sent events."""
+"""The overview: tiers, latencies, cost, queues, memory and alerts; live by server-sent events."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from gateway.dashboard.rendering import HEADERS, TEMPLATES, page
 from gateway.parts import HttpRequest, Parts, parts_of
 
 EVENT_SECONDS = 2.0
-# A stream ends soon and the browser comes back: by then the session may be over, or the server about to stop.
+# The stream ends soon and the browser reconnects: by then the session may have ended, or the server may be stopping.
 EVENTS = 5
 _CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 
@@ -31,13 +31,13 @@ async def show_overview(request: HttpRequest) -> Response[Any]:
 
 @get("/overview/events")
 async def overview_events(request: HttpRequest) -> Stream:
-    """The parts of the page that move, as HTML, every two seconds."""
+    """Send the changing parts of the page, as HTML, every two seconds."""
     parts = parts_of(request)
     headers = {**HEADERS, "x-accel-buffering": "no"}
     return Stream(_events(parts), media_type="text/event-stream", headers=headers)
 
 
-@get("/overview", operation_class=describe(None, Overview), summary="Show how tiers and cores fare now")
+@get("/overview", operation_class=describe(None, Overview), summary="Show the current figures of tiers and cores")
 async def overview_figures(request: HttpRequest) -> Response[Any]:
     """Everything on the dashboard's overview, over the last five minutes. Query: `format`, json or csv: the tiers."""
     now = await parts_of(request).live.overview()
@@ -54,7 +54,7 @@ async def _events(parts: Parts) -> AsyncIterator[str]:
 
 
 def fragment(parts: Parts, now: Overview) -> str:
-    """What of the page moves; made once for all that look at the same figures."""
+    """Return the changing part of the page, rendered once for all viewers of the same figures."""
     drawn = parts.live.drawn
     if drawn is None or drawn[0] is not now:
         drawn = parts.live.drawn = (now, TEMPLATES.get_template("overview_live.html").render(_context(parts, now)))

@@ -1,4 +1,4 @@
-"""The quality page: how good the answers are and what that costs to know, own labels, retrainings, and who serves."""
+"""The quality page: answer quality and its verification cost, own labels, retrainings, and classifier versions."""
 
 import asyncio
 from typing import Any
@@ -37,15 +37,15 @@ from quality.store.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
 
 PATH = "/admin/quality"
 ROWS = "10"
-# Keys with most labels that the learning curve is drawn of.
+# Most keys with labels that the learning curve draws.
 MOST_KEYS = 8
-# So long the page waits for the learning curve; it is there at the next look.
+# How long the page waits for the learning curve; the next load shows it.
 WAIT_SECONDS = 0.1
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """The versions in the registry, and which of them serve: what ships with the package while it is empty. `now` is
-    None for a registry that cannot be read."""
+    """The versions in the registry, and those that serve; while it is empty, the packaged classifier serves. `now` is
+    None for an unreadable registry."""
 
     versions: list[str]
     now: VersionsNow | None
@@ -53,7 +53,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 @get("/quality")
 async def show_quality(request: HttpRequest) -> Response[Any]:
-    """Query: `cursor`, of the page of versions before this one."""
+    """Query: `cursor`, of the previous page of versions."""
     parts = parts_of(request)
     asked, labels = {"limit": ROWS}, _labels(request)
     versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
@@ -83,21 +83,21 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
 
 @post("/quality/promotions/end", opt=OPERATOR, status_code=200)
 async def forget_labels(request: HttpRequest) -> Response[Any]:
-    """Labels up to now move no decision any more."""
+    """Labels until now no longer influence decisions."""
     await order_reset(request, reason_of(await fields_of(request)))
     return back_to(PATH, "The labels up to now are forgotten.")
 
 
 @post("/quality/retrain", opt=OPERATOR, status_code=200)
 async def retrain(request: HttpRequest) -> Response[Any]:
-    """Begin one in the background."""
+    """Start a retraining in the background."""
     started = await order_retraining(request, reason_of(await fields_of(request)))
-    return back_to(PATH, "The retraining has begun." if started else "A retraining is under way already.")
+    return back_to(PATH, "The retraining has started." if started else "A retraining is already running.")
 
 
 @post("/quality/promote", opt=OPERATOR, status_code=200)
 async def promote(request: HttpRequest) -> Response[Any]:
-    """Let the version that the form names serve."""
+    """Let the version named in the form serve."""
     fields = await fields_of(request)
     now = await order_promotion(request, _version(fields), reason_of(fields))
     return back_to(PATH, f"Version {now.current} serves.")
@@ -112,7 +112,7 @@ async def roll_back_version(request: HttpRequest) -> Response[Any]:
 
 @post("/quality/trial", opt=OPERATOR, status_code=200)
 async def try_version(request: HttpRequest) -> Response[Any]:
-    """Let the version that the form names decide about so many percent of the requests."""
+    """Let the version named in the form decide a share of the requests."""
     fields = await fields_of(request)
     given = {"version": _version(fields), "share": number_of(fields, "share") / 100, "reason": reason_of(fields)}
     order = taken(given, TrialOrder)
@@ -122,7 +122,7 @@ async def try_version(request: HttpRequest) -> Response[Any]:
 
 @post("/quality/trial/end", opt=OPERATOR, status_code=200)
 async def end_version_trial(request: HttpRequest) -> Response[Any]:
-    """End the trial, or the watch over what was promoted."""
+    """End the trial, or the watch after a promotion."""
     await order_end_of_trial(request, reason_of(await fields_of(request)))
     return back_to(PATH, "The trial has ended.")
 
@@ -154,7 +154,7 @@ def _labels(request: HttpRequest) -> LabelsShown | None:
 
 
 async def _learning(parts: Parts) -> Learning | None:
-    """None without a classifier, and while it is not put together yet."""
+    """None without a classifier, and until it is computed."""
     try:
         return await reached(parts.learning.at_hand(learning_source(parts), WAIT_SECONDS))
     except ApiError as error:
@@ -164,7 +164,7 @@ async def _learning(parts: Parts) -> Learning | None:
 
 
 def _learning_shown(learning: Learning | None) -> dict[str, Any]:
-    """The keys that are shown, with their lines in the two charts, and what is said of them."""
+    """Return the shown keys with their lines in the two charts, and the caption."""
     if learning is None:
         return {"learning": None}
     every = [learning.together, *learning.keys] if len(learning.keys) > 1 else learning.keys
@@ -185,7 +185,7 @@ def _learning_shown(learning: Learning | None) -> dict[str, Any]:
 
 
 def _errors(one: Learned, steps: list[int]) -> list[float | None]:
-    """The error at each number of labels, in between as at the point before; None beyond the last."""
+    """Return the error at each number of labels, carrying the previous point forward; None beyond the last."""
     points = [] if one.curve is None else one.curve.points
     last = points[-1].labels if points else -1
     known = [[point.error.value for point in points if point.labels <= step] for step in steps]

@@ -1,4 +1,4 @@
-"""The requests page: what was served, found by tier, status, model, key, time or id; and the path of each request."""
+"""The requests page: requests by tier, status, model, key, time or id; and the path of each request."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -27,14 +27,14 @@ ROWS = 50
 
 
 class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A record, and all columns of the rows that verified it."""
+    """A record, and all columns of its verifications."""
 
     request: Record
     verifications: list[dict[str, Any]]
 
 
 class EmbeddingShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a request for embeddings, of which nothing is verified."""
+    """The record of an embeddings request, which has no verifications."""
 
     request: EmbeddingRecord
     verifications: list[dict[str, Any]] = []
@@ -42,8 +42,8 @@ class EmbeddingShown(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/requests")
 async def show_requests(request: HttpRequest) -> Response[Any]:
-    """A page of the list. Query: as for `/admin/api/requests`, times as the form writes them (UTC); `request_id` goes
-    straight to that request."""
+    """A page of the list. Query: as for `/admin/api/requests`, with times as the form writes them (UTC); `request_id`
+    redirects to that request."""
     query = {name: value.strip() for name, value in request.query_params.items() if value.strip()}
     if (wanted := query.pop("request_id", None)) is not None:
         return back_to(f"/admin/requests/{wanted}")
@@ -62,7 +62,7 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
 
 @get("/requests/{request_id:str}")
 async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
-    """The path of one request. Query: `quality`, a target in [0, 1] to decide it again for."""
+    """The path of one request. Query: `quality`, a target in [0, 1] to repeat the decision for."""
     record = await _record(request, request_id)
     if isinstance(record, EmbeddingRecord):
         return page(request, "embedding.html", "Request", record=record)
@@ -87,7 +87,7 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
     "/requests/{request_id:str}", operation_class=describe(None, RequestShown, EmbeddingShown), summary="Show a request"
 )
 async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
-    """Anybody's: the record with its decision, and what was verified of it. Query: `format`, json or csv: its row."""
+    """The record with its decision and verifications, of any caller. Query: `format`, json or csv: its row."""
     record = await _record(request, request_id)
     row = msgspec.to_builtins(request_row(record))
     if isinstance(record, EmbeddingRecord):
@@ -116,7 +116,8 @@ def _target(given: str) -> float | None:
 
 
 def epoch_of(name: str, given: str) -> float:
-    """Epoch seconds of what a form's time field holds, as UTC; a number is taken as it is. Raises `ApiError` 400."""
+    """Return the epoch seconds of a form's time field, read as UTC; a number is taken as it is. Raises `ApiError`
+    400."""
     try:
         return float(given)
     except ValueError:
@@ -124,7 +125,7 @@ def epoch_of(name: str, given: str) -> float:
     try:
         return datetime.fromisoformat(given).replace(tzinfo=UTC).timestamp()
     except (ValueError, OverflowError):
-        raise bad_request(f"Invalid {name}: {given[:64]!r} is no time.", name, "invalid_value") from None
+        raise bad_request(f"Invalid {name}: {given[:64]!r} is not a time.", name, "invalid_value") from None
 
 
 REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests, show_request))

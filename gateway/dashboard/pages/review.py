@@ -1,4 +1,4 @@
-"""The review queue: answers that a judge called worse, one at a time beside the verifier's, for operators to judge."""
+"""The review queue: answers that a judge called worse, one at a time next to the verifier's, for operators to judge."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PATH = "/admin/quality/review"
 
 @get("/quality/review")
 async def show_review(request: HttpRequest) -> Response[Any]:
-    """The newest that nobody reviewed. Query: `cursor`, to pass over those before."""
+    """Show the newest unreviewed answer. Query: `cursor`, to skip those before."""
     asked = await reviews_from(request, 1)
     found = await review_of(request, asked.rows[0]["verification_id"]) if asked.rows else None
     return page(request, "review.html", "Review", found=found, next=asked.next)
@@ -25,7 +25,7 @@ async def show_review(request: HttpRequest) -> Response[Any]:
 
 @post("/quality/review/{number:int}", opt=OPERATOR, status_code=200)
 async def review(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
-    """Take what the operator says; the next one is shown."""
+    """Record the operator's verdict; the next answer follows."""
     order = taken(given_of(await form_of(request), "verdict", "comment"), ReviewOrder)
     done = await order_review(request, number, order)
     learned = "the next training learns from it" if done.learned else done.reason

@@ -1,4 +1,4 @@
-"""The routing page: cost against quality, what another target would do before it is in force, and whom to trust."""
+"""The routing page: cost against quality, the effect of another target before it is applied, and tier reliability."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -42,7 +42,7 @@ _PROBES, _OWN = 4, 1
 
 @get("/routing")
 async def show_routing_page(request: HttpRequest) -> Response[Any]:
-    """Query: `quality_target`, to see what it would do with yesterday's traffic."""
+    """Query: `quality_target`, to preview it on yesterday's traffic."""
     parts = parts_of(request)
     wanted = target_of(request.query_params.get("quality_target", ""))
     previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
@@ -82,18 +82,18 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
 
 @post("/routing/target", opt=OPERATOR, status_code=200)
 async def apply_target(request: HttpRequest) -> Response[Any]:
-    """Put a quality target in force, for good; with `default` the server's own again."""
+    """Apply a quality target permanently; `default` restores the server's own."""
     fields = await fields_of(request)
     target = None if "default" in fields else target_of(fields.get("quality_target", ""))
     if target is None and "default" not in fields:
-        raise bad_request("Say which quality_target, from 0 to 1.", "quality_target", "invalid_value")
+        raise bad_request("Give a quality_target from 0 to 1.", "quality_target", "invalid_value")
     reason = reason_of(fields)
     done = await order_knobs(request, parts_of(request).routing.knobs, {"quality_target": target}, reason)
     if not done.changed:
-        return back_to(PATH, "It was so already.")
+        return back_to(PATH, "Nothing changed: the target is the same.")
     said = "the server's own" if target is None else f"{target:g}"
-    late = "" if done.recorded else " The database is away: the change is written down later."
-    return back_to(PATH, f"The quality target is {said} from now on.{late}")
+    late = "" if done.recorded else " The database is down: the change is recorded later."
+    return back_to(PATH, f"The quality target is now {said}.{late}")
 
 
 async def _verified(parts: Parts) -> tuple[KindsShown, TiersCompared, TrafficShown]:
@@ -113,7 +113,7 @@ async def _unless_off(shown: Awaitable[T]) -> T | None:
 
 
 def _room(curve: CurveShown | None) -> tuple[float, float]:
-    """From the tenth below the curve's least quality up to 1."""
+    """From a tenth below the curve's least quality up to 1."""
     least = min((point.no_worse for point in curve.points), default=0.0) if curve is not None else 0.0
     return max(int(least * 10) / 10, 0.0) if least < 1 else 0.9, 1.0
 
@@ -128,7 +128,7 @@ def _curves(curve: CurveShown | None) -> list[Curve]:
 def _marks(curve: CurveShown | None, preview: Preview | None, asked: bool) -> list[Mark]:
     marks = []
     if curve is not None and curve.cost_share is not None and curve.no_worse is not None:
-        marks.append(Mark(name="the target in force", x=curve.cost_share, y=curve.no_worse, colour=_OWN))
+        marks.append(Mark(name="the active target", x=curve.cost_share, y=curve.no_worse, colour=_OWN))
     if preview is not None:
         marks.append(Mark(name="yesterday's traffic", x=preview.now.cost_share, y=preview.now.no_worse, colour=2))
     if preview is not None and asked:
@@ -143,7 +143,7 @@ def _mark(one: ReliabilityBin) -> Mark:
 
 
 def _by_kind(kinds: KindsShown) -> list[list[KindRow]]:
-    """The tiers of each kind of which something was verified."""
+    """Return the tiers of each kind that has verified answers."""
     found: dict[str, list[KindRow]] = {}
     for row in kinds.rows:
         found.setdefault(row.name, []).append(row)

@@ -1,4 +1,4 @@
-"""The system page: what the gateway stands on, and what happens without it."""
+"""The system page: the services that the gateway depends on, and what happens without each."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The page of users: who may sign in by name, added, given another role, signed out and removed; for admins alone."""
+"""The page of users, for admins: who may sign in by name; add, change role, sign out, remove."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ PATH = "/admin/users"
 
 @get("/users", opt=ADMIN)
 async def show_users(request: HttpRequest) -> Response[Any]:
-    """The newest first, and in how many browsers each is signed in. Query: as for `/admin/api/dashboard-users`."""
+    """Show users, newest first, each with its number of sessions. Query: as for `/admin/api/dashboard-users`."""
     found = await page_asked_for(request, users.USERS, {"limit": str(ROWS)} | dict(request.query_params))
     sessions = await reached(_sessions(parts_of(request), [row["name"] for row in found.rows]))
     return page(request, "users.html", "Users", found=found, sessions=sessions, roles=users.ROLES)
@@ -40,9 +40,9 @@ async def list_users(request: HttpRequest) -> Response[Any]:
 
 @post("/users", status_code=200)
 async def add(request: HttpRequest) -> Response[Any]:
-    """Let somebody sign in."""
+    """Add a user."""
     form = await form_of(request)
-    # As it was typed: white space at its ends is part of it.
+    # Kept as typed: leading and trailing white space belongs to a password.
     password = (await request.form()).get("password", "")
     user = taken(given_of(form, "name", "role") | {"password": password}, users.UserOrder)
     order = order_of(request, text_of(form, "reason"))
@@ -52,7 +52,7 @@ async def add(request: HttpRequest) -> Response[Any]:
 
 @post("/users/{name:str}", status_code=200)
 async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
-    """Give somebody another role."""
+    """Change a user's role."""
     role = taken(given_of(await form_of(request), "role"), users.RoleOrder).role
     before = await obeyed(request, users.change_role(parts_of(request).database, name, role, order_of(request, None)))
     return back_to(PATH, f"{name}: {before} → {role}, within seconds where {name} is signed in.")
@@ -60,14 +60,14 @@ async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
 
 @post("/users/{name:str}/sessions/end", status_code=200)
 async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
-    """End all of somebody's sessions."""
+    """End all sessions of a user."""
     ended = await obeyed(request, users.end_sessions(parts_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is signed out everywhere ({ended}), within seconds.")
 
 
 @post("/users/{name:str}/remove", status_code=200)
 async def remove(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
-    """Let somebody sign in no more."""
+    """Remove a user."""
     await obeyed(request, users.remove_user(parts_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is removed, and signed out within seconds.")
 

@@ -36,10 +36,10 @@ FORM_BYTES = 16 * 1024
 
 @get("/login")
 async def show_login(request: HttpRequest) -> Response[Any]:
-    """The form. Its token belongs to a cookie that says nothing yet, so that no other site signs a browser in."""
+    """Show the form. Its CSRF token belongs to an anonymous cookie, so that no other site can sign a browser in."""
     token = request.cookies.get(COOKIE)
     if token is None:
-        # The page's token has to be that of the cookie that goes with it.
+        # The page's token must match the cookie sent with it.
         request.cookies[COOKIE] = token = new_token()
         return _with_cookie(request, _form(request), token, None)
     return _form(request)
@@ -47,7 +47,7 @@ async def show_login(request: HttpRequest) -> Response[Any]:
 
 @post("/login", status_code=200, request_max_body_size=FORM_BYTES)
 async def sign_in(request: HttpRequest) -> Response[Any]:
-    """Begin a session, under a token that nobody knew before."""
+    """Start a session under a fresh token."""
     form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
     if not csrf_is_right(request.cookies.get(COOKIE, ""), form.get(CSRF_FIELD)):
         return _form(request, 403, "The form was too old, or its cookie was refused. Try again.")
@@ -56,13 +56,13 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
     means: Means = "password" if name else "key"
     subjects = [f"from {address_of(request)}", *([f"name {name[:128]}"] if name else [])]
     if seconds := limit.wait(*subjects):
-        # Once for each time that it begins to hold, so that nobody fills the database by going on.
+        # Once each time the limit starts to hold, so that repeated attempts cannot fill the database.
         if limit.is_news(*subjects):
             await note_failure(request, "session.limited", name, means)
         refused = _form(request, 429, f"Too many attempts failed. Wait {seconds} seconds.")
         refused.headers["retry-after"] = str(seconds)
         return refused
-    # Before there is anything to wait for: attempts at the same time count too.
+    # Before the first await: concurrent attempts count too.
     limit.failed(*subjects)
     holder = await _holder(request, name, secret)
     if holder is None:
@@ -75,7 +75,7 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
         token = await sessions.begin(holder)
         caller = await sessions.caller(token)
     except SessionsUnavailableError:
-        raise ApiError(503, "The database is away. Sign in with an admin key, or try again later.") from None
+        raise ApiError(503, "The database is down. Sign in with an admin key, or try again later.") from None
     if caller is not None and caller.key_id is not None:
         await note(request, "session.begun", caller.key_id, by=means)
     return _with_cookie(request, back_to(_safe(form.get("next", ""))), token, int(SESSION_SECONDS))
@@ -92,7 +92,7 @@ async def sign_out(request: HttpRequest) -> Response[Any]:
 
 
 async def _holder(request: HttpRequest, name: str, secret: str) -> Holder | None:
-    """Who it is, if it is anybody."""
+    """Return who it is, or None."""
     if name:
         right = await reached(password_is_right(parts_of(request).database, name, secret))
         return Holder(user_name=name) if right else None
@@ -125,14 +125,14 @@ def _form(request: HttpRequest, status: int = 200, problem: str = "", name: str 
 
 
 def _safe(path: str) -> str:
-    """Only to pages of ours."""
+    """Return `path` if it leads to this site."""
     inside = path == HOME or path.startswith((f"{HOME}/", f"{HOME}?"))
     return path if inside and "\\" not in path and not path.startswith(LOGIN) and path.isprintable() else HOME
 
 
 def _with_cookie(request: HttpRequest, response: Response[Any], token: str, max_age: int | None) -> Response[Any]:
     https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
-    # For `/`, as the JSON endpoints under /v1/admin open with it too.
+    # The path is `/`, since the cookie also opens the JSON endpoints under /v1/admin.
     cookie = Cookie(COOKIE, value=token, path="/", max_age=max_age, httponly=True, samesite="strict", secure=https)
     response.set_cookie(cookie)
     return response

@@ -1,4 +1,4 @@
-"""How often a sign-in may fail: by where it comes from and by whose name, in bounded memory."""
+"""Limits failed sign-ins by address and by name, in bounded memory."""
 
 import math
 import time
@@ -13,26 +13,26 @@ _MOST_SUBJECTS = 10_000
 
 
 class _Failures(msgspec.Struct):
-    """When they were, and whether somebody has been told that they hold a subject up."""
+    """Times of the failures, and whether reaching the limit has been reported."""
 
     times: deque[float]
     is_told: bool = False
 
 
 class LoginLimit:
-    """At most `MOST_FAILURES` in any window, counted for each subject by itself. `clock`: monotonic seconds."""
+    """Allows at most `MOST_FAILURES` per window for each subject. `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def wait(self, *subjects: str) -> int:
-        """Whole seconds until another attempt is let in; 0 now."""
+        """Return the whole seconds until another attempt is allowed; 0 if allowed now."""
         now = self._clock()
         return max((self._wait(subject, now) for subject in subjects), default=0)
 
     def failed(self, *subjects: str) -> None:
-        """Count a failure of each; attempts under way count as failures until they are `forgiven`."""
+        """Count a failure of each subject; an attempt in progress counts as a failure until it is `forgiven`."""
         now = self._clock()
         for subject in subjects:
             failures = self._failures.setdefault(subject, _Failures(deque(maxlen=MOST_FAILURES)))
@@ -43,7 +43,7 @@ class LoginLimit:
             self._failures.popitem(last=False)
 
     def is_news(self, *subjects: str) -> bool:
-        """Whether any of them has to wait, and was not asked about here since its last failure."""
+        """Return whether a subject has to wait and this was not asked since its last failure."""
         now = self._clock()
         fresh = [
             found
@@ -55,7 +55,7 @@ class LoginLimit:
         return bool(fresh)
 
     def forgive(self, *subjects: str) -> None:
-        """They have signed in: nothing is held against them."""
+        """Clear the failures of subjects that signed in."""
         for subject in subjects:
             self._failures.pop(subject, None)
 

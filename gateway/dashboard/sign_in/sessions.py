@@ -1,4 +1,4 @@
-"""Who is signed in: a random token in a cookie, its hash in the database, and for a moment in memory."""
+"""Sessions: a random token in a cookie, its hash in the database, and a short-lived copy in memory."""
 
 import hashlib
 import hmac
@@ -20,12 +20,12 @@ COOKIE = "aio_session"
 CSRF_FIELD, CSRF_HEADER = "csrf_token", "x-csrf-token"
 SESSION_SECONDS = 12 * 3600.0
 RECHECK_SECONDS = 2.0
-"""For so long a session is believed without a look; what was ended elsewhere is over after that."""
+"""How long a session is trusted without asking the database; one ended elsewhere ends here after that."""
 _MOST_KNOWN = 4096
 
 
 class SessionsUnavailableError(Exception):
-    """The database is away, and this process has not seen the session before."""
+    """The database is down, and this process has not seen the session before."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,16 +44,17 @@ class _Known(msgspec.Struct):
 
 
 class Sessions:
-    """Sessions end with their time, their user, or their key. While the database is away, those known here go on."""
+    """Sessions end by expiry, or with their user or key. While the database is down, those known here continue."""
 
     def __init__(self, engine: AsyncEngine, directory: Directory, clock: DatabaseTime) -> None:
         self._engine, self._directory, self._clock = engine, directory, clock
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     async def begin(self, holder: Holder) -> str:
-        """A new session; returns the token for the cookie. Forgets sessions whose time is over.
+        """Start a session and return the token for the cookie. Deletes expired sessions.
 
-        With the database away it is known to this process alone. Raises `SessionsUnavailableError` for a user then.
+        While the database is down only this process knows the session, and for a user `SessionsUnavailableError` is
+        raised.
         """
         token, now = new_token(), self._clock.now()
         row = {"session_id": _id_of(token), "created_at": now, "expires_at": now + SESSION_SECONDS}
@@ -68,13 +69,13 @@ class Sessions:
         return token
 
     async def end(self, token: str) -> None:
-        """Sign out. Raises what the database raises; here it is over in any case."""
+        """Sign out. Raises the database's errors; this process forgets the session in any case."""
         self._known.pop(_id_of(token), None)
         async with self._engine.begin() as connection:
             await connection.execute(delete(dashboard_sessions).where(dashboard_sessions.c.session_id == _id_of(token)))
 
     async def caller(self, token: str) -> Caller | None:
-        """Who is signed in with this token; None if nobody is (any more). Raises `SessionsUnavailableError`."""
+        """Return who is signed in with this token; None without a valid session. Raises `SessionsUnavailableError`."""
         session_id, now = _id_of(token), self._clock.now()
         known = self._known.get(session_id)
         if known is None or now - known.looked_at >= RECHECK_SECONDS:
@@ -124,17 +125,17 @@ class Sessions:
 
 
 def new_token() -> str:
-    """256 bits of chance."""
+    """Return 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 def csrf_of(token: str) -> str:
-    """What a form has to bring along with the cookie `token`: other sites can neither read nor guess it."""
+    """Return the CSRF token for the cookie `token`: other sites can neither read nor guess it."""
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def csrf_is_right(token: str, given: str | None) -> bool:
-    """Whether `given` was made for this cookie."""
+    """Return whether `given` is the CSRF token of this cookie."""
     return hmac.compare_digest(csrf_of(token).encode(), (given or "").encode())
 
 

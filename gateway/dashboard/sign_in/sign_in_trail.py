@@ -1,4 +1,5 @@
-"""Sign-ins in the audit trail: who came in and went, who did not, and from where; no secret and no stranger's name."""
+"""Sign-ins in the audit trail: who signed in and out, failed attempts, and their addresses; no secret, no unknown
+name."""
 
 import logging
 from typing import Literal
@@ -15,17 +16,17 @@ log = logging.getLogger(__name__)
 
 Action = Literal["session.begun", "session.ended", "session.refused", "session.limited"]
 Means = Literal["password", "key"]
-NOBODY, UNKNOWN = "nobody", "unknown"
+ANONYMOUS, UNKNOWN = "nobody", "unknown"
 
 
 async def note(request: HttpRequest, action: Action, actor: str, **details: str) -> None:
-    """Write down what somebody did who is signed in. A database that is away holds nobody up: then the log has it."""
+    """Record an action of a signed-in user. While the database is down, it is logged instead and nothing waits."""
     await _written(request, action, actor, actor, details)
 
 
 async def note_failure(request: HttpRequest, action: Action, name: str, means: Means) -> None:
-    """Write down an attempt. A `name` that is no user's may be a password in the wrong field: it is not kept."""
-    await _written(request, action, NOBODY, name or means, {"by": means}, is_name=means == "password")
+    """Record a failed attempt. A `name` of no user is not kept: it may be a password in the wrong field."""
+    await _written(request, action, ANONYMOUS, name or means, {"by": means}, is_name=means == "password")
 
 
 async def _written(
@@ -38,11 +39,11 @@ async def _written(
             shown = subject if not is_name or await _is_user(connection, subject) else UNKNOWN
             await write_down(connection, order, action, shown, details | {"from": address_of(request)})
     except (SQLAlchemyError, OSError) as error:
-        log.warning("%s by %s was not written down: %s", action, actor, type(error).__name__)
+        log.warning("%s by %s was not recorded: %s", action, actor, type(error).__name__)
 
 
 def address_of(request: HttpRequest) -> str:
-    """Where it comes from; empty if nobody knows."""
+    """Return the client's address; empty if unknown."""
     return request.client.host if request.client else ""
 
 

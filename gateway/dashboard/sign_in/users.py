@@ -22,7 +22,8 @@ SCOPES_OF: dict[str, frozenset[str]] = {
     "operator": frozenset({"viewer", "operator"}),
     "admin": frozenset({"viewer", "operator", "admin"}),
 }
-"""A viewer looks, an operator changes knobs and reviews too, an admin changes keys, budgets and users as well."""
+"""Scopes by role: a viewer reads, an operator also changes knobs and reviews, an admin also changes keys, budgets and
+users."""
 
 UserName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}\Z")]
 Password = Annotated[str, Meta(min_length=12, max_length=1024)]
@@ -30,7 +31,7 @@ USERS = Listing(dashboard_users, "name", (), hidden=("password",))
 
 
 class UserOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new user of the dashboard; the password has 12 characters at least."""
+    """A new user of the dashboard; the password has at least 12 characters."""
 
     name: UserName
     password: Password
@@ -38,7 +39,7 @@ class UserOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RoleOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user may do from now on."""
+    """The new role of a user."""
 
     role: Role
 
@@ -55,8 +56,10 @@ async def add_user(engine: AsyncEngine, user: UserOrder, order: Order) -> None:
 
 
 async def change_role(engine: AsyncEngine, name: str, role: Role, order: Order) -> Role:
-    """In force within two seconds where the user is signed in. Returns the role before. Raises `UnknownSubjectError`,
-    and `TenancyError` for somebody's own role: no admin locks the door from outside."""
+    """Change a user's role; signed-in sessions follow within two seconds. Returns the previous role.
+
+    Raises `UnknownSubjectError`, and `TenancyError` for one's own role, so that the last admin cannot lock itself out.
+    """
     async with engine.begin() as connection:
         before = await _role(connection, name, order)
         await connection.execute(update(dashboard_users).where(dashboard_users.c.name == name).values(role=role))
@@ -65,7 +68,7 @@ async def change_role(engine: AsyncEngine, name: str, role: Role, order: Order) 
 
 
 async def end_sessions(engine: AsyncEngine, name: str, order: Order) -> int:
-    """Sign a user out everywhere; how many sessions that were. Raises `UnknownSubjectError`."""
+    """Sign a user out everywhere and return the number of sessions ended. Raises `UnknownSubjectError`."""
     async with engine.begin() as connection:
         await _role(connection, name)
         ended = await connection.execute(delete(dashboard_sessions).where(dashboard_sessions.c.user_name == name))
@@ -74,7 +77,7 @@ async def end_sessions(engine: AsyncEngine, name: str, order: Order) -> int:
 
 
 async def remove_user(engine: AsyncEngine, name: str, order: Order) -> None:
-    """Ends the user's sessions too. Raises `UnknownSubjectError`, and `TenancyError` for oneself."""
+    """Remove a user and end its sessions. Raises `UnknownSubjectError`, and `TenancyError` for oneself."""
     async with engine.begin() as connection:
         role = await _role(connection, name, order)
         await connection.execute(delete(dashboard_users).where(dashboard_users.c.name == name))
@@ -82,13 +85,13 @@ async def remove_user(engine: AsyncEngine, name: str, order: Order) -> None:
 
 
 async def has_users(engine: AsyncEngine) -> bool:
-    """Whether anybody can sign in by name."""
+    """Return whether any user exists who can sign in by name."""
     async with engine.connect() as connection:
         return await connection.scalar(select(dashboard_users.c.name).limit(1)) is not None
 
 
 async def password_is_right(engine: AsyncEngine, name: str, password: str) -> bool:
-    """Whether there is such a user with this password; as slow for an unknown name.
+    """Return whether the password belongs to this user; takes as long for an unknown name.
 
     A hash made with older parameters, or by scrypt, is replaced once the password has proved right.
     """
@@ -105,8 +108,8 @@ async def password_is_right(engine: AsyncEngine, name: str, password: str) -> bo
 
 
 async def _role(connection: AsyncConnection, name: str, order: Order | None = None) -> Role:
-    """That a user has, who must not be the one who gives the order."""
-    # A write comes first, so that SQLite waits for another writer instead of failing, and PostgreSQL holds the row.
+    """Return the role of a user. Raises `TenancyError` if the user gave the order itself."""
+    # Write first: SQLite then waits for another writer instead of failing, and PostgreSQL locks the row.
     mine = update(dashboard_users).where(dashboard_users.c.name == name).values(role=dashboard_users.c.role)
     role: Role | None = await connection.scalar(mine.returning(dashboard_users.c.role))
     if role is None:

@@ -33,7 +33,7 @@ function follow(button) {
   };
   button.hidden = false;
   button.addEventListener("click", () => (source ? stop() : start()));
-  // A page that nobody looks at asks for nothing.
+  // A hidden page sends no requests.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden && source) {
       source.close();

@@ -1,4 +1,4 @@
-"""The loads that the sources name, planned with their own figures, and their benchmark table against the formulas."""
+"""The loads named by the sources, planned with their own figures, and their benchmark table against the formulas."""
 
 import math
 
@@ -25,7 +25,7 @@ VOICE_OUTPUT_TOKENS = 193
 VOICE = Workload(rate=1000, prompt_tokens=1950, output_tokens=VOICE_OUTPUT_TOKENS)
 TEN_THOUSAND = Workload(rate=10_000, prompt_tokens=500, output_tokens=50)
 FIFTY_MILLION_PER_DAY = 50_000_000
-# SPEC RT-10, and what a tier's answer is expected to take in catalogs/datacenter.toml.
+# SPEC RT-10, and a tier's expected answer length in catalogs/datacenter.toml.
 MIX = (0.60, 0.20, 0.15, 0.05)
 TIERS = (
     ("tier 1, 3B", "llama-3.2-3b/q4_0/l4", 200),
@@ -40,7 +40,7 @@ EDGE_RATE, EDGE_SHARE, EDGE_NODE_RATE = 45_000, 0.8, 2_000
 
 
 class VoiceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the sources' table: requests per second as stated, from its tokens per second and from step times."""
+    """One row of the sources' table: requests per second as stated, from its tokens per second, and from step times."""
 
     hardware: str
     concurrency: int
@@ -51,12 +51,12 @@ class VoiceRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """Of tokens per second / 193, relative."""
+        """Relative error of tokens per second / 193."""
         return self.from_tokens / self.stated_rate - 1
 
     @property
     def model_error(self) -> float:
-        """Of the step times' formula, relative."""
+        """Relative error of the step times' formula."""
         return self.from_step_times / self.stated_rate - 1
 
 
@@ -69,7 +69,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def voice_rows() -> list[VoiceRow]:
-    """The table of source 001, both cards."""
+    """Return the table of source 001, both cards."""
     rows = []
     for hardware, ladder in _VOICE.items():
         profile = replica_profile(f"llama-3.1-8b-voice-{hardware}")
@@ -89,12 +89,12 @@ def voice_rows() -> list[VoiceRow]:
 
 
 def edge_nodes(rate: float = EDGE_RATE, share: float = EDGE_SHARE, node_rate: float = EDGE_NODE_RATE) -> int:
-    """Nodes that carry `share` of `rate` at `node_rate` each (SPEC AS-04)."""
+    """Return the nodes that serve `share` of `rate` at `node_rate` each (SPEC AS-04)."""
     return math.ceil(rate * share / node_rate - 1e-9)
 
 
 def cases() -> list[Case]:
-    """Every load of the sources that can be planned from what they state."""
+    """Return every load of the sources that can be planned from their figures."""
     return [
         Case(
             name="10,000 requests a second of a 70B",

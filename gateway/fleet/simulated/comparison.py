@@ -1,7 +1,6 @@
-"""Scaling rules side by side on one trace: fixed, reactive, predictive, and an oracle that knows the trace.
+"""Compares scaling rules on one trace: fixed, reactive, predictive, and an oracle that knows the trace.
 
-What a rule may be tuned on is never what it is reported on. Only the oracle, a bound, is chosen on the
-reported part itself.
+A rule is never reported on the part it was tuned on. Only the oracle, a bound, is chosen on the reported part.
 """
 
 from collections.abc import Sequence
@@ -17,11 +16,11 @@ from gateway.fleet.simulated.hindsight import cheapest_schedule
 from gateway.fleet.simulated.scoring import Score, Setting, in_flight_target, score
 from gateway.fleet.simulated.simulation import FleetRun
 
-# Knobs are chosen on the first `FITTED` of a trace's time; the first of that lets the fleets find their size.
+# Knobs are chosen on the first `FITTED` of a trace's time; the start of that part lets the fleets settle.
 FITTED, _WARM_UP = 0.4, 0.25
-# What follows is never the same load: a choice has to keep to the budget at all of these speeds.
+# Future load differs: a choice must stay within the budget at all of these speeds.
 _SPEEDS = (0.8, 1.0, 1.25)
-# So many times a reactive rule's replica-hours may be spent on missing fewer requests.
+# Multiple of a reactive rule's replica-hours that may be spent on missing fewer requests.
 _BUDGET = 1.1
 _BUSY = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.6, 2.0)
 _QUANTILES = (0.5, 0.9)
@@ -30,11 +29,11 @@ REACTIVE = ("utilisation 70 %", "in flight", "in flight, no limit")
 
 
 class Duel(msgspec.Struct, frozen=True, kw_only=True):
-    """A reactive rule, the predictive one that was chosen against it, and the oracle that misses no more than that.
+    """A reactive rule, the predictive one chosen against it, and an oracle that misses no more than that.
 
-    `hindsight`: the predictive rule with the knobs that turned out best on what is reported, at no more than `_BUDGET`
-    times the reactive rule's replica-hours, and the oracle for it. Not a result, but how far better knobs could have
-    brought it.
+    `hindsight`: the predictive rule with the knobs that were best on the reported part, at no more than `_BUDGET` times
+    the reactive rule's replica-hours, and its oracle. It is not a result; it shows how far better knobs could have
+    gone.
     """
 
     reactive: Score
@@ -44,26 +43,27 @@ class Duel(msgspec.Struct, frozen=True, kw_only=True):
     hindsight_oracle: Score
 
     def misses_gone(self, ahead: Score) -> float | None:
-        """Share of the reactive rule's misses that `ahead` avoids; negative if it makes more; None of no misses."""
+        """Return the share of the reactive rule's misses that `ahead` avoids; negative if it adds some; None without
+        misses."""
         return 1 - ahead.missed / self.reactive.missed if self.reactive.missed else None
 
     def hours_ratio(self, ahead: Score) -> float:
-        """Of `ahead` over reactive."""
+        """Replica-hours of `ahead` relative to the reactive rule."""
         return ahead.replica_hours / self.reactive.replica_hours
 
     @property
     def over_oracle(self) -> float:
-        """What the predictive rule costs beyond the oracle, as a share."""
+        """Cost of the predictive rule beyond the oracle, as a share."""
         return self.predictive.replica_hours / self.oracle.replica_hours - 1
 
     @property
     def hindsight_over_oracle(self) -> float:
-        """The same of the rule with the knobs of hindsight, beyond its own oracle."""
+        """Return the same for the knobs of hindsight, relative to their own oracle."""
         return self.hindsight.replica_hours / self.hindsight_oracle.replica_hours - 1
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """All rules on what is counted of one trace, and (time, ordered, ready) of their fleets."""
+    """All rules on the counted part of one trace, and (time, ordered, ready) of their fleets."""
 
     trace: str
     profile: str
@@ -76,7 +76,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(whole: Setting) -> Comparison:
-    """Every rule on `whole` after its first `FITTED`, with knobs chosen on that first part."""
+    """Run every rule on `whole` after its first `FITTED`, with knobs chosen on that first part."""
     setting, fits = whole.after(FITTED), _fitted_parts(whole)
     target = in_flight_target(whole.first_part(FITTED))
     replicas = fewest_fixed(fits[_SPEEDS.index(1.0)])
@@ -87,7 +87,7 @@ def compare(whole: Setting) -> Comparison:
 
     @cache
     def scored(knobs: PredictiveKnobs) -> tuple[FleetRun, Score, FleetRun, Score]:
-        """The rule with these knobs on what is reported, and the oracle for it."""
+        """Score the rule with these knobs on the reported part, and its oracle."""
         run = setting.run(predictive(setting, knobs))
         found = score(setting, run, "predictive", _text(knobs))
         oracle = cheapest_schedule(setting, found.missed, start=run)
@@ -130,7 +130,7 @@ def _fitted_parts(whole: Setting) -> list[Setting]:
 
 
 def predictive(setting: Setting, knobs: PredictiveKnobs) -> PredictiveRule:
-    """The rule for a setting's fleet."""
+    """Return the predictive rule for a setting's fleet."""
     return PredictiveRule(
         setting.profile,
         interval_s=setting.fleet.interval_s,
@@ -141,7 +141,7 @@ def predictive(setting: Setting, knobs: PredictiveKnobs) -> PredictiveRule:
 
 
 def fewest_fixed(fit: Setting) -> int:
-    """The fewest replicas that serve 99 % of `fit` well."""
+    """Return the fewest replicas that serve 99 % of `fit` well."""
     for replicas in range(fit.fleet.least, fit.fleet.most):
         if score(fit, fit.run(FixedRule(replicas))).attainment >= _FEW_MISSES:
             return replicas
@@ -155,8 +155,9 @@ def _grid() -> list[PredictiveKnobs]:
 def fewest_misses(
     tried: Sequence[tuple[PredictiveKnobs, Sequence[Score]]], reactive: Sequence[Score]
 ) -> PredictiveKnobs:
-    """The knobs that miss least in all fits together, within `_BUDGET` times the reactive rule's replica-hours in each;
-    those that pass the least beyond that if none is within. `reactive`, and each of `tried`, has a score per fit."""
+    """Return the knobs with the fewest misses in all fits together, within `_BUDGET` times the reactive rule's
+    replica-hours in each; if none is within, those that exceed it least. `reactive`, and each of `tried`, has a score
+    per fit."""
 
     def rank(each: tuple[PredictiveKnobs, Sequence[Score]]) -> tuple[bool, float, float]:
         dearest = max(

@@ -7,7 +7,7 @@ from gateway.fleet.simulated.scoring import Score
 
 
 def comparison_text(found: Comparison) -> str:
-    """One trace: a heading, the scores, and what scaling ahead gains on each reactive rule."""
+    """Format one trace: a heading, the scores, and the gain of predictive scaling over each reactive rule."""
     head = (
         f"**{found.trace}** on {found.profile}, cold start {found.cold_start_s:.3g} s; requests from "
         f"{found.since_s:.0f} s to {found.until_s:.0f} s of the trace, {found.fixed.requests:,} in number"
@@ -57,7 +57,7 @@ def _gone(duel: Duel, ahead: Score) -> str:
 
 
 def write_between(page: Path, name: str, text: str) -> None:
-    """Replace what stands between the page's markers of `name`; raises `ValueError` if it has none."""
+    """Replace the text between the page's markers of `name`. Raises `ValueError` if it has none."""
     begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
     old = page.read_text(encoding="utf-8")
     if begin not in old or end not in old:

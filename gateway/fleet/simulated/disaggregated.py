@@ -1,7 +1,7 @@
-"""Prefill and decode on replicas of their own (SPEC BS-08), against replicas that do both, in simulated time.
+"""Separate prefill and decode replicas (SPEC BS-08) against combined ones, in simulated time.
 
-A prompt is computed by one pool, which also draws the first token; its keys and values then travel to the other pool,
-which writes the rest. The pools share nothing, so each can be sized, and scaled, alone.
+One pool computes a prompt and samples its first token; the keys and values then move to the other pool, which generates
+the rest. The pools share nothing, so each can be sized and scaled alone.
 """
 
 import math
@@ -23,19 +23,20 @@ _HALVINGS = 7
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """Of keys and values between the pools: bytes per token, bytes per second for one request, seconds to begin."""
+    """Transfer of keys and values between the pools: bytes per token, bytes per second for one request, set-up
+    seconds."""
 
     bytes_per_token: float
     bytes_per_s: float
     latency_s: float = 0.001
 
     def seconds(self, tokens: int) -> float:
-        """For a whole prompt; overlapping it with the prefill is not counted on."""
+        """Seconds for a whole prompt, without overlap with the prefill."""
         return self.latency_s + tokens * self.bytes_per_token / self.bytes_per_s
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a number of replicas the best division, and the most that both ways carry: times the trace's own rate."""
+    """The best division of a number of replicas, and the highest multiples of the trace's rate for both ways."""
 
     replicas: int
     prefill_replicas: int
@@ -44,7 +45,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gain(self) -> float:
-        """Of apart over together; below 1 it costs more than it brings."""
+        """Gain of split over combined pools; below 1 splitting loses."""
         return self.apart / self.together if self.together else math.inf
 
 
@@ -55,7 +56,7 @@ def run_apart(
     prefill: tuple[FleetSettings, ScalingRule],
     decode: tuple[FleetSettings, ScalingRule],
 ) -> tuple[list[SimulatedRequest], FleetRun, FleetRun]:
-    """The requests with the times that both pools gave them, and what each pool did under its own rule."""
+    """Return the requests with the times of both pools, and what each pool did under its own rule."""
     prompts = [_with_answer(request, output_tokens=1) for request in requests]
     first = FleetSimulation(profile, *prefill).run(prompts)
     arrived = sorted(
@@ -81,7 +82,7 @@ def run_apart(
 
 
 def _with_answer(request: SimulatedRequest, *, output_tokens: int) -> SimulatedRequest:
-    """The same request with another answer."""
+    """Return the same request with another answer length."""
     return SimulatedRequest(request.number, request.at, request.prompt_tokens, output_tokens, request.cached_tokens)
 
 
@@ -94,9 +95,9 @@ def best_split(
     replicas: int,
     attainment: float = 0.9,
 ) -> Split:
-    """How much faster than recorded the trace may come, with `attainment` of it served well, together and apart.
+    """Find how much faster than recorded the trace may run with `attainment` of it served well, combined and split.
 
-    `make(speed)`: fresh requests, `speed` times as many a second.
+    `make(speed)`: fresh requests, `speed` times as many per second.
     """
 
     def share_met(requests: Sequence[SimulatedRequest]) -> float:
@@ -121,7 +122,7 @@ def _fixed(replicas: int) -> FleetSettings:
 
 
 def _most(met: Callable[[float], float], attainment: float) -> float:
-    """The largest speed at which `met` reaches `attainment`, within a factor of 2 ** (10 / 2 ** `_HALVINGS`)."""
+    """Return the highest speed at which `met` reaches `attainment`, within a factor of 2 ** (10 / 2 ** `_HALVINGS`)."""
     low, high = 1 / 32, 32.0
     if met(low) < attainment:
         return 0.0
@@ -135,7 +136,7 @@ def _most(met: Callable[[float], float], attainment: float) -> float:
 
 
 def requests_at(arrivals: Sequence[Arrival], speed: float) -> list[SimulatedRequest]:
-    """A trace's requests, `speed` times as many a second, nothing cached."""
+    """Return a trace's requests, `speed` times as many per second, nothing cached."""
     return [
         SimulatedRequest(number, each.at / speed, max(1, each.prompt_tokens), each.output_tokens)
         for number, each in enumerate(arrivals)

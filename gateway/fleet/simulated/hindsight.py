@@ -1,4 +1,4 @@
-"""The oracle: a schedule of replicas found with the whole trace in view, against which rules are measured."""
+"""The oracle: a schedule of replicas computed from the whole trace, the benchmark for the rules."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from gateway.fleet.simulated.scoring import Setting, score
 from gateway.fleet.simulated.simulation import FleetRun, FleetSettings
 from gateway.fleet.trace_file import Arrival
 
-# Over how many answers a step's base is spread; the share `busy` absorbs what is wrong with it.
+# Answers over which a step's base is spread; the share `busy` absorbs the error.
 _BATCH = 8
 _BUSY = (0.4, 0.6, 0.8, 1.0, 1.2)
 _WINDOWS_S = (0.0, 60.0)
@@ -18,7 +18,7 @@ _BLOCKS_S = (120.0, 60.0, 30.0)
 
 
 class ClairvoyantRule:
-    """Orders what the requests of the time until its next order takes effect, and of `window_s` more, will need."""
+    """Orders what the requests until its next order takes effect, plus `window_s`, will need."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ClairvoyantRule:
 
 
 class ScheduleRule:
-    """So many replicas from each interval on, whatever happens; the last number stays."""
+    """A fixed schedule of replicas per interval; the last number stays."""
 
     def __init__(self, schedule: Sequence[int], interval_s: float) -> None:
         self._schedule, self._interval_s = schedule, interval_s
@@ -50,11 +50,11 @@ class ScheduleRule:
 
 
 def cheapest_schedule(setting: Setting, most_missed: int, start: FleetRun) -> FleetRun:
-    """A schedule that misses at most `most_missed` requests, in few replica-hours.
+    """Return a schedule that misses at most `most_missed` requests in few replica-hours.
 
-    The cheapest clairvoyant rule or fixed number, or `start` (a run that misses no more), then greedy descent: take a
-    replica from blocks of intervals, long blocks first, as long as that keeps to `most_missed`. The optimum may be
-    cheaper still.
+    Starts from the cheapest clairvoyant rule or fixed number, or `start` (a run that misses no more), then descends
+    greedily: removes a replica from blocks of intervals, long blocks first, as long as at most `most_missed` are
+    missed. The optimum may be cheaper still.
     """
     best, cost = start, score(setting, start).replica_hours
     for busy, window_s in product(_BUSY, _WINDOWS_S):

@@ -9,12 +9,13 @@ from matplotlib.figure import Figure
 from gateway.fleet.simulated.comparison import REACTIVE, Comparison
 
 matplotlib.use("Agg")
-# Colours that keep apart for colour-blind readers (Okabe and Ito 2008).
+# Colours that colour-blind readers can distinguish (Okabe and Ito 2008).
 _COLOURS = {"reactive, ": "#D55E00", "predictive for ": "#0072B2", "oracle for ": "#009E73"}
 
 
 def plot_comparisons(found: Sequence[Comparison], path: Path, against: str = REACTIVE[0]) -> None:
-    """Replicas ordered over time on each trace: one reactive rule, the predictive one as dear, and the oracle."""
+    """Plot replicas ordered over time on each trace: one reactive rule, the predictive one of equal cost, and the
+    oracle."""
     figure = Figure(figsize=(8.0, 2.6 * len(found)), dpi=110, layout="constrained")
     for place, each in enumerate(found, start=1):
         axis = figure.add_subplot(len(found), 1, place)

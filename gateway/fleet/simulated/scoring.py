@@ -1,4 +1,4 @@
-"""What is compared: a trace through a fleet under a rule, and how well its requests were served at what cost."""
+"""The comparison's unit: a trace on a fleet under a rule, how well requests were served, and the cost."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,8 +17,8 @@ from gateway.fleet.workload import Workload
 
 
 class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):
-    """A request is served well if its first token comes within `ttft_s`, or `slowdown` times what it takes alone if
-    that is more, and its tokens within `itl_s` each on average."""
+    """A request is served well if its first token comes within `ttft_s`, or within `slowdown` times its unloaded time
+    if that is longer, and its tokens within `itl_s` each on average."""
 
     ttft_s: float = 0.5
     slowdown: float = 3.0
@@ -30,14 +30,14 @@ class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):
         return request.ttft_s <= max(self.ttft_s, self.slowdown * alone) and request.itl_s <= self.itl_s
 
     def for_lengths(self, profile: ReplicaProfile, prompt_tokens: float) -> Objectives:
-        """The same for the planner, nine requests in ten."""
+        """Return the same for the planner, nine requests in ten."""
         alone = profile.unloaded_ttft_s(prompt_tokens)
         return Objectives(ttft_s=max(self.ttft_s, self.slowdown * alone), itl_s=self.itl_s, quantile=0.9)
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace on a fleet; only what arrives after `since` is counted. Kubernetes asks its rules every
-    `reactive_interval_s`, 15 s being its default."""
+    """A trace on a fleet; only arrivals after `since` count. Kubernetes applies its rules every `reactive_interval_s`,
+    15 s by default."""
 
     trace: str
     profile: ReplicaProfile
@@ -52,27 +52,27 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return self.arrivals[-1].at
 
     def first_part(self, share: float) -> "Setting":
-        """The first `share` of the trace's time, all of it counted."""
+        """Return the first `share` of the trace's time, all of it counted."""
         cut = share * self.until
         part = [arrival for arrival in self.arrivals if arrival.at <= cut]
         return msgspec.structs.replace(self, arrivals=part, since=-1.0)
 
     def after(self, share: float) -> "Setting":
-        """The whole trace, counted from after its first `share`."""
+        """Return the whole trace, counted after its first `share`."""
         return msgspec.structs.replace(self, since=share * self.until)
 
     def at_speed(self, speed: float) -> "Setting":
-        """The same requests in 1 / `speed` of the time: as much more load, of the same shape."""
+        """Return the same requests in 1 / `speed` of the time: more load of the same shape."""
         arrivals = [replace(each, at=each.at / speed) for each in self.arrivals]
         return msgspec.structs.replace(self, arrivals=arrivals, since=self.since / speed)
 
     def reactive(self) -> "Setting":
-        """The same for a rule that Kubernetes asks."""
+        """Return the same for a Kubernetes rule."""
         fleet = msgspec.structs.replace(self.fleet, interval_s=self.reactive_interval_s)
         return msgspec.structs.replace(self, fleet=fleet)
 
     def run(self, rule: ScalingRule) -> FleetRun:
-        """The trace under `rule`, from the warm pool."""
+        """Run the trace under `rule`, starting with the warm pool."""
         requests = [
             SimulatedRequest(number, each.at, max(1, each.prompt_tokens), each.output_tokens)
             for number, each in enumerate(self.arrivals)
@@ -81,7 +81,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule on what is counted of a trace. `changes`: how often the number ordered went up or down."""
+    """The result of one rule. `changes`: how often the number ordered went up or down."""
 
     rule: str
     knobs: str
@@ -100,7 +100,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def score(setting: Setting, run: FleetRun, rule: str = "", knobs: str = "") -> Score:
-    """How `run` went, over what `setting` counts."""
+    """Score `run` over what `setting` counts."""
     since, until = setting.since, setting.until
     served = [request for request in run.requests if since < request.at <= until]
     ttft = np.asarray([request.ttft_s for request in served])
@@ -120,7 +120,7 @@ def score(setting: Setting, run: FleetRun, rule: str = "", knobs: str = "") -> S
 
 
 def in_flight_target(setting: Setting) -> float:
-    """Requests queued and running at 70 % of what the planner lets a replica carry, for the trace's mean lengths."""
+    """Return the requests in flight at 70 % of the planner's maximum for a replica, for the trace's mean lengths."""
     load = Workload(
         rate=1.0,
         prompt_tokens=float(np.mean([max(1, each.prompt_tokens) for each in setting.arrivals])),

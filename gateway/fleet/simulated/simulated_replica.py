@@ -1,7 +1,7 @@
 """A replica in simulated time: continuous batching with chunked prefill, at the step times of a profile.
 
-Between two events (an arrival, the end of a prompt, the end of an answer) the mix of a step does not change, so time
-jumps from event to event and no step is simulated by itself: a fluid model, off by at most a step per event.
+Between two events (an arrival, the end of a prompt, the end of an answer) the mix of a step is constant, so time jumps
+from event to event without simulating single steps: a fluid model, wrong by at most a step per event.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ _TIE = 1e-9
 
 @dataclass(slots=True)
 class SimulatedRequest:
-    """`cached_tokens` of the prompt need no computing. Times are seconds of the simulation, None until they come."""
+    """`cached_tokens` of the prompt are not computed. Times are seconds of the simulation, None until they occur."""
 
     number: int
     at: float
@@ -42,7 +42,8 @@ class SimulatedRequest:
 
 @dataclass(slots=True)
 class SimulatedReplica:
-    """First come, first served prompts; every admitted answer decodes in every step. `ready_at`: when it may serve."""
+    """Prompts run first come, first served; every admitted answer decodes in every step. `ready_at`: when it may
+    serve."""
 
     profile: ReplicaProfile
     ordered_at: float
@@ -67,7 +68,7 @@ class SimulatedReplica:
 
     @property
     def load_s(self) -> float:
-        """Seconds of prompts ahead of a new one, and what a step takes by now: what a balancer ranks by."""
+        """Seconds of prompts ahead of a new one plus the current step time: the load balancer's criterion."""
         return self._queued_s + self._decode_s
 
     def put(self, request: SimulatedRequest) -> None:
@@ -106,7 +107,7 @@ class SimulatedReplica:
         return changed
 
     def _head(self) -> SimulatedRequest | None:
-        """The prompt whose turn it is, if the batch and the cache have room for its answer."""
+        """The next prompt, if the batch and the cache have room for its answer."""
         if not self._waiting or len(self._decoding) >= self.profile.max_sequences:
             return None
         head = self._waiting[0]

@@ -1,4 +1,5 @@
-"""A fleet of simulated replicas under a scaling rule: requests arrive, a rule is asked, replicas start and drain."""
+"""A fleet of simulated replicas under a scaling rule: requests arrive, the rule is applied, replicas start and
+drain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,21 +24,21 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaSpan(msgspec.Struct, frozen=True):
-    """From when to when a replica was paid for, in seconds."""
+    """The time for which a replica was paid, in seconds."""
 
     ordered_at: float
     ended_at: float
 
 
 class FleetRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened: every request, every replica's time, and (time, replicas ordered, ready) at each interval."""
+    """The result: every request, every replica's time, and (time, replicas ordered, ready) at each interval."""
 
     requests: list[SimulatedRequest]
     spans: list[ReplicaSpan]
     sizes: list[tuple[float, int, int]]
 
     def replica_hours(self, since: float, until: float) -> float:
-        """Paid for between two times."""
+        """Replica-hours paid for between two times."""
         seconds = (max(0.0, min(span.ended_at, until) - max(span.ordered_at, since)) for span in self.spans)
         return sum(seconds) / 3600
 
@@ -53,7 +54,7 @@ class _Counts:
 
 @dataclass
 class FleetSimulation:
-    """Requests in order of arrival go to the ready replica with the least work in its queue, and stay there."""
+    """Assigns each request on arrival to the ready replica with the least queued work."""
 
     profile: ReplicaProfile
     settings: FleetSettings
@@ -136,7 +137,7 @@ class FleetSimulation:
         )
 
     def _scale(self, now: float, wanted: int) -> None:
-        """Order what is missing; of too many, those still starting go first, then the least loaded, drained."""
+        """Order missing replicas; of surplus ones, stop those still starting first, then drain the least loaded."""
         kept = [replica for replica in self._replicas if not replica.draining]
         for _ in range(wanted - len(kept)):
             self._replicas.append(SimulatedReplica(self.profile, now, now + self.settings.cold_start_s))

@@ -1,20 +1,20 @@
-"""Names as label values, at most so many: a label whose values callers choose would grow without end."""
+"""Names as label values, limited in number: labels chosen by callers would grow without bound."""
 
 OTHER = "other"
-NOBODY = "none"
+NO_NAME = "none"
 
 
 class BoundedNames:
-    """The first `most` names are themselves, all later ones are "other"; who has no name is "none"."""
+    """The first `most` names are kept, all later ones are "other"; a missing name is "none"."""
 
     def __init__(self, most: int = 100) -> None:
         self._most = most
         self._known: set[str] = set()
 
     def label(self, name: str | None) -> str:
-        """The label of `name`."""
+        """Return the label of `name`."""
         if name is None:
-            return NOBODY
+            return NO_NAME
         if name in self._known:
             return name
         if len(self._known) >= self._most:

@@ -1,4 +1,4 @@
-"""Metrics that cores keep themselves, read from their last snapshots when Prometheus scrapes."""
+"""Metrics kept by the cores, read from their last snapshots when Prometheus scrapes."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from inference_core.protocol import CoreStats, ModelStats
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 Number = Callable[[ModelStats], float | None]
-# With the name of each one's core.
+# With the label of each one's core.
 Models = list[tuple[str, ModelStats]]
 _LABELS = ["model_name", "core"]
 
@@ -20,7 +20,7 @@ _LABELS = ["model_name", "core"]
 class CoreCollector(Collector):
     """Gauges, counters and histograms of the cores' models; vLLM's names where the meaning is the same.
 
-    `stats`: the last snapshot of every core that answered, by its name; `away`: the cores that did not.
+    `stats`: the last snapshot of every core that answered, by name; `away`: the cores that did not.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class CoreCollector(Collector):
         self.away: list[str] = []
 
     def collect(self) -> Iterator[Metric]:
-        """The families of all models; nothing before the first snapshot, as behind remote tiers alone."""
+        """Yield the families of all models; nothing before the first snapshot, or with remote tiers only."""
         if not self.stats and not self.away:
             return
         models = [(name, model) for name, stats in self.stats.items() for model in stats.models]
@@ -49,19 +49,21 @@ class CoreCollector(Collector):
 
 def _queue_families(models: Models) -> Iterator[Metric]:
     yield _gauge("vllm:num_requests_running", "Sequences in the running batch.", models, lambda m: m.running)
-    yield _gauge("vllm:num_requests_waiting", "Sequences that wait for the batch.", models, lambda m: m.waiting)
+    yield _gauge("vllm:num_requests_waiting", "Sequences in the waiting queue.", models, lambda m: m.waiting)
     yield _gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use; 1 is all.", models, _kv_usage)
     yield _counter("vllm:num_preemptions", "Sequences preempted.", models, lambda m: m.preemptions)
     yield _gauge("aio_predicted_wait_seconds", "Predicted queueing.", models, lambda m: m.predicted_wait_seconds)
-    yield _gauge("aio_queue_alert", "1 while more wait than alert_waiting.", models, lambda m: m.queue_alert)
+    yield _gauge("aio_queue_alert", "1 while more than alert_waiting sequences wait.", models, lambda m: m.queue_alert)
 
 
 def _token_families(models: Models) -> Iterator[Metric]:
-    yield _counter("vllm:prompt_tokens", "Prompt tokens taken in.", models, lambda m: m.prompt_tokens)
+    yield _counter("vllm:prompt_tokens", "Prompt tokens processed.", models, lambda m: m.prompt_tokens)
     yield _counter("vllm:generation_tokens", "Tokens generated.", models, lambda m: m.generated_tokens)
     yield _counter("vllm:prefix_cache_queries", "Tokens looked up.", models, lambda m: m.prefix_query_tokens)
     yield _counter("vllm:prefix_cache_hits", "Tokens found.", models, lambda m: m.prefix_hit_tokens)
-    yield _counter("aio_repetitions_ended", "Answers ended in a loop.", models, lambda m: m.repetitions_ended)
+    yield _counter(
+        "aio_repetitions_ended", "Answers ended because of repetition.", models, lambda m: m.repetitions_ended
+    )
 
 
 def _speculation_families(models: Models) -> Iterator[Metric]:
@@ -72,9 +74,7 @@ def _speculation_families(models: Models) -> Iterator[Metric]:
     by_place = CounterMetricFamily(
         "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted, by place.", labels=[*_LABELS, "position"]
     )
-    speedup = GaugeMetricFamily(
-        "aio_speculation_speedup", "How much faster steps with drafts made tokens.", labels=_LABELS
-    )
+    speedup = GaugeMetricFamily("aio_speculation_speedup", "Speed-up of tokens per second by drafts.", labels=_LABELS)
     for name, core, stats in speculating:
         drafts.add_metric([name, core], stats.rounds)
         proposed.add_metric([name, core], sum(stats.proposed))
@@ -90,24 +90,26 @@ def _swap_families(models: Models) -> Iterator[Metric]:
     yield _gauge("aio_host_cache_blocks", "KV blocks kept in host memory.", models, lambda m: m.swap.blocks_kept)
     yield _counter("aio_swapped_out_blocks", "KV blocks copied to host memory.", models, lambda m: m.swap.out_blocks)
     yield _counter("aio_swapped_in_blocks", "KV blocks copied back.", models, lambda m: m.swap.back_blocks)
-    yield _counter("aio_swap_refused_blocks", "KV blocks dropped, since copying costs more than computing.", models,
+    yield _counter("aio_swap_refused_blocks", "KV blocks dropped because copying costs more than recomputing.", models,
                    lambda m: m.swap.refused_blocks)  # fmt: skip
     yield _counter("aio_swapped_bytes", "Bytes copied either way.", models,
                    lambda m: (m.swap.out_blocks + m.swap.back_blocks) * m.swap.block_bytes)  # fmt: skip
     yield _counter("aio_swap_copying_seconds", "What copying took.", models, lambda m: m.swap.copying_seconds)
-    yield _counter("aio_swap_spared_seconds", "What computing the restored blocks would have taken.", models,
+    yield _counter("aio_swap_spared_seconds", "Time that recomputing the restored blocks would have taken.", models,
                    lambda m: m.swap.spared_seconds)  # fmt: skip
 
 
 def _handover_families(models: Models) -> Iterator[Metric]:
-    yield _counter("aio_handed_out_blocks", "KV blocks told to other cores.", models, lambda m: m.handover.out_blocks)
-    yield _counter("aio_handed_in_blocks", "KV blocks taken from others.", models, lambda m: m.handover.in_blocks)
-    yield _counter("aio_handover_refused_frames", "Runs of KV blocks not taken.", models,
+    yield _counter("aio_handed_out_blocks", "KV blocks sent to other cores.", models, lambda m: m.handover.out_blocks)
+    yield _counter(
+        "aio_handed_in_blocks", "KV blocks received from other cores.", models, lambda m: m.handover.in_blocks
+    )
+    yield _counter("aio_handover_refused_frames", "Runs of KV blocks rejected.", models,
                    lambda m: m.handover.refused_frames)  # fmt: skip
-    yield _counter("aio_handover_seconds", "What handing prompts over took.", models, lambda m: m.handover.seconds)
-    yield _counter("aio_handover_tokens", "Prompt tokens handed over.", models, lambda m: m.handover.tokens)
+    yield _counter("aio_handover_seconds", "Time spent on transferring prompts.", models, lambda m: m.handover.seconds)
+    yield _counter("aio_handover_tokens", "Prompt tokens transferred.", models, lambda m: m.handover.tokens)
     prompts = CounterMetricFamily(
-        "aio_handovers", "Long prompts, by what became of handing them over.", labels=[*_LABELS, "outcome"]
+        "aio_handovers", "Long prompts by outcome of their transfer.", labels=[*_LABELS, "outcome"]
     )
     for core, model in models:
         for outcome, count in model.handover.outcomes.items():
@@ -133,23 +135,23 @@ def _step_families(models: Models) -> Iterator[Metric]:
 def _tuning_families(models: Models) -> Iterator[Metric]:
     values = {model.name: model.tuning for _, model in models if model.tuning is not None}
     models = [(core, model) for core, model in models if model.name in values]
-    yield _gauge("aio_token_budget", "Tokens of a step, in force.", models,
+    yield _gauge("aio_token_budget", "Current token limit of a step.", models,
                  lambda m: values[m.name].max_num_batched_tokens)  # fmt: skip
-    yield _gauge("aio_prefill_chunk", "Prompt tokens of a sequence in a step, in force.", models,
+    yield _gauge("aio_prefill_chunk", "Current limit of a sequence's prompt tokens in a step.", models,
                  lambda m: values[m.name].prefill_chunk)  # fmt: skip
-    yield _gauge("aio_seats", "Sequences that may run, in force.", models, lambda m: values[m.name].max_num_seqs)
+    yield _gauge("aio_seats", "Current limit of running sequences.", models, lambda m: values[m.name].max_num_seqs)
     yield _counter("aio_tuner_decisions", "Changes made by the tuner.", models, lambda m: values[m.name].decisions)
     yield _gauge("aio_tuner_itl_p95_seconds", "95th percentile of the last gaps between tokens.", models,
                  lambda m: values[m.name].itl_p95_seconds)  # fmt: skip
     yield _gauge("aio_tuner_ttft_p95_seconds", "95th percentile of the last times to first token.", models,
                  lambda m: values[m.name].ttft_p95_seconds)  # fmt: skip
-    yield _gauge("aio_tuner_last_decision_timestamp_seconds", "When the tuner last changed something.", models,
+    yield _gauge("aio_tuner_last_decision_timestamp_seconds", "Time of the tuner's last change.", models,
                  lambda m: _epoch(values[m.name].decided_at))  # fmt: skip
 
 
 def _knob_family(models: Models) -> Metric:
-    """Every knob whose value is a number or a switch, as it is set."""
-    family = GaugeMetricFamily("aio_knob", "Live knobs as they are set.", labels=[*_LABELS, "knob"])
+    """Return every knob whose value is a number or a switch."""
+    family = GaugeMetricFamily("aio_knob", "Current values of the live knobs.", labels=[*_LABELS, "knob"])
     for core, model in models:
         for name, value in msgspec.structs.asdict(model.knobs).items():
             if isinstance(value, (bool, int, float)):
@@ -196,7 +198,7 @@ def _counter(name: str, text: str, models: Models, value: Number) -> Metric:
 def _filled(
     family: GaugeMetricFamily | CounterMetricFamily, models: Models, value: Number
 ) -> GaugeMetricFamily | CounterMetricFamily:
-    """One sample per model that has a value."""
+    """Yield one sample per model with a value."""
     for core, model in models:
         if (number := value(model)) is not None:
             family.add_metric([model.name, core], number)

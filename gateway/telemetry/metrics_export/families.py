@@ -1,6 +1,6 @@
-"""Counters and histograms for the request path: what prometheus_client's show, at a tenth of their cost.
+"""Counters and histograms for the request path: the output of prometheus_client at a tenth of its cost.
 
-They are written and read in one thread, the event loop's, so that they need no locks; labels are given as a tuple.
+They are written and read in one thread, the event loop's, so they need no locks; labels are given as a tuple.
 """
 
 from bisect import bisect_left
@@ -24,11 +24,11 @@ class CounterFamily(Collector):
         self._sums: dict[Labels, float] = {}
 
     def add(self, labels: Labels, amount: float = 1.0) -> None:
-        """Count `amount` more."""
+        """Add `amount`."""
         self._sums[labels] = self._sums.get(labels, 0.0) + amount
 
     def value(self, labels: Labels) -> float:
-        """What was counted."""
+        """Return the sum."""
         return self._sums.get(labels, 0.0)
 
     def collect(self) -> Iterator[Metric]:
@@ -40,7 +40,7 @@ class CounterFamily(Collector):
 
 
 class HistogramFamily(Collector):
-    """A histogram for each combination of labels; `bounds` ascend, and a value on a bound is below it.
+    """A histogram for each combination of labels; `bounds` ascend, and a value on a bound is in the bucket below it.
 
     Values may be observed with more labels than `labels`: under its own name the family sums over those, and `named`
     shows them.
@@ -58,8 +58,8 @@ class HistogramFamily(Collector):
         self._sums[labels] = self._sums.get(labels, 0.0) + value
 
     def observe_all(self, labels: Labels, values: Iterable[float]) -> Counter[int]:
-        """Count `values` for labels that are listed from now on even if there are none; how many fell into which
-        bucket, by its place."""
+        """Count `values`; the labels are exported from now on even without values. Returns the counts per bucket, by
+        index."""
         counts = self._counts.setdefault(labels, [0] * (len(self.bounds) + 1))
         given = list(values)
         buckets = Counter(bisect_left(self.bounds, value) for value in given)
@@ -69,7 +69,7 @@ class HistogramFamily(Collector):
         return buckets
 
     def collect(self) -> Iterator[Metric]:
-        """One family; its buckets are cumulative, as Prometheus wants them."""
+        """Yield one family; its buckets are cumulative, as Prometheus requires."""
         family = HistogramMetricFamily(self.name, self.documentation, labels=self.labels)
         summed: dict[Labels, list[int]] = {}
         sums: dict[Labels, float] = {}
@@ -83,14 +83,14 @@ class HistogramFamily(Collector):
         yield family
 
     def named(self, name: str, labels: Iterable[str], more: Iterable[tuple[str, str]] = ()) -> HistogramMetricFamily:
-        """The family under another name, with other names of its labels and `more` of them."""
+        """Return the family under another name, with other label names and `more` labels."""
         extra = list(more)
         family = HistogramMetricFamily(name, self.documentation, labels=[*labels, *(key for key, _ in extra)])
         self.add_to(family, [value for _, value in extra])
         return family
 
     def add_to(self, family: HistogramMetricFamily, more: list[str]) -> None:
-        """Put all histograms into `family`, with the values of `more` labels."""
+        """Add all histograms to `family`, with the values of `more` labels."""
         for labels, counts in self._counts.items():
             family.add_metric([*labels, *more], self._buckets(counts), self._sums[labels])
 

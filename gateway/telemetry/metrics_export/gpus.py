@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVIDIA's own exporter names them (DCGM_FI_*), read through NVML where there are any."""
+"""The GPUs of this machine under the names of NVIDIA's exporter (DCGM_FI_*), read through NVML if there are any."""
 
 import importlib
 import logging
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
 _LABELS = ["gpu", "UUID", "modelName"]
-# nvml.h, nvmlClocksEventReasons: those that slow a GPU down against its will.
+# nvml.h, nvmlClocksEventReasons: those that throttle a GPU.
 THROTTLE_REASONS = {
     "sw_power_cap": 0x4,
     "hw_slowdown": 0x8,
@@ -24,7 +24,7 @@ THROTTLE_REASONS = {
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU at one moment; None is what it does not tell. Utilisation in percent, memory in bytes, clocks in MHz;
+    """One GPU at one moment; None is unknown. Utilisation in percent, memory in bytes, clocks in MHz;
     `throttle_reasons` is NVML's bit mask; ECC errors since the driver was loaded."""
 
     gpu: int
@@ -43,21 +43,21 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_share(self) -> float | None:
-        """Of its memory that is in use."""
+        """Share of its memory in use."""
         if self.memory_used is None or self.memory_free is None:
             return None
         return self.memory_used / (self.memory_used + self.memory_free)
 
     @property
     def throttled_by(self) -> list[str]:
-        """Which reasons slow it down now."""
+        """Return the reasons that throttle it now."""
         mask = self.throttle_reasons or 0
         return [name for name, bit in THROTTLE_REASONS.items() if mask & bit]
 
 
 class Gpus:
-    """Reads what there is; `nvml` is the module, by default pynvml where it is installed. Without it, or without a
-    driver, there are no GPUs."""
+    """Reads the GPUs; `nvml` is the module, by default pynvml if installed. Without it, or without a driver, there are
+    no GPUs."""
 
     def __init__(self, nvml: Any = None) -> None:
         self._nvml = nvml
@@ -65,7 +65,7 @@ class Gpus:
         self._away = False
 
     def read(self) -> list[GpuReading]:
-        """All GPUs; some milliseconds, so in a thread. Never raises."""
+        """Read all GPUs. Takes some milliseconds, so call it in a thread. Never raises."""
         if not self._begun:
             self._begun = True
             self._away = not self._begin()
@@ -83,19 +83,19 @@ class Gpus:
             self._nvml = self._nvml or importlib.import_module("pynvml")
             self._nvml.nvmlInit()
         except ImportError:
-            log.debug("nvidia-ml-py is not installed: GPUs are not watched")
+            log.debug("nvidia-ml-py is not installed: GPUs are not monitored")
             return False
         except self._nvml.NVMLError as error:
-            log.debug("no GPU is watched: %s", error)
+            log.debug("no GPU is monitored: %s", error)
             return False
         return True
 
     def _reading(self, number: int) -> GpuReading:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        rates = self._told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        memory = self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        power = self._told(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        rates = self._queried(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        memory = self._queried(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        power = self._queried(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return GpuReading(
             gpu=number,
             uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -104,19 +104,19 @@ class Gpus:
             memory_utilisation=None if rates is None else rates.memory,
             memory_used=None if memory is None else memory.used,
             memory_free=None if memory is None else memory.free,
-            temperature=self._told(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            temperature=self._queried(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
             power_watts=None if power is None else power / 1e3,
-            sm_clock=self._told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            throttle_reasons=self._told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-            ecc_corrected=self._told(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
-            ecc_uncorrected=self._told(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
+            sm_clock=self._queried(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            throttle_reasons=self._queried(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+            ecc_corrected=self._queried(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
+            ecc_uncorrected=self._queried(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
         )
 
     def _ecc_errors(self, handle: Any, kind: int) -> Any:
         return self._nvml.nvmlDeviceGetTotalEccErrors(handle, kind, self._nvml.NVML_VOLATILE_ECC)
 
-    def _told(self, ask: Callable[[], Any]) -> Any:
-        """What a GPU says, None where it does not know the question."""
+    def _queried(self, ask: Callable[[], Any]) -> Any:
+        """Return a GPU's answer, None if it does not support the query."""
         try:
             return ask()
         except self._nvml.NVMLError:
@@ -130,7 +130,7 @@ class GpuCollector(Collector):
         self.readings: list[GpuReading] = []
 
     def collect(self) -> Iterator[Metric]:
-        """Nothing where there is no GPU."""
+        """Yield nothing without a GPU."""
         if not self.readings:
             return
         yield self._gauge("DCGM_FI_DEV_GPU_UTIL", "GPU utilisation, percent.", lambda g: g.utilisation)
@@ -146,7 +146,7 @@ class GpuCollector(Collector):
         yield self._gauge("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "Corrected memory errors.", lambda g: g.ecc_corrected)
         yield self._gauge("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "Uncorrected memory errors.", lambda g: g.ecc_uncorrected)
         throttled = GaugeMetricFamily(
-            "aio_gpu_throttled", "1 for each reason that slows a GPU down.", labels=[*_LABELS, "reason"]
+            "aio_gpu_throttled", "1 for each reason that throttles a GPU.", labels=[*_LABELS, "reason"]
         )
         for reading in self.readings:
             for name in THROTTLE_REASONS:

@@ -1,4 +1,4 @@
-"""Metrics of batches: what became of lines here, and what waits in the queue that all processes share."""
+"""Metrics of batches: outcomes of lines here, and the length of the shared queue."""
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -11,16 +11,12 @@ class JobMetrics:
     def __init__(self, own: CollectorRegistry, shared: CollectorRegistry) -> None:
         self.lines = CounterFamily(
             "aio_batch_lines",
-            "Lines of batches by what became of them here: done, failed, retried, or late (another's answer counts).",
+            "Batch lines by outcome here: done, failed, retried, or late (another worker's answer counts).",
             ["outcome"],
         )
-        self.redelivered = CounterFamily(
-            "aio_batch_lines_redelivered", "Lines taken that another worker had not finished.", []
-        )
+        self.redelivered = CounterFamily("aio_batch_lines_redelivered", "Lines taken over from another worker.", [])
         own.register(self.lines)
         own.register(self.redelivered)
-        self.running = Gauge("aio_batch_lines_running", "Lines of batches under way here.", registry=own)
-        self.waiting = Gauge("aio_batch_lines_waiting", "Lines of batches that wait for an answer.", registry=shared)
-        self.oldest = Gauge(
-            "aio_batch_oldest_seconds", "Age of the oldest batch that has not been answered.", registry=shared
-        )
+        self.running = Gauge("aio_batch_lines_running", "Batch lines being answered here.", registry=own)
+        self.waiting = Gauge("aio_batch_lines_waiting", "Batch lines that wait for an answer.", registry=shared)
+        self.oldest = Gauge("aio_batch_oldest_seconds", "Age of the oldest open batch.", registry=shared)

@@ -1,4 +1,4 @@
-"""Prometheus metrics: vLLM's names where the meaning is the same, for its dashboards to work, `aio_*` for the rest."""
+"""Prometheus metrics: vLLM's names where the meaning is the same, so that its dashboards work, `aio_*` for the rest."""
 
 import asyncio
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        # What several gateway processes share is not this one's to count.
+        # Metrics that several gateway processes share, counted separately.
         self.shared = CollectorRegistry()
         self.core = CoreCollector()
         self.shared.register(self.core)
@@ -49,18 +49,16 @@ class Metrics:
             registry=self.registry,
         )
         self._replicas = ReplicaGauges(self.registry)
-        self.in_flight = Gauge("aio_in_flight", "Answers begun and not finished.", registry=self.registry)
-        self.ledger_lag = Gauge(
-            "aio_ledger_lag_records", "Records that the database does not hold yet.", registry=self.registry
-        )
+        self.in_flight = Gauge("aio_in_flight", "Answers in progress.", registry=self.registry)
+        self.ledger_lag = Gauge("aio_ledger_lag_records", "Records not in the database yet.", registry=self.registry)
         self._cache_entries = Gauge(
-            "aio_cache_entries", "Answers that the response cache of this process keeps.", registry=self.registry
+            "aio_cache_entries", "Answers in the response cache of this process.", registry=self.registry
         )
         self._cache_bytes = Gauge(
-            "aio_cache_bytes", "Bytes that the response cache of this process keeps.", registry=self.registry
+            "aio_cache_bytes", "Bytes in the response cache of this process.", registry=self.registry
         )
         self.cache_failures = Counter(
-            "aio_cache_failures", "Times that Redis was away from the response cache.", registry=self.registry
+            "aio_cache_failures", "Times that Redis was unreachable for the response cache.", registry=self.registry
         )
         self.upgrade_rate = Gauge(
             "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
@@ -69,16 +67,14 @@ class Metrics:
         self.own_labels = Gauge(
             "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
         )
-        self.classifier = Gauge(
-            "aio_classifier_info", "1 for the version in force.", ["version"], registry=self.registry
-        )
+        self.classifier = Gauge("aio_classifier_info", "1 for the active version.", ["version"], registry=self.registry)
         self.canary = Gauge(
-            "aio_classifier_canary_share", "Share of requests that a version on trial decides about.", ["version"],
+            "aio_classifier_canary_share", "Share of requests decided by a version on trial.", ["version"],
             registry=self.registry,
         )  # fmt: skip
 
     def show_classifier(self, version: str, canary: str | None = None, share: float = 0.0) -> None:
-        """Name the classifier version in force, and the one on trial for a `share` of the requests."""
+        """Set the active classifier version, and the one on trial for a `share` of the requests."""
         self.classifier.clear()
         self.classifier.labels(version).set(1)
         self.canary.clear()
@@ -86,7 +82,7 @@ class Metrics:
             self.canary.labels(canary).set(share)
 
     def show_cache(self, entries: int, size: int) -> None:
-        """How much the response cache of this process keeps."""
+        """Set the contents of this process's response cache."""
         self._cache_entries.set(entries)
         self._cache_bytes.set(size)
 
@@ -95,20 +91,20 @@ class Metrics:
         self.gpus.readings = await asyncio.to_thread(self._gpus.read)
 
     async def read_cores(self, cores: Mapping[str, CoreClient]) -> None:
-        """Take a snapshot of every core; a core that is gone leaves no stale figures behind."""
+        """Take a snapshot of every core; a core that is gone leaves no stale figures."""
         self.core.stats, away = await read_cores(cores)
         self.core.away = list(away)
 
     def exposition(self, tiers: list[Tier]) -> bytes:
-        """The text that Prometheus scrapes of one process, with the tiers' health as of now."""
+        """Return the exposition of one process, with the tiers' current health."""
         return self.own_exposition(tiers) + self.shared_exposition()
 
     def shared_exposition(self) -> bytes:
-        """The part of it that is about the cores."""
+        """Return its part about the cores."""
         return generate_latest(self.shared)
 
     def own_exposition(self, tiers: list[Tier]) -> bytes:
-        """The part of it that is about this process."""
+        """Return its part about this process."""
         self._models = {tier.number: tier.model for tier in tiers}
         for tier in tiers:
             load = tier.load()

@@ -1,4 +1,4 @@
-"""Requests that were sent away, as Prometheus sees them."""
+"""Shed requests as Prometheus metrics."""
 
 from collections.abc import Iterator
 
@@ -10,16 +10,16 @@ from gateway.answering.slo_class import SERVICE_TIERS
 
 
 class OverloadCollector(Collector):
-    """What `overload` counts anyway, read at the scrape."""
+    """Reads the counts of `overload` at the scrape."""
 
     def __init__(self, overload: OverloadQueue) -> None:
         self._overload = overload
 
     def collect(self) -> Iterator[Metric]:
-        """One family, by OpenAI's name of the class and by the reason."""
+        """Yield one family, by OpenAI's name of the class and by reason."""
         family = CounterMetricFamily(
             "aio_shed_requests",
-            "Requests sent away with a 503, by class and reason.",
+            "Requests shed with a 503, by class and reason.",
             labels=["service_tier", "reason"],
         )
         for (priority, reason), count in self._overload.shed.items():

@@ -1,4 +1,4 @@
-"""What a scrape sees of the replicas of remote tiers."""
+"""Metrics of the replicas of remote tiers."""
 
 from collections.abc import Iterable
 
@@ -8,19 +8,19 @@ from tiers.tier import Tier
 
 
 class ReplicaGauges:
-    """`aio_replica_*`, by tier and base URL, in `registry`; set at each scrape from what the tiers say."""
+    """`aio_replica_*`, by tier and base URL, in `registry`; set at each scrape from the tiers' state."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, documentation: str) -> Gauge:
             return Gauge(f"aio_replica_{name}", documentation, ["tier", "replica"], registry=registry)
 
         self._outstanding = gauge("outstanding", "Requests in flight at a replica.")
-        self._serving = gauge("serving", "Whether a replica takes requests: neither ejected nor paused.")
+        self._serving = gauge("serving", "Whether a replica accepts requests: neither ejected nor paused.")
         self._ttft = gauge("ttft_seconds", "Moving average of a replica's time to the first token.")
         self._failures = gauge("failures", "Failures of a replica since start.")
 
     def show(self, tiers: Iterable[Tier]) -> None:
-        """Take over the state of all replicas as of now."""
+        """Set the current state of all replicas."""
         for tier in tiers:
             for replica in tier.replicas():
                 labels = (str(tier.number), replica.replica)

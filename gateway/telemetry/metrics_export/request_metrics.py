@@ -25,14 +25,14 @@ TOKENS_PER_SECOND = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300
 
 @dataclass(slots=True)
 class PrefixUse:
-    """Prompt tokens of a tier's answers since start, and how many of them the prefix cache had."""
+    """Prompt tokens of a tier's answers since start, and how many were in the prefix cache."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
 
 
 class RequestMetrics(Collector):
-    """Registers its families in `registry`. `levels` gets every request too, with what was measured of it."""
+    """Registers its families in `registry`. `levels` also gets every request, with its measurements."""
 
     def __init__(self, registry: CollectorRegistry, levels: ServiceLevels) -> None:
         self._registry, self._levels = registry, levels
@@ -52,7 +52,7 @@ class RequestMetrics(Collector):
         self._e2e = self._by_model("vllm:e2e_request_latency_seconds", "Arrival to the end of the answer.", SECONDS)
         self._queue = self._by_model("vllm:request_queue_time_seconds", "Time in the queue, per request.", SECONDS)
         self._prefill = self._by_model(
-            "vllm:request_prefill_time_seconds", "From the queue's end to the first token, per request.", SECONDS
+            "vllm:request_prefill_time_seconds", "From leaving the queue to the first token, per request.", SECONDS
         )
         self._decode = self._by_model(
             "vllm:request_decode_time_seconds", "From the first token to the last, per request.", SECONDS
@@ -68,9 +68,9 @@ class RequestMetrics(Collector):
     def _declare_counts(self) -> None:
         self._success = self._counter("vllm:request_success", "Finished requests.", ["model_name", "finished_reason"])
         self._requests = self._counter("aio_requests", "Requests by tier and status.", ["tier", "status"])
-        self._cache = self._counter("aio_cache_requests", "Requests by what the response cache did.", ["result"])
-        self._failed = self._counter("aio_failed_requests", "Requests that failed for a reason of ours.", ["tier"])
-        self._attempts = self._counter("aio_attempts", "Tiers tried, fall-overs included.", ["tier", "status"])
+        self._cache = self._counter("aio_cache_requests", "Requests by outcome of the response cache.", ["result"])
+        self._failed = self._counter("aio_failed_requests", "Requests that failed with server errors.", ["tier"])
+        self._attempts = self._counter("aio_attempts", "Tiers tried, fallbacks included.", ["tier", "status"])
         self._judged = self._counter(
             "aio_judged_answers", "Answers judged by their own evidence.", ["tier", "stage", "verdict"]
         )
@@ -78,11 +78,15 @@ class RequestMetrics(Collector):
         self._answer_tokens = self._counter("aio_completion_tokens", "Generated tokens of answers.", ["tier"])
         self._cached_tokens = self._counter("aio_cached_tokens", "Prompt tokens found in the prefix cache.", ["tier"])
         self._decisions = self._counter("aio_decisions", "Decisions by tier and kind.", ["tier", "kind"])
-        self._would_be = self._counter("aio_would_be_requests", "Tiers that observed routing would take.", ["tier"])
+        self._would_be = self._counter(
+            "aio_would_be_requests", "Tiers that routing in observe mode would choose.", ["tier"]
+        )
 
     def _declare_costs(self) -> None:
         self._cost = self._counter("aio_cost_usd", "Cost of answers in US dollars.", ["tier"])
-        self._baseline = self._counter("aio_baseline_cost_usd", "What the strongest tier would have cost.", ["tier"])
+        self._baseline = self._counter(
+            "aio_baseline_cost_usd", "Cost of the same answers by the strongest tier.", ["tier"]
+        )
         self._would_be_cost = self._counter("aio_would_be_cost_usd", "Predicted cost of these answers.", ["tier"])
         self._key_cost = self._counter("aio_key_cost_usd", "Cost of a key's answers; the first 100 keys.", ["key"])
         self._key_tokens = self._counter("aio_key_tokens", "Tokens of a key's answers, prompt and answer.", ["key"])
@@ -131,7 +135,7 @@ class RequestMetrics(Collector):
         use.cached_tokens += record.cached_tokens
 
     def _observe_latencies(self, answer: Answer, record: Record) -> dict[int, int]:
-        """Counts gaps between tokens by their bucket, which are returned, and all other latencies."""
+        """Count the gaps between tokens by bucket, which are returned, and all other latencies."""
         model, stamps = (record.model, operation_name(record.api)), answer.stamps
         self._e2e.observe(model, record.timings.e2e_ms / 1e3)
         self._prompt.observe(model, record.prompt_tokens)
@@ -155,7 +159,7 @@ class RequestMetrics(Collector):
         return 1 - self._cost_sum / self._baseline_sum if self._baseline_sum else 0.0
 
     def collect(self) -> Iterator[Metric]:
-        """What follows from the counts: cost per thousand tokens, and OpenTelemetry's names of what vLLM's say."""
+        """Yield derived metrics: cost per thousand tokens, and OpenTelemetry's names for vLLM's metrics."""
         family = GaugeMetricFamily(
             "aio_cost_per_1k_tokens_usd", "Cost of a thousand tokens of a tier's answers, since start.", labels=["tier"]
         )
@@ -177,7 +181,7 @@ class RequestMetrics(Collector):
         yield usage
 
     def _by_model(self, name: str, documentation: str, bounds: Bounds) -> HistogramFamily:
-        """Observed by model and operation; vLLM's names know the model alone."""
+        """Observations by model and operation; vLLM's metrics have the label model only."""
         return self._histogram(name, documentation, ["model_name"], bounds)
 
     def _histogram(self, name: str, documentation: str, labels: list[str], bounds: Bounds) -> HistogramFamily:

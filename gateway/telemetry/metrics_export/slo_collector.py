@@ -1,4 +1,4 @@
-"""Service levels as Prometheus sees them: states, and the quantiles of the window."""
+"""Service levels as Prometheus metrics: states, and the quantiles of the window."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,16 +9,16 @@ from gateway.telemetry.objectives.slo import STATE_NUMBERS, Quantiles, SloReport
 
 
 class SloCollector(Collector):
-    """`report` is made anew for each scrape."""
+    """`report` is computed for each scrape."""
 
     def __init__(self, report: Callable[[], SloReport]) -> None:
         self._report = report
 
     def collect(self) -> Iterator[Metric]:
-        """`aio_slo_*`; figures that nobody knows yet are left out."""
+        """Yield `aio_slo_*`; unknown figures are left out."""
         report = self._report()
         state = GaugeMetricFamily("aio_slo_state", "0 green, 1 amber, 2 red, -1 unknown.", labels=["tier"])
-        checks = GaugeMetricFamily("aio_slo_figure", "What the state rests on.", labels=["tier", "objective"])
+        checks = GaugeMetricFamily("aio_slo_figure", "Figures behind the state.", labels=["tier", "objective"])
         window = GaugeMetricFamily(
             "aio_window_seconds", "Quantiles of the sliding window.", labels=["tier", "what", "quantile"]
         )

@@ -1,13 +1,13 @@
-"""The metrics of several gateway processes as one scrape: every series says which worker's it is."""
+"""Merges the metrics of several gateway processes into one scrape, with a label for the worker."""
 
 from collections.abc import Mapping
 
 
 def merged_exposition(by_worker: Mapping[int, bytes]) -> bytes:
-    """One text for Prometheus of each worker's own, with the label `worker` on every series.
+    """Merge each worker's exposition into one, with the label `worker` on every series.
 
-    Series of different workers stay apart, because one that ends and begins anew must be seen as a counter that
-    was reset; `sum without (worker)` is the whole.
+    Series of different workers stay separate, because a restarted worker must appear as a counter reset; `sum without
+    (worker)` gives the total.
     """
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}

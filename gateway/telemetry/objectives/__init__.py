@@ -1,1 +1,1 @@
-"""Service levels and the alerts that follow from them."""
+"""Service levels and the alerts derived from them."""

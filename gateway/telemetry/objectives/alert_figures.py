@@ -1,4 +1,4 @@
-"""The figures that alerts look at, from what a gateway measures itself."""
+"""The figures that alerts check, from the gateway's own measurements."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,7 +10,7 @@ from inference_core.protocol import CoreStats
 
 
 def alert_figures(levels: LevelsByTier, cores: Mapping[str, CoreStats], gpus: Iterable[GpuReading]) -> AlertInputs:
-    """`levels` of the window; `cores` that answer, by name. Of a window with few requests nothing is too high."""
+    """`levels` of the window; `cores` that answer, by name. A window with few requests raises no alert."""
     every = TierServiceLevels()
     for one in levels.values():
         every.merge(one)

@@ -1,4 +1,4 @@
-"""What is worth waking somebody for, at two levels (SPEC OB-09, OB-10); deploy/prometheus/alerts.yaml says the same."""
+"""The alert rules, at two levels (SPEC OB-09, OB-10); deploy/prometheus/alerts.yaml has the same."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Figure = Literal[
 
 
 class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Fires once `figure` was above `above` for `for_seconds`. `critical` pages, `warning` waits for the morning."""
+    """Fires once `figure` has been above `above` for `for_seconds`. `critical` pages, `warning` does not."""
 
     name: str
     severity: Severity
@@ -23,15 +23,15 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
 
 RULES: tuple[AlertRule, ...] = (
     AlertRule(name="AioTtftHigh", severity="warning", figure="ttft_p95_seconds", above=0.080, for_seconds=60,
-              summary="95% of the first tokens take up to more than 80 ms"),
+              summary="the p95 time to first token is above 80 ms"),
     AlertRule(name="AioTtftVeryHigh", severity="critical", figure="ttft_p95_seconds", above=0.100, for_seconds=60,
-              summary="95% of the first tokens take up to more than 100 ms"),
+              summary="the p95 time to first token is above 100 ms"),
     AlertRule(name="AioQueueLong", severity="warning", figure="waiting", above=500, for_seconds=30,
-              summary="more than 500 sequences wait for a batch"),
+              summary="more than 500 sequences are queued"),
     AlertRule(name="AioQueueVeryLong", severity="critical", figure="waiting", above=1000, for_seconds=30,
-              summary="more than 1,000 sequences wait for a batch"),
+              summary="more than 1,000 sequences are queued"),
     AlertRule(name="AioErrors", severity="warning", figure="error_share", above=0.01, for_seconds=60,
-              summary="more than 1% of the requests fail for a reason that is ours"),
+              summary="more than 1% of the requests fail with server errors"),
     AlertRule(name="AioCostHigh", severity="warning", figure="cost_per_1k_tokens_usd", above=0.12, for_seconds=300,
               summary="a thousand tokens cost more than $0.12"),
     AlertRule(name="AioGpuBusy", severity="warning", figure="gpu_busy", above=0.95, for_seconds=30,
@@ -39,6 +39,6 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(name="AioGpuMemoryFull", severity="critical", figure="gpu_memory", above=0.98, for_seconds=30,
               summary="a GPU has less than 2% of its memory left; the next allocation may fail"),
     AlertRule(name="AioGpuThrottled", severity="warning", figure="gpu_throttled", above=0, for_seconds=60,
-              summary="a GPU is slowed down by heat or power"),
+              summary="a GPU is throttled by heat or power"),
 )  # fmt: skip
 """The thresholds are those of the sources."""

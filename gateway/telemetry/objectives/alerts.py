@@ -1,4 +1,5 @@
-"""Alerts without a Prometheus: figures are looked at every few seconds, and a webhook is told once, and once when over.
+"""Alerts without Prometheus: figures are checked every few seconds, and a webhook is called when an alert starts and
+when it ends.
 
 Events have the form of PagerDuty's Events API v2, which incident tools understand.
 """
@@ -28,15 +29,15 @@ WEBHOOK_SECONDS = 10.0
 
 
 class _Standing(msgspec.Struct):
-    """Of one rule: since when its figure is too high, and whether the webhook has been told."""
+    """State of one rule: since when its figure has been too high, and whether the webhook has been notified."""
 
     above_since: float | None = None
-    told: bool = False
+    notified: bool = False
 
 
 class Alerts:
-    """`look` at figures again and again. An event that cannot be sent is tried again at the next look; each alert has
-    one `dedup_key`, so that who gets it twice counts it once. A figure that nobody knows changes nothing."""
+    """Call `look` with figures periodically. A failed event is retried at the next call; each alert has one
+    `dedup_key`, so that a duplicate counts once. An unknown figure changes nothing."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Alerts:
         self._standing = {rule.name: _Standing() for rule in rules}
 
     async def look(self, figures: AlertInputs) -> None:
-        """Tell what began and what is over."""
+        """Send events for alerts that started or ended."""
         for rule in self._rules:
             value = figures.get(rule.figure)
             if value is not None:
@@ -59,19 +60,19 @@ class Alerts:
 
     @property
     def firing(self) -> list[str]:
-        """The names of those that the webhook has been told and that are not over."""
-        return [name for name, standing in self._standing.items() if standing.told]
+        """Names of the alerts sent and not yet resolved."""
+        return [name for name, standing in self._standing.items() if standing.notified]
 
     async def _judge(self, rule: AlertRule, standing: _Standing, value: float) -> None:
         now = self._clock()
         if value <= rule.above:
             standing.above_since = None
-            if standing.told and await self._tell(rule, "resolve", value):
-                standing.told = False
+            if standing.notified and await self._tell(rule, "resolve", value):
+                standing.notified = False
             return
         standing.above_since = now if standing.above_since is None else standing.above_since
-        if not standing.told and now - standing.above_since >= rule.for_seconds:
-            standing.told = await self._tell(rule, "trigger", value)
+        if not standing.notified and now - standing.above_since >= rule.for_seconds:
+            standing.notified = await self._tell(rule, "trigger", value)
 
     async def _tell(self, rule: AlertRule, action: Literal["trigger", "resolve"], value: float) -> bool:
         event = {
@@ -102,7 +103,7 @@ class Alerts:
 async def keep_looking(
     settings: Settings, figures: Callable[[], Awaitable[AlertInputs]], rules: Sequence[AlertRule] = RULES
 ) -> None:
-    """Look every `alert_poll_seconds` and tell `alert_webhook`. Raises `SettingsError` for what is no URL."""
+    """Check every `alert_poll_seconds` and notify `alert_webhook`. Raises `SettingsError` for an invalid URL."""
     url = webhook_url(settings)
     transport = transport_to(url)
     async with httpx.AsyncClient(transport=transport, timeout=WEBHOOK_SECONDS, follow_redirects=False) as client:
@@ -115,11 +116,11 @@ async def keep_looking(
             try:
                 await alerts.look(await figures())
             except Exception:
-                # Whatever could not be read now may be read at the next look.
-                log.exception("alerts were not looked at")
+                # A failed read is retried at the next check.
+                log.exception("alerts were not evaluated")
             await asyncio.sleep(settings.alert_poll_seconds)
 
 
 def webhook_url(settings: Settings) -> httpx.URL:
-    """Where events go. Raises `SettingsError` as `telemetry_url` does."""
+    """Return the URL for events. Raises `SettingsError` as `telemetry_url` does."""
     return telemetry_url("AIO_ALERT_WEBHOOK", settings.alert_webhook)

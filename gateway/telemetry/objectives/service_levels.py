@@ -1,5 +1,6 @@
-"""How well each tier keeps its promises lately: a sliding window in bounded memory, whatever the traffic."""
+"""Recent service levels of each tier: a sliding window in bounded memory, whatever the traffic."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -9,8 +10,11 @@ import msgspec
 
 from gateway.answering.answer import Answer
 from gateway.answering.slo_class import slo_class
+from gateway.processes.peers import Peers
 from gateway.telemetry.objectives.sketch import Sketch
 from quality.records.record import Record
+
+log = logging.getLogger(__name__)
 
 Stage = Literal["route", "schedule", "prefill", "decode", "stream"]
 STAGES: tuple[Stage, ...] = ("route", "schedule", "prefill", "decode", "stream")
@@ -21,10 +25,9 @@ SLICE_SECONDS = 30.0
 
 
 class TierServiceLevels(msgspec.Struct):
-    """Of one tier in a stretch of time. Seconds; `ttft_share`: times to the first token in units of what their class
-    allows. `speed`: tokens per second of decoding. `gaps`: between tokens, by bucket of `request_metrics.SECONDS`.
-    `failed`: for a reason that is ours. `kept` and `classes`: requests of a class that kept its time, and all of them.
-    """
+    """Figures of one tier over a period. Seconds; `ttft_share`: times to the first token divided by the limit of their
+    class. `speed`: decoded tokens per second. `gaps`: between tokens, by bucket of `request_metrics.SECONDS`. `failed`:
+    by our own fault. `kept` and `classes`: requests of a class that met its limit, and all of them."""
 
     requests: int = 0
     failed: int = 0
@@ -74,7 +77,7 @@ class TierServiceLevels(msgspec.Struct):
             _count(self.gaps, place, count)
 
     def merge(self, other: "TierServiceLevels") -> None:
-        """Count all that `other` has counted."""
+        """Add all counts of `other`."""
         self.requests += other.requests
         self.failed += other.failed
         self.cost_usd += other.cost_usd
@@ -113,7 +116,7 @@ LevelsByTier = dict[int, TierServiceLevels]
 
 
 class ServiceLevels:
-    """Figures by tier of the last `slices` slices of time; the oldest is forgotten when a new one begins."""
+    """Figures by tier of the last `slices` slices of time; a new slice replaces the oldest."""
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class ServiceLevels:
         self._slice_seconds, self._clock = slice_seconds, clock
 
     def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
-        """Count one finished request; one that nobody had to answer (the cache did) says nothing about a tier."""
+        """Count one finished request; a cache hit says nothing about a tier."""
         if not record.is_made:
             return
         number = int(self._clock() / self._slice_seconds)
@@ -139,15 +142,29 @@ class ServiceLevels:
         tier.observe(answer, record, gaps)
 
     def figures(self) -> LevelsByTier:
-        """By tier, of the window that ends now."""
+        """Return the figures by tier of the window that ends now."""
         oldest = int(self._clock() / self._slice_seconds) - (self._slices.maxlen or 0)
         return merged(figures for number, figures in self._slices if number > oldest)
 
 
 def merged(parts: Iterable[LevelsByTier]) -> LevelsByTier:
-    """By tier, of all parts together, which stay as they are."""
+    """Return the sum of all parts by tier; the parts are unchanged."""
     whole: LevelsByTier = {}
     for part in parts:
         for tier, figures in part.items():
             whole.setdefault(tier, TierServiceLevels()).merge(figures)
     return whole
+
+
+async def levels_of_all(levels: ServiceLevels, peers: Peers | None) -> LevelsByTier:
+    """Merge this process's figures with those of the others that answer."""
+    own = levels.figures()
+    if peers is None:
+        return own
+    found = [own]
+    for worker, reply in (await peers.ask("levels")).items():
+        try:
+            found.append(msgspec.msgpack.decode(reply, type=LevelsByTier))
+        except msgspec.DecodeError as error:
+            log.warning("worker %d's service levels are left out: %s", worker, error)
+    return merged(found)

@@ -13,7 +13,7 @@ _LEAST, _MOST = 1e-6, 1e6
 
 class Sketch(msgspec.Struct):
     """Counts on a logarithmic grid (DDSketch, Masson et al. 2019): at most 1,400, for values from a millionth to a
-    million; what lies outside counts as the nearest. Sketches merge without loss."""
+    million; values outside count as the nearest. Sketches merge without loss."""
 
     counts: dict[int, int] = {}
     total: int = 0
@@ -27,18 +27,18 @@ class Sketch(msgspec.Struct):
         self.sum += value
 
     def merge(self, other: "Sketch") -> None:
-        """Count all that `other` has counted."""
+        """Add all counts of `other`."""
         for place, count in other.counts.items():
             self.counts[place] = self.counts.get(place, 0) + count
         self.total += other.total
         self.sum += other.sum
 
     def quantile(self, share: float) -> float | None:
-        """The value below which `share` of the values lie; None of none."""
+        """Return the value below which `share` of the values lie; None if empty."""
         return self.quantiles([share])[0]
 
     def quantiles(self, shares: Sequence[float]) -> list[float | None]:
-        """Of ascending `shares`, in one pass."""
+        """Return the quantiles of ascending `shares`, in one pass."""
         found: list[float | None] = []
         places = iter(sorted(self.counts))
         passed, value = 0, None
@@ -52,5 +52,5 @@ class Sketch(msgspec.Struct):
 
     @property
     def mean(self) -> float | None:
-        """The mean, exact; None of none."""
+        """The exact mean; None if empty."""
         return self.sum / self.total if self.total else None

@@ -1,4 +1,4 @@
-"""The state of service levels: green, amber or red for each tier, and the figures that say so (SPEC OB-01 to OB-06)."""
+"""The state of service levels: green, amber or red for each tier, with the figures behind it (SPEC OB-01 to OB-06)."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ STATE_NUMBERS: dict[State, int] = {"green": 0, "amber": 1, "red": 2, "unknown": 
 _WORST_FIRST: tuple[State, ...] = ("red", "amber", "green")
 
 LEAST_REQUESTS = 20
-"""Of fewer a state says nothing."""
+"""Fewer requests than this give no state."""
 
 # SPEC GW-02, for an answer of 100 tokens.
 BUDGETS_MS: dict[Stage, float] = {"route": 2.0, "schedule": 3.0, "prefill": 25.0, "decode": 65.0, "stream": 5.0}
@@ -29,7 +29,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
     higher_is_better: bool = False
 
     def state(self, value: float | None) -> State:
-        """Of a figure; unknown without one."""
+        """Return the state of a figure; unknown without one."""
         if value is None:
             return "unknown"
         sign = -1 if self.higher_is_better else 1
@@ -38,14 +38,14 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
         return "red" if sign * value > sign * self.red else "amber"
 
 
-# SPEC OB-01. The time to the first token is in units of what the request's class allows, so that one figure judges all.
+# SPEC OB-01. The time to the first token is divided by the limit of the request's class, so that one figure covers all.
 TTFT = Objective(name="ttft_p95_of_target", green=1.0, red=2.0)
 SPEED = Objective(name="tokens_per_second_p50", green=30.0, red=15.0, higher_is_better=True)
 SPREAD = Objective(name="e2e_p99_over_p50", green=5.0, red=10.0)
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """An objective and how it is kept."""
+    """An objective and its figure."""
 
     objective: Objective
     value: float | None
@@ -53,7 +53,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Within one percent; None of nothing."""
+    """Within one percent; None if there are no values."""
 
     mean: float | None
     p50: float | None
@@ -63,7 +63,7 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of an answer in milliseconds, beside its budget for an answer of 100 tokens."""
+    """A stage of an answer in milliseconds, with its budget for an answer of 100 tokens."""
 
     stage: Stage
     budget_ms: float
@@ -71,7 +71,7 @@ class StageLevel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of a class whose first token came in time."""
+    """Requests of a class, and those whose first token came in time."""
 
     name: str
     ttft_seconds: float
@@ -80,7 +80,7 @@ class ClassLevel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one tier, or of all. `state`: the worst of its checks. `itl_p99_seconds`: by the buckets of the histogram."""
+    """One tier, or all. `state`: the worst of its checks. `itl_p99_seconds`: by the buckets of the histogram."""
 
     tier: int | None
     model: str | None
@@ -97,7 +97,7 @@ class TierLevel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the last `window_seconds`, of all gateway processes behind the port; `requests_by_tier` too."""
+    """The last `window_seconds`, of all gateway processes behind the port; `requests_by_tier` too."""
 
     window_seconds: float
     overall: TierLevel
@@ -106,7 +106,7 @@ class SloReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slo_report(figures: LevelsByTier, window_seconds: float, models: dict[int, str]) -> SloReport:
-    """The report on the tiers of `models`, by number, whether they had requests or not."""
+    """Return the report on the tiers of `models`, by number, with or without requests."""
     every = TierServiceLevels()
     for one in figures.values():
         every.merge(one)
@@ -119,7 +119,7 @@ def slo_report(figures: LevelsByTier, window_seconds: float, models: dict[int, s
 
 
 def tier_level(figures: TierServiceLevels, tier: int | None, model: str | None) -> TierLevel:
-    """What the figures of a tier say."""
+    """Evaluate the figures of a tier."""
     e2e = quantiles(figures.e2e)
     spread = e2e.p99 / e2e.p50 if e2e.p50 and e2e.p99 is not None else None
     checks = [
@@ -153,7 +153,7 @@ def tier_level(figures: TierServiceLevels, tier: int | None, model: str | None) 
 
 
 def quantiles(sketch: Sketch, scale: float = 1.0) -> Quantiles:
-    """Mean and quantiles, times `scale`."""
+    """Return mean and quantiles, times `scale`."""
 
     p50, p95, p99, p999 = (
         None if value is None else value * scale for value in sketch.quantiles((0.5, 0.95, 0.99, 0.999))
@@ -163,7 +163,7 @@ def quantiles(sketch: Sketch, scale: float = 1.0) -> Quantiles:
 
 
 def bucket_quantile(counts: dict[int, int], share: float) -> float | None:
-    """As Prometheus's histogram_quantile: linear within a bucket, and the last bound where it lies beyond."""
+    """As Prometheus's histogram_quantile: linear within a bucket, and the last bound for values beyond it."""
     rank = share * sum(counts.values())
     passed = 0
     for place in sorted(counts):

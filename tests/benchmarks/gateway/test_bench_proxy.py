@@ -44,7 +44,7 @@ def closed_port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("option", ["--upstream", "--peer"])
-def test_the_command_ends_at_once_where_nobody_listens_and_names_the_option_and_its_url(
+def test_the_command_ends_at_once_without_a_listener_and_names_the_option_and_its_url(
     option: str, closed_port: int
 ) -> None:
     url = f"http://127.0.0.1:{closed_port}/v1"

@@ -38,7 +38,7 @@ def test_right_and_false_hits_are_counted_apart(model: OutcomeModel) -> None:
     assert (high.same.count, high.different.count, high.others.total) == (0, 0, 0)
 
 
-def test_each_prompt_is_set_beside_all_other_ones(model: OutcomeModel) -> None:
+def test_each_prompt_is_compared_with_all_others(model: OutcomeModel) -> None:
     study = semantic_study(model, [], (), [*FIELDS, REWORDED.a, REWORDED.b, "Sorting integers"], thresholds=[0.95])
     (row,) = study.thresholds
     assert (row.others.count, row.others_guarded.count, row.others.total) == (5, 2, 6)

@@ -152,7 +152,7 @@ async def test_an_answer_is_judged_by_its_text_where_the_tier_tells_no_uncertain
     assert world.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
 
 
-async def test_a_stream_that_is_handed_over_is_billed_for_what_was_held_even_if_no_tokens_were_told() -> None:
+async def test_a_stream_that_is_handed_over_is_billed_for_what_was_held_even_without_reported_tokens() -> None:
     world = World(hold_tokens=8)
     world.tiers[0].sureness = (UNSURE,)
     world.tiers[0].tells_token_ids = False

@@ -45,7 +45,7 @@ async def test_a_whole_answer_is_replaced_even_late_and_both_attempts_are_billed
     assert answer.headers["x-aio-cost-usd"] == f"{record.cost_usd:.6f}"
 
 
-async def test_a_stream_that_has_begun_ends_with_an_error_event(gateway: RunningGateway) -> None:
+async def test_a_started_stream_ends_with_an_error_event(gateway: RunningGateway) -> None:
     gateway.tier(1).fail_at = 1
     stream = await gateway.openai.chat.completions.create(model="auto", messages=HELLO, stream=True)
     pieces = [(await anext(stream)).choices[0].delta.content for _ in range(2)]

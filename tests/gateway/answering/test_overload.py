@@ -1,4 +1,4 @@
-"""More is asked for than can be answered: the urgent keep their turn, the rest waits or is told when to come back."""
+"""Overload: urgent requests keep their turn, the rest wait or are rejected with a retry time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,8 +17,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def begun(queue: OverloadQueue, priority: int) -> "asyncio.Task[float]":
-    """A request that has come as far as it can get for now."""
+async def started(queue: OverloadQueue, priority: int) -> "asyncio.Task[float]":
+    """A request that has come as far as it can for now."""
     task = asyncio.create_task(queue.enter(priority))
     await asyncio.sleep(0)
     return task
@@ -46,11 +46,11 @@ async def test_the_most_urgent_goes_first_and_within_a_class_who_came_first() ->
 async def test_a_full_queue_sends_the_newest_of_the_least_urgent_away() -> None:
     queue = OverloadQueue(1, 2)
     await queue.enter(1)
-    first, second = await begun(queue, 2), await begun(queue, 2)
+    first, second = await started(queue, 2), await started(queue, 2)
     with pytest.raises(ApiError) as refused:
         await queue.enter(2)
     assert (refused.value.status, refused.value.body.code) == (503, "overloaded")
-    urgent = await begun(queue, 0)
+    urgent = await started(queue, 0)
     with pytest.raises(ApiError):
         await second
     assert not first.done()
@@ -72,7 +72,7 @@ async def test_the_time_to_come_back_is_what_the_queue_will_take(monkeypatch: py
     queue.leave(entered, answered=True)  # an answer takes twelve seconds
     for _ in range(2):
         await queue.enter(1)
-    waiting = [await begun(queue, 1) for _ in range(3)]
+    waiting = [await started(queue, 1) for _ in range(3)]
     assert queue.predicted_wait(1) == pytest.approx(12 * 4 / 2)
     assert queue.predicted_wait(0) == pytest.approx(12 * 1 / 2)
     with pytest.raises(ApiError) as refused:
@@ -82,10 +82,10 @@ async def test_the_time_to_come_back_is_what_the_queue_will_take(monkeypatch: py
         task.cancel()
 
 
-async def test_who_leaves_while_he_waits_takes_nobodys_place() -> None:
+async def test_a_caller_that_leaves_the_queue_frees_its_place() -> None:
     queue = OverloadQueue(1, 5)
     entered = await queue.enter(1)
-    gone, stays, given = [await begun(queue, 1) for _ in range(3)]
+    gone, stays, given = [await started(queue, 1) for _ in range(3)]
     gone.cancel()
     await asyncio.sleep(0)
     queue.leave(entered, answered=True)
@@ -104,7 +104,7 @@ async def small(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runni
         yield running
 
 
-async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_is_told_to_wait(small: RunningGateway) -> None:
+async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_has_to_wait(small: RunningGateway) -> None:
     tier = small.tier(1)
     tier.hold_at = 0
 

@@ -32,7 +32,7 @@ async def test_closing_the_stream_closes_every_prompts_generation() -> None:
     assert tier.closed_early == 3
 
 
-async def test_the_replicas_that_were_asked_are_told_though_only_the_best_choices_are() -> None:
+async def test_the_asked_replicas_are_recorded_though_only_the_best_choices_are_returned() -> None:
     class Replicated(ScriptedTier):
         async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
             tries = [ReplicaTry(replica=request.request_id, outcome="answered", seconds=0.1)]

@@ -59,7 +59,7 @@ async def test_the_record_says_what_was_asked_for(aio: RunningGateway) -> None:
     assert (await aio.http.get(f"/v1/models/{INT4}")).json()["x_aio"][0]["tier"] == 1
 
 
-@pytest.mark.parametrize("model", ["tier-1:nobody", "auto:sql", "nobody:sql", "tier-1:"])
+@pytest.mark.parametrize("model", ["tier-1:missing", "auto:sql", "missing:sql", "tier-1:"])
 async def test_what_is_not_there_is_refused_naming_the_model(aio: RunningGateway, model: str) -> None:
     with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
         await said(aio, model)
@@ -109,7 +109,7 @@ async def test_adapters_are_shown_with_their_slots(aio: RunningGateway) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"model": "nobody", "name": "a", "path": "/srv/a"}, "model"),
+        ({"model": "missing", "name": "a", "path": "/srv/a"}, "model"),
         ({"model": INT4, "name": "a b", "path": "/srv/a"}, "name"),
         ({"model": INT4, "name": "sql", "path": "/srv/a"}, "name"),
     ],

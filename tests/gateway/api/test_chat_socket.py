@@ -124,7 +124,7 @@ async def test_a_chat_that_is_cancelled_in_the_same_breath_still_says_so(gateway
     await gateway.parts.service.idle()
 
 
-async def test_whoever_leaves_frees_all_that_was_being_answered(gateway: RunningGateway) -> None:
+async def test_a_disconnect_frees_all_running_work(gateway: RunningGateway) -> None:
     tier = gateway.tier(1)
     tier.hold_at = 1
     async with opened(gateway) as socket:
@@ -149,7 +149,7 @@ async def test_whoever_leaves_frees_all_that_was_being_answered(gateway: Running
         (json.dumps(CHAT | {"request": 7}), "request"),
     ],
 )
-async def test_what_is_wrong_with_a_message_is_told_and_the_next_one_is_answered(
+async def test_a_wrong_message_gets_an_error_and_the_next_one_an_answer(
     gateway: RunningGateway, message: str, param: str | None
 ) -> None:
     async with opened(gateway) as socket:

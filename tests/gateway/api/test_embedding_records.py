@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEYS = {"ada": "ada-has-a-key-of-some-length", "bob": "bob-has-a-key-of-some-length"}
 ADMIN_KEY = "an-admin-key-of-some-length"
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
-TEXT = "nobody stores what is embedded"
+TEXT = "embedded texts are not stored"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -74,8 +74,8 @@ async def test_its_caller_finds_the_record_before_and_after_the_database_has_it(
     assert 0 < waiting.overhead_ms < waiting.e2e_ms
     assert waiting.replica == encoding.parts.tenancy.replica
     own = {"authorization": f"Bearer {KEYS['ada']}"}
-    told = (await encoding.http.get(f"/v1/requests/{request_id}", headers=own)).json()
-    assert (told["api"], told["prompt_tokens"]) == ("embedding", tokens)
+    shown = (await encoding.http.get(f"/v1/requests/{request_id}", headers=own)).json()
+    assert (shown["api"], shown["prompt_tokens"]) == ("embedding", tokens)
     others = {"authorization": f"Bearer {KEYS['bob']}"}
     assert (await encoding.http.get(f"/v1/requests/{request_id}", headers=others)).status_code == 404
 
@@ -113,7 +113,7 @@ async def test_operators_list_it_export_it_and_look_at_it(encoding: RunningGatew
     assert (page.status_code, f"<code>{request_id}</code>" in page.text) == (200, True)
 
 
-async def test_bills_have_it_by_key_by_tag_and_beside_the_tiers(
+async def test_costs_include_it_by_key_by_tag_and_next_to_the_tiers(
     encoding: RunningGateway, ada: openai.AsyncOpenAI
 ) -> None:
     _, tokens = await embedded(encoding.openai.with_options(api_key=KEYS["bob"]), metadata={"project": "billed"})

@@ -151,7 +151,7 @@ async def test_what_the_core_was_given_to_read_is_metered_and_the_texts_behind_i
     assert meter.usage() == Usage(prompt_tokens=3 * TOGETHER)
 
 
-async def test_what_an_encoder_has_begun_to_read_is_metered_and_what_still_waits_is_not(
+async def test_what_an_encoder_has_started_to_read_is_metered_and_what_still_waits_is_not(
     encoding: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class SlowModel:

@@ -28,9 +28,9 @@ async def recorded(gateway: RunningGateway, request_id: str) -> Record:
 
 
 async def test_an_experiment_is_started_listed_and_stopped(gateway: RunningGateway) -> None:
-    begun = await gateway.http.post("/admin/api/experiments", json=order())
-    assert begun.status_code == 201, begun.text
-    started = begun.json()["experiment_id"]
+    answer = await gateway.http.post("/admin/api/experiments", json=order())
+    assert answer.status_code == 201, answer.text
+    started = answer.json()["experiment_id"]
     registry = ArtefactRegistry(gateway.parts.settings.registry_path)
     split = registry.experiment()
     assert (split and split.experiment_id) == started

@@ -1,4 +1,4 @@
-"""`POST /v1/feedback`: users rate answers, their own ones only, and get told what is wrong with what they sent."""
+"""`POST /v1/feedback`: users rate their own answers only, and get clear errors."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ async def test_an_unknown_request_is_not_found(gateway: RunningGateway) -> None:
     assert answer.json()["error"]["code"] == "request_not_found"
 
 
-async def test_nobody_rates_the_answers_of_others(settings: Settings) -> None:
+async def test_callers_cannot_rate_the_answers_of_others(settings: Settings) -> None:
     alice, bob = "alice-has-a-long-secret-key", "bob-has-another-long-secret"
     keyed = msgspec.structs.replace(settings, api_keys=f"alice={alice},bob={bob}")
     async with running_gateway(keyed) as gateway:

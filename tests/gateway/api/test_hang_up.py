@@ -1,4 +1,4 @@
-"""A caller who hangs up pays for what was generated until then, also where neither usage nor tokens were told."""
+"""A caller who disconnects pays for what was generated until then, even without reported usage or tokens."""
 
 import asyncio
 import json

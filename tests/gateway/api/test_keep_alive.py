@@ -1,4 +1,4 @@
-"""Streams that begin late, and readers that read little: comments keep the connection, and nobody waits for nobody."""
+"""Streams that start late, and slow readers: comments keep the connection open, and readers do not delay each other."""
 
 import asyncio
 import json

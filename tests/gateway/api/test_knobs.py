@@ -58,7 +58,7 @@ async def test_knobs_are_shown_with_their_bounds_and_what_they_do(aio: RunningGa
     assert "prompt tokens" in chunk["description"]
 
 
-async def test_a_change_is_in_force_answers_what_it_changed_and_is_written_down(aio: RunningGateway) -> None:
+async def test_a_change_applies_at_once_returns_what_it_changed_and_is_recorded(aio: RunningGateway) -> None:
     answer = await aio.http.patch(KNOBS, json={"ageing_seconds": 7.5, "model": BF16, "reason": "starving"})
     assert answer.status_code == 200
     body = answer.json()
@@ -186,7 +186,7 @@ async def test_a_core_that_is_gone_is_a_503(settings: Settings) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "core_unavailable")
 
 
-async def test_a_change_made_while_the_database_is_away_is_in_force_and_written_down_later(settings: Settings) -> None:
+async def test_a_change_made_while_the_database_is_down_applies_and_is_recorded_later(settings: Settings) -> None:
     core = laptop_hash_core(settings)
     await core.start()
     database = open_database(settings.database)
@@ -265,19 +265,19 @@ class TestCommand:
         assert f"{BF16}: prefill_chunk 256 -> 128" in changed.output
         undone = await self.run(aio, "set", "prefix_caching=null", "prefill_chunk=null", "--json")
         assert len(json.loads(undone.output)["changed"]) == 4
-        told = await self.run(aio, "history", "--knob", "prefill_chunk", "--limit", "4")
-        rows = told.output.splitlines()
+        shown = await self.run(aio, "history", "--knob", "prefill_chunk", "--limit", "4")
+        rows = shown.output.splitlines()
         assert rows[0].split() == ["when", "who", "model", "knob", "from", "to", "why"]
         assert rows[-1].endswith("ablation")
         assert json.loads((await self.run(aio, "history", "--limit", "1", "--json")).output)["changes"]
 
-    async def test_a_refusal_is_told_in_the_servers_words(self, aio: RunningGateway) -> None:
+    async def test_a_refusal_shows_the_servers_message(self, aio: RunningGateway) -> None:
         refused = await self.run(aio, "set", "max_num_seqs=lots")
         assert refused.exit_code == 1
         assert 'max_num_seqs is "lots"; allowed: a whole number from 1 to 4,096' in refused.output
         assert "REFUSED: max_num_seqs" in (await self.run(aio, "history")).output
 
-    async def test_a_missing_key_is_told_with_where_it_goes_and_how_one_is_made(self, aio: RunningGateway) -> None:
+    async def test_a_missing_key_error_says_where_it_goes_and_how_to_make_one(self, aio: RunningGateway) -> None:
         for words in (["knobs", "show"], ["adapters", "list"]):
             refused = await asyncio.to_thread(CliRunner().invoke, main, [*words, "--url", aio.url])
             assert refused.exit_code == 1

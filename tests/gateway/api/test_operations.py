@@ -133,7 +133,7 @@ async def test_tiers_are_started_before_and_closed_after_serving(settings: Setti
 
 
 async def test_a_database_that_is_away_does_not_stop_the_service(settings: Settings) -> None:
-    away = Settings(data_dir=settings.data_dir, database_url="postgresql://nobody@127.0.0.1:1/none", monitor=False)
+    away = Settings(data_dir=settings.data_dir, database_url="postgresql://missing@127.0.0.1:1/none", monitor=False)
     async with running_gateway(away) as gateway:
         answer = await gateway.openai.chat.completions.create(model="auto", messages=HELLO)
         await gateway.parts.records.recorded(answer.id)  # type: ignore[attr-defined]

@@ -106,7 +106,7 @@ async def test_an_operator_resets_the_labels_and_that_is_written_down(aio: Runni
     assert "aio_own_labels 0.0" in (await aio.http.get("/metrics")).text
 
 
-async def test_nobody_resets_them_without_an_admin_key(aio: RunningGateway) -> None:
+async def test_resetting_them_requires_an_admin_key(aio: RunningGateway) -> None:
     order = await aio.http.post(RESET, json={"reason": "x"}, headers={"authorization": "Bearer wrong"})
     assert order.status_code == 401
 

@@ -1,4 +1,4 @@
-"""`/admin/api`: operators list what the loop did, see its estimates, and order a retraining; nobody else does."""
+"""`/admin/api`: operators list the loop's work, see its estimates, and start a retraining; other callers cannot."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -103,7 +103,7 @@ async def test_a_query_that_cannot_be_understood_is_refused_by_parameter(
 
 
 @pytest.mark.parametrize("path", ["verifications", "artefacts", "transitions", "retrainings", "estimates"])
-async def test_nobody_lists_anything_without_an_admin_key(aio: RunningGateway, path: str) -> None:
+async def test_lists_require_an_admin_key(aio: RunningGateway, path: str) -> None:
     answer = await aio.http.get(f"/admin/api/{path}", headers={"authorization": "Bearer wrong"})
     assert answer.status_code == 401
 

@@ -1,7 +1,7 @@
 """All attacks at once against one gateway process: `python -m tests.gateway.attacks.attacks_together` prints the cost.
 
-Hostile grammars, prompts of megabytes, endless request heads, pages of other sites and streams that are left, each on a
-thread of its own, while `/health/live` is asked all the time.
+Hostile grammars, prompts of megabytes, endless request heads, foreign pages and abandoned streams, each on its own
+thread, while `/health/live` is asked continuously.
 """
 
 import json
@@ -24,14 +24,14 @@ from tests.gateway.attacks.test_long_prompts import LONG, SHORT, attacks, text_o
 from tests.gateway.served_process import ServedProcess, served
 
 JSON = {"content-type": "application/json"}
-# The heap's free pages are given back a second after the last long text.
+# Free pages of the heap are returned a second after the last long text.
 SETTLING_SECONDS = 4.0
 LEFT = {"model": "tier-1", "stream": True, "max_tokens": 200, "messages": [{"role": "user", "content": "Count."}]}
 
 
 class Damage(NamedTuple):
-    """`statuses` of all answers. `median_ms` and `worst_ms`: what `/health/live` took during the attacks, `idle_ms` its
-    median before. `grown_bytes`: resident memory of the process, after the attacks less before."""
+    """`statuses` of all answers. `median_ms` and `worst_ms`: time of `/health/live` during the attacks, `idle_ms` its
+    median before. `grown_bytes`: growth of the process's resident memory."""
 
     statuses: list[int]
     answers: int
@@ -42,7 +42,7 @@ class Damage(NamedTuple):
 
 
 def damage(aio: ServedProcess) -> Damage:
-    """Attack; twice, since what a first attack makes the process load is no leak, and report the second time."""
+    """Attack twice and report the second time, since what a first attack makes the process load is no leak."""
     _all_attacks(aio)
     idle = _pulse(aio, lambda: time.sleep(SETTLING_SECONDS))[1]
     before = resident_bytes(aio)
@@ -59,7 +59,7 @@ def damage(aio: ServedProcess) -> Damage:
 
 
 def _pulse(aio: ServedProcess, work: Callable[[], Any]) -> tuple[Any, list[float]]:
-    """What `work` returns, and the seconds that each question took whether the process lives meanwhile."""
+    """Return the result of `work`, and the seconds that each liveness request took meanwhile."""
     taken: list[float] = []
     over = threading.Event()
 
@@ -131,7 +131,7 @@ def _leavers(aio: ServedProcess) -> list[int]:
 
 
 def main() -> None:
-    """Attack a gateway of the laptop catalogue and print what became of it."""
+    """Attack a gateway of the laptop catalogue and print the damage."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         with served(data, data / "cache", environment={"AIO_MONITOR": "false"}) as aio:

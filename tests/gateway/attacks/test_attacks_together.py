@@ -1,4 +1,4 @@
-"""All attacks at once: the process lives, answers, keeps its memory and blames itself for none of them."""
+"""All attacks at once: the process lives, answers, keeps its memory and logs no error of its own."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,5 +20,5 @@ def test_all_attacks_together_cost_neither_the_process_nor_its_memory_nor_an_ans
         assert aio.process.poll() is None
     assert max(found.statuses) < 500
     assert found.grown_bytes < 64 * 2**20
-    # Gross liveness on a machine that does other work; the module prints the figures of an idle one.
+    # Gross liveness on a busy machine; the module prints the figures of an idle one.
     assert found.worst_ms < 2000

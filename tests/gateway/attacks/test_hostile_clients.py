@@ -50,7 +50,7 @@ def connect(aio: ServedProcess) -> socket.socket:
 
 
 def rest(connection: socket.socket) -> str:
-    """All that comes until the server closes."""
+    """Return everything until the server closes."""
     text = b""
     while piece := connection.recv(65_536):
         text += piece
@@ -58,7 +58,7 @@ def rest(connection: socket.socket) -> str:
 
 
 def said(connection: socket.socket) -> bytes:
-    """As `rest`, of a server that may have closed while more was on its way to it."""
+    """As `rest`, for a server that may have closed while data was on its way to it."""
     text = b""
     with suppress(ConnectionResetError):
         while piece := connection.recv(65_536):
@@ -67,7 +67,7 @@ def said(connection: socket.socket) -> bytes:
 
 
 def resident_bytes(aio: ServedProcess) -> int:
-    """Memory of the process."""
+    """Resident memory of the process."""
     status = Path(f"/proc/{aio.process.pid}/status").read_text()
     return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
 
@@ -119,7 +119,7 @@ def test_a_file_that_arrives_steadily_has_the_time_it_takes(aio: ServedProcess) 
     with connect(aio) as connection:
         connection.sendall(upload_head(10))
         for _ in range(10):
-            # A slow line: together they take twice as long as a request may.
+            # A slow line: together they take twice as long as a request may take.
             threading.Event().wait(0.2)
             connection.sendall(PIECE)
         connection.sendall(b"\r\n--b--\r\n")
@@ -145,13 +145,13 @@ def test_an_answer_may_be_read_byte_by_byte_while_others_are_served(aio: ServedP
     assert text.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-def test_connections_beyond_the_most_are_told_to_come_back(aio: ServedProcess) -> None:
+def test_connections_above_the_limit_get_a_503(aio: ServedProcess) -> None:
     crowd = [connect(aio) for _ in range(MOST)]
     with connect(aio) as late:
         answer = rest(late)
     assert answer.startswith("HTTP/1.1 503 Service Unavailable\r\n")
     assert "\r\nretry-after: 1\r\n" in answer
-    # Whoever only opened a connection has lost it by now, and others are served.
+    # Idle connections have been closed by now, and others are served.
     assert all(rest(connection).startswith("HTTP/1.1 408") for connection in crowd)
     for connection in crowd:
         connection.close()
@@ -188,9 +188,9 @@ UPGRADE = (
     b"GET /v1/chat/completions/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
-# How much of an attack may be on its way, in buffers of both ends, once the server has closed.
+# How much of an attack may be in the buffers of both ends once the server has closed.
 BUFFERS = 16_000_000
-# What a process may grow by for reasons of its own.
+# What a process may grow by for other reasons.
 GROWTH = 8_000_000
 ENDLESS = {
     "URL": (b"GET /", b"a" * 65_536, 414),

@@ -1,4 +1,4 @@
-"""Grammars that break or stall their compiler: a real process answers 400 with the field, and serves all others."""
+"""Grammars that break or stall their compiler: a real process answers 400 with the field, and serves other clients."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def aio(data: Path) -> Iterator[ServedProcess]:
     with served(data, data / "cache", environment={"AIO_API_KEYS": f"ann={ANN},eve={EVE}"}) as process:
-        # Each request alone may take as long as a compilation; the first one also starts the grammar server.
+        # Each request may take as long as a compilation; the first one also starts the grammar server.
         assert ask(process, ANN, choice("yes", "no")).status_code == 200
         yield process
 
@@ -70,7 +70,7 @@ def tool(schema: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 class Pulse(threading.Thread):
-    """Asks whether the process lives, again and again, and fails where it does not answer."""
+    """Asks repeatedly whether the process lives, and fails if it does not answer."""
 
     def __init__(self, aio: ServedProcess) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def grammars_of(aio: ServedProcess) -> list[int]:
 
 
 def one_is_busy(aio: ServedProcess) -> bool:
-    """Whether one of them is at work for longer than a normal grammar takes."""
+    """Whether one of them works for longer than a normal grammar takes."""
     return any(cpu_seconds(process) > 0.5 for process in grammars_of(aio))
 
 

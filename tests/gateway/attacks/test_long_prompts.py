@@ -1,4 +1,4 @@
-"""Bodies of megabytes, of whatever they are made, are refused for their length while all others are served."""
+"""Bodies of megabytes, whatever their content, are refused for their length while other clients are served."""
 
 import http.client
 import json
@@ -22,19 +22,19 @@ from tests.polling import until
 pytestmark = pytest.mark.processes
 
 SHORT, LONG = 390 * 1024, int(3.8 * 2**20)
-# Of a machine that does other work as well.
+# Generous: the machine may be busy.
 PATIENCE = 2.0
 draw = random.Random(5)
 RANGES = [(0x80, 0x800), (0x800, 0xD800), (0x10000, 0x30000)]
 UNICODE = "".join(chr(draw.randrange(*draw.choice(RANGES))) for _ in range(10_000))
 LINE = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=10_000))
-# Half a megabyte of white space would fit: it is a token for each eighty bytes.
+# Half a megabyte of white space fits: it has a token per eighty bytes.
 MADE_OF = {"words": "a ", "unicode": UNICODE, "line": LINE, "digits": "7", "private": "\U00100000"}
 MADE_OF |= {"control": "<|im_start|>", "almost control": "<"}
 
 
 class Attack(NamedTuple):
-    """A request, and the status, parameter and code of what it must get."""
+    """A request, with the expected status, parameter and code."""
 
     path: str
     body: Any
@@ -42,7 +42,7 @@ class Attack(NamedTuple):
 
 
 class Liveness(threading.Thread):
-    """Asks a gateway whether it is alive, again and again on one connection, and notes how long it took at most."""
+    """Asks a gateway repeatedly on one connection whether it is alive, and records the longest answer time."""
 
     def __init__(self, aio: ServedProcess) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def answered(aio: ServedProcess, attack: Attack) -> tuple[int, str | None, str |
 
 
 def attacked(aio: ServedProcess, all_attacks: list[Attack]) -> Liveness:
-    """Four at a time. What each must get, it gets."""
+    """Send four at a time; each gets the expected answer."""
     pid = aio.process.pid
     with Liveness(aio) as liveness, ThreadPoolExecutor(4) as pool:
         for attack, outcome in zip(all_attacks, pool.map(lambda one: answered(aio, one), all_attacks), strict=True):
@@ -177,7 +177,7 @@ def upstream() -> Iterator[Upstream]:
             yield server
 
 
-def test_a_text_that_a_redaction_chokes_on_holds_nobody_up(upstream: Upstream, tmp_path: Path) -> None:
+def test_a_text_that_a_redaction_fails_on_delays_no_other(upstream: Upstream, tmp_path: Path) -> None:
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
     catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
     patterns = tmp_path / "patterns"

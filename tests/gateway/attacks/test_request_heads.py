@@ -1,4 +1,4 @@
-"""Heads within the limits are parsed as if there were none, and heads beyond are refused, however they are split."""
+"""Heads within the limits are parsed as without limits, and heads beyond them are refused, however they are split."""
 
 import json
 from itertools import pairwise
@@ -19,7 +19,7 @@ END = b"\r\n"
 
 
 class Transport:
-    """What a connection was sent, and whether it was closed."""
+    """Records what a connection was sent, and whether it was closed."""
 
     def __init__(self) -> None:
         self.sent, self.closed, self.reads = b"", False, True
@@ -45,11 +45,11 @@ class Transport:
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Is never called."""
+    """Never called."""
 
 
 class Connection(BoundedHttpProtocol):
-    """The protocol without a network, a loop or an application: requests are only noted down."""
+    """The protocol without a network, a loop or an application: requests are only recorded."""
 
     def __init__(self) -> None:
         config = uvicorn.Config(cast(Any, application), ws="none", lifespan="off", log_config=None, access_log=False)
@@ -57,30 +57,30 @@ class Connection(BoundedHttpProtocol):
         clock = SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: None))
         limits: dict[str, Any] = {"patience": 30.0, "most": 9, "head_limit": LIMIT}
         super().__init__(config, ServerState(), {}, cast(Any, clock), **limits)
-        self.begun: list[Any] = []
+        self.started: list[Any] = []
         self.wire = Transport()
         self.connection_made(cast(Any, self.wire))
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self.begun.append(cycle)
+        self.started.append(cycle)
 
     def receive(self, data: bytes, cuts: list[int]) -> "Connection":
-        """Take `data` in packets that end at `cuts`, as long as the connection is open."""
+        """Receive `data` in packets that end at `cuts`, as long as the connection is open."""
         for start, end in pairwise(sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})):
             if not self.wire.closed:
                 self.data_received(data[start:end])
         return self
 
     def reply(self) -> None:
-        """Answer the oldest request that is not answered."""
-        cycle = next(one for one in self.begun if not one.response_complete)
+        """Answer the oldest unanswered request."""
+        cycle = next(one for one in self.started if not one.response_complete)
         for event in ({"type": "http.response.start", "status": 204}, {"type": "http.response.body"}):
             with pytest.raises(StopIteration):
                 cycle.send(event).send(None)
 
     def requests(self) -> list[Any]:
-        """What the application would see."""
-        parsed = [*self.begun, *(cycle for cycle, _ in reversed(self.pipeline))]
+        """The requests that the application would see."""
+        parsed = [*self.started, *(cycle for cycle, _ in reversed(self.pipeline))]
         return [
             (one.scope["method"], one.scope["raw_path"], one.scope["headers"], bytes(one.body), one.more_body)
             for one in parsed
@@ -176,7 +176,7 @@ def test_the_limits_themselves_are_allowed_and_one_byte_more_is_not(step: int) -
         request_line(50) + line(b"a: ", 10) * MAX_HEADERS + END,
     ):
         connection = Connection().receive(data, packets)
-        assert (connection.answers, len(connection.begun)) == ([], 1)
+        assert (connection.answers, len(connection.started)) == ([], 1)
     for data, status, param in (
         (head_of(LIMIT + 1), 431, None),
         (request_line(LINE + 1) + END, 414, None),
@@ -184,7 +184,7 @@ def test_the_limits_themselves_are_allowed_and_one_byte_more_is_not(step: int) -
         (request_line(50) + line(b"a: ", 10) * (MAX_HEADERS + 1) + END, 431, None),
     ):
         connection = Connection().receive(data, packets)
-        assert (connection.answers, connection.begun, connection.wire.closed) == ([status], [], True)
+        assert (connection.answers, connection.started, connection.wire.closed) == ([status], [], True)
         assert (connection.error["type"], connection.error["param"]) == ("invalid_request_error", param)
 
 
@@ -245,7 +245,7 @@ def test_empty_lines_between_requests_keep_no_connection() -> None:
     connection.data_received(request_line(50))
     assert connection.timeout_keep_alive_task is None
     connection.data_received(END)
-    assert len(connection.begun) == 2
+    assert len(connection.started) == 2
 
 
 def test_a_request_that_begins_during_an_answer_is_not_cut_off_after_it() -> None:
@@ -253,7 +253,7 @@ def test_a_request_that_begins_during_an_answer_is_not_cut_off_after_it() -> Non
     connection.reply()
     assert connection.timeout_keep_alive_task is None
     connection.data_received(END)
-    assert len(connection.begun) == 2
+    assert len(connection.started) == 2
 
 
 def test_large_and_many_chunks_are_no_matter_and_their_extensions_are() -> None:
@@ -261,7 +261,7 @@ def test_large_and_many_chunks_are_no_matter_and_their_extensions_are() -> None:
     signed = b"3e8;chunk-signature=" + b"f" * 64 + b"\r\n" + b"x" * 1000 + b"\r\n"
     for body in (b"1\r\nx\r\n" * 20_000, signed * 200, b"1e8480\r\n" + b"y" * 2_000_000):
         connection = Connection().receive(head + body, list(range(0, len(body), 9_999)))
-        assert (connection.answers, len(connection.begun)) == ([], 1)
+        assert (connection.answers, len(connection.started)) == ([], 1)
     for body in (
         (b"1;" + b"x" * 500 + b"\r\ny\r\n") * 100,
         b"0\r\n" + line(b"a: ", 500) * 60,
@@ -269,4 +269,4 @@ def test_large_and_many_chunks_are_no_matter_and_their_extensions_are() -> None:
     ):
         connection = Connection().receive(head + body, [])
         assert (connection.answers, connection.wire.closed) == ([431], True)
-        assert connection.begun[0].disconnected
+        assert connection.started[0].disconnected

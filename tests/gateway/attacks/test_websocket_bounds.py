@@ -1,4 +1,4 @@
-"""What a client sends over a WebSocket waits in its own buffers until it is admitted, parsed, and taken."""
+"""What a client sends over a WebSocket waits in the client's buffers until it is admitted, parsed, and taken."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ def frame(opcode: int, payload: bytes, final: bool = True) -> bytes:
 
 
 class Application:
-    """Accepts, and goes on from one step to the next when it is let."""
+    """Accepts, and proceeds from one step to the next when allowed."""
 
     def __init__(self) -> None:
         self.accepted, self.go = asyncio.Event(), asyncio.Event()
@@ -48,7 +48,7 @@ class Application:
 
 
 class Served:
-    """A server with one client, which has the rest of the handshake behind it."""
+    """A server with one client, which sends the rest of the handshake."""
 
     def __init__(self, server: uvicorn.Server, writer: asyncio.StreamWriter) -> None:
         self.server, self.writer = server, writer
@@ -59,7 +59,7 @@ class Served:
         return connection
 
     def holds(self) -> int:
-        """Bytes and messages that the server has of what the application has not taken."""
+        """Bytes and messages in the server that the application has not taken."""
         return len(self.protocol._unparsed) + len(self.protocol._fragments) + self.protocol.queue.qsize()
 
     async def takes_no_more(self) -> None:

@@ -1,4 +1,4 @@
-"""Whoever joins a generation, leaves it or sees it fail, at whatever moment: nobody misses a word, and one pays."""
+"""Callers join a shared generation, leave it or see it fail at any moment: none misses a word, and one pays."""
 
 import asyncio
 import time
@@ -78,13 +78,13 @@ class World:
 
 
 async def called(world: World, number: int, caller: Caller, *, stream: bool, keep: bool) -> str | None:
-    """What `caller` was told; None if he left before the end, "error" if it failed."""
+    """What `caller` received; None if it left before the end, "error" if it failed."""
     for _ in range(caller.comes):
         await asyncio.sleep(0)
     asked = asyncio.create_task(world.said(number, stream=stream, keep=keep))
     for _ in range(TURNS * 9 if caller.stays is None else caller.stays):
         await asyncio.sleep(0)
-    # One who waits has long been answered: a reader whom nobody told of the news fails here, not by a timeout.
+    # Waiting callers were answered long ago: a reader that missed the wake-up fails here, not by a timeout.
     asked.cancel()
     if caller.again:
         await asyncio.sleep(0)
@@ -109,17 +109,17 @@ async def called(world: World, number: int, caller: Caller, *, stream: bool, kee
 @example(callers=[Caller(0, 4), Caller(3), Caller(3)], stream=True, keep=False, fail_at=None)
 @example(callers=[Caller(0, 4), Caller(3, 2), Caller(3)], stream=False, keep=False, fail_at=4)
 @example(callers=[Caller(14, 1), Caller(14), Caller(16)], stream=False, keep=False, fail_at=0)
-async def test_nobody_misses_a_word_and_every_generation_is_paid_once(
+async def test_no_reader_misses_a_word_and_every_generation_is_billed_once(
     callers: list[Caller], stream: bool, keep: bool, fail_at: int | None
 ) -> None:
     world = World()
     tier = world.tiers[0]
     tier.fail_at = fail_at
-    told = await asyncio.gather(
+    received = await asyncio.gather(
         *(called(world, number, caller, stream=stream, keep=keep) for number, caller in enumerate(callers))
     )
 
-    assert set(told) <= {None, ANSWER if fail_at is None else "error"}
+    assert set(received) <= {None, ANSWER if fail_at is None else "error"}
     assert world.service.in_flight == 0
     assert not world.cache._flights
     asked = {f"chatcmpl-{number}" for number in range(len(callers))}

@@ -1,4 +1,4 @@
-"""An equal request gets the kept answer or joins the one being made, and nobody else's (SPEC CA-01)."""
+"""An equal request of the same caller gets the kept answer or joins the running generation (SPEC CA-01)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -207,7 +207,7 @@ async def test_when_everybody_has_left_the_work_stops(gateway: RunningGateway) -
     assert (await asked(gateway)).headers["x-aio-cache"] == "miss"
 
 
-async def test_a_generation_that_fails_fails_nobody_but_its_leader(gateway: RunningGateway) -> None:
+async def test_a_failed_generation_fails_only_its_leader(gateway: RunningGateway) -> None:
     tier = gateway.tier(1)
     tier.hold_at, tier.fail_at, tier.error = 2, 2, TierError("broke")
     leader = asyncio.create_task(gateway.http.post(CHAT, json=body()))

@@ -1,4 +1,5 @@
-"""Another wording of a prompt gets the kept answer, where an operator wants it: never by itself, and nobody else's."""
+"""A paraphrased prompt gets the kept answer where an operator allows it: never by default, and never another
+caller's."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -113,7 +114,7 @@ async def test_it_is_switched_while_serving(semantic: RunningGateway) -> None:
     await set_knobs(semantic, enabled=None)
 
 
-async def test_the_cosine_has_to_reach_the_threshold_in_force(semantic: RunningGateway) -> None:
+async def test_the_cosine_has_to_reach_the_current_threshold(semantic: RunningGateway) -> None:
     angle = {ASKED: 0.0, REWORDED: np.arccos(0.9)}
     semantic.classifier.embedding = lambda given: np.array(
         [np.cos(angle[given.turn]), np.sin(angle[given.turn])], np.float32
@@ -195,11 +196,11 @@ async def test_only_plain_questions_whose_answers_are_kept_are_looked_for(
 
 
 async def test_instructions_may_come_before_the_question(semantic: RunningGateway) -> None:
-    def told(prompt: str) -> dict[str, Any]:
+    def instructed(prompt: str) -> dict[str, Any]:
         return {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": prompt}]}
 
-    assert await use(semantic, "", **told(ASKED)) == "miss"
-    assert await use(semantic, "", **told(REWORDED)) == "similar"
+    assert await use(semantic, "", **instructed(ASKED)) == "miss"
+    assert await use(semantic, "", **instructed(REWORDED)) == "similar"
 
 
 async def test_text_completions_and_very_long_prompts_are_left_alone(
@@ -245,7 +246,7 @@ async def test_it_is_given_for_as_long_as_to_an_equal_request(semantic: RunningG
     assert await use(semantic, REWORDED) == "miss"
 
 
-async def test_an_answer_that_is_no_longer_kept_is_made_anew(semantic: RunningGateway) -> None:
+async def test_an_evicted_answer_is_generated_again(semantic: RunningGateway) -> None:
     await asked(semantic, ASKED)
     semantic.parts.cache.store.clear()  # type: ignore[attr-defined]
     assert await use(semantic, REWORDED) == "miss"
@@ -264,7 +265,7 @@ async def test_the_least_recently_found_goes_first() -> None:
     assert [await similar.find(one) for one in (a, b, c)] == [b"1", None, b"3"]
 
 
-async def test_an_answer_that_nobody_waited_for_is_given_to_no_other_wording(semantic: RunningGateway) -> None:
+async def test_an_abandoned_answer_is_given_to_no_other_wording(semantic: RunningGateway) -> None:
     tier = semantic.tier(1)
     tier.hold_at = 2
     leaving = asyncio.create_task(asked(semantic, ASKED))

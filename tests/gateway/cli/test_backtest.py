@@ -1,4 +1,4 @@
-"""A back-test: what routing would have chosen for a log, at which cost, and how good that was."""
+"""A back-test: what routing would have chosen for a log, its cost and its quality."""
 
 import json
 from collections.abc import Sequence
@@ -203,7 +203,7 @@ def test_the_command_prints_the_split_the_cost_and_the_quality(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [((), "scores of 'small'; known are 1, 2, 3, 4, tier-1"), (("--tier", "small"), "give NAME=NUMBER")],
+    [((), "unknown name 'small' in scores; known are 1, 2, 3, 4, tier-1"), (("--tier", "small"), "give NAME=NUMBER")],
 )
 def test_a_name_that_means_no_tier_is_explained(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     log = written(tmp_path / "log.jsonl", {"prompt": "a", "scores": {"small": 1}})

@@ -1,4 +1,4 @@
-"""`aio classifier`: predictions for files of prompts, and the versions that serve, are on trial, or come back."""
+"""`aio classifier`: predictions for files of prompts, and the versions that serve, are on trial, or return."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_file_of_prompts_gets_a_line_of_figures_for_each_in_its_order(prompts:
         assert one["tier"] == row["tier"]
 
 
-def test_processes_beside_each_other_write_what_one_writes() -> None:
+def test_parallel_processes_write_what_one_writes() -> None:
     rows = [PromptRow(i, f"{PROMPTS[i % len(PROMPTS)]} {i}") for i in range(700)]
     one = b"".join(lines for _, lines in predict_lines(default_artefact(), rows, processes=1))
     two = list(predict_lines(default_artefact(), rows, processes=2))
@@ -102,7 +102,7 @@ def test_an_explanation_says_what_it_saw_what_moved_it_and_what_it_passed_over(t
     assert found["appeals"] == [prompt]
     assert sum(found["classes"]) == pytest.approx(1, abs=1e-3)
     said = aio("explain", prompt, "--data-dir", str(tmp_path)).output
-    for part in ("P(good enough)", "novelty", "class: SIMPLE", "passed over, since they ask for a tier", SHIPPED):
+    for part in ("P(good enough)", "novelty", "class: SIMPLE", "skipped, since they ask for a tier", SHIPPED):
         assert part in said
     aio("explain", "--data-dir", str(tmp_path), ok=False)
 
@@ -161,7 +161,7 @@ def test_what_operators_order_is_in_the_audit_trail(tmp_path: Path, child: Path)
 def test_an_encoder_that_is_neither_a_folder_nor_hidden_states_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["classifier", "train", "--encoder", str(tmp_path / "nowhere")])
     assert result.exit_code == 2
-    assert "is no folder; give one, or hidden[:MODEL[:LAYER]]" in result.output
+    assert "is not a folder; give one, or hidden[:MODEL[:LAYER]]" in result.output
     result = CliRunner().invoke(main, ["classifier", "train", "--encoder", "hidden:nowhere.gguf:0"])
     assert result.exit_code == 2
     assert "LAYER at least 1" in result.output

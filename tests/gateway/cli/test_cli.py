@@ -43,6 +43,23 @@ def test_help_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
+def test_options_import_nothing_that_starts_threads() -> None:
+    code = "import sys, gateway.cli.serving.serve; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_documented_settings_are_those_of_the_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
+    documented = page.split("<!-- settings: aio settings --markdown -->\n")[1].split("\n<!-- end settings -->")[0]
+    assert aio("settings", "--markdown").output.strip() == documented
+
+
+def test_settings_are_shown_with_their_variables_and_defaults() -> None:
+    shown = {one["variable"]: one for one in json.loads(aio("settings", "--json").output)}
+    assert shown["AIO_PORT"]["default"] == "8080"
+    assert len(shown) == len(Settings.__struct_fields__)
+
+
 def test_a_gateway_process_never_imports_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from gateway.app import create_app; from gateway.settings import Settings; "
@@ -192,7 +209,7 @@ def test_kv_calc_explains_every_model_of_a_catalogue() -> None:
     assert [entry["placement"] and entry["placement"]["mesh"]["tensor"] for entry in larger] == [None, 1, 1, None]
     laptop = aio("kv-calc", "--catalog", "laptop").output
     assert "smollm2-int4 (this machine's CPU), tier 1" in laptop
-    assert "tokens if this model has all of it" in laptop
+    assert "tokens if this model uses all of it" in laptop
 
 
 def test_migrate_can_be_run_again(tmp_path: Path) -> None:

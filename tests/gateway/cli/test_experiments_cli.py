@@ -1,4 +1,4 @@
-"""`aio quality experiments` in a data folder of its own: started, listed, stopped."""
+"""`aio quality experiments` in its own data folder: started, listed, stopped."""
 
 import json
 from pathlib import Path
@@ -13,9 +13,9 @@ def run(tmp_path: Path, *arguments: str) -> Result:
 
 
 def test_an_experiment_is_started_listed_and_stopped(tmp_path: Path) -> None:
-    begun = run(tmp_path, "start", "cheap?", "--a", "tier:3", "--b", "tier:1", "--share", "0.2", "--json")
-    assert begun.exit_code == 0, begun.output
-    started = json.loads(begun.output)["experiment_id"]
+    result = run(tmp_path, "start", "cheap?", "--a", "tier:3", "--b", "tier:1", "--share", "0.2", "--json")
+    assert result.exit_code == 0, result.output
+    started = json.loads(result.output)["experiment_id"]
     again = run(tmp_path, "start", "another", "--a", "tier:3", "--b", "tier:2")
     assert again.exit_code == 1
     assert "stop it first" in again.output

@@ -1,4 +1,4 @@
-"""`aio quantize` and `aio quality compare`: one makes a folder, the other says what it may be used for."""
+"""`aio quantize` makes a folder, and `aio quality compare` says what it may be used for."""
 
 import json
 from importlib import resources
@@ -53,7 +53,7 @@ def test_bounds_can_be_changed_and_a_model_that_keeps_none_ends_with_an_error(mo
 def test_options_of_another_method_and_unknown_bounds_are_refused(model: Path, tmp_path: Path) -> None:
     foreign = aio("quantize", str(model), str(tmp_path / "made"), "--method", "fp8", "--group-size", "64")
     assert foreign.exit_code == 2
-    assert "--group-size: not for fp8, which knows --scales" in foreign.output
+    assert "--group-size: not for fp8, which accepts --scales" in foreign.output
     bits = aio("quantize", str(model), str(tmp_path / "made"), "--method", "awq", "--bits", "8")
     assert "awq weights have 4 bits" in bits.output
     bound = aio("quality", "compare", str(model), str(model), "--limit", "chat.speed=1")

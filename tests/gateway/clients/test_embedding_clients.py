@@ -18,7 +18,7 @@ FIRST, SECOND = ([pair[side] for pair in PARAPHRASES] for side in (0, 1))
 
 
 def nearest(first: Any, second: Any) -> int:
-    """Of how many sentences the other wording is the nearest one."""
+    """Count the sentences whose paraphrase is the nearest one."""
     return int(((first @ second.T).argmax(1) == np.arange(len(first))).sum())
 
 
@@ -51,7 +51,7 @@ async def test_langchains_embeddings_rank_documents(aio: ServedProcess) -> None:
         base_url=f"{aio.url}/v1",
         api_key=SecretStr("unused"),
         model=MODEL,
-        # It would cut texts with OpenAI's tokeniser and send ids that mean nothing to another model.
+        # It would split texts with OpenAI's tokeniser and send ids that mean nothing to another model.
         check_embedding_ctx_length=False,
     )
     documents = np.array(model.embed_documents(SECOND[:4]))

@@ -1,4 +1,4 @@
-"""LangChain's OpenAI classes, unchanged, on the real model in a process as users run it."""
+"""LangChain's OpenAI classes, unchanged, on the real model in a real process."""
 
 from typing import Literal
 

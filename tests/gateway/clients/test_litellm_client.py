@@ -1,4 +1,4 @@
-"""The LiteLLM SDK, unchanged, on the real model in a process as users run it."""
+"""The LiteLLM SDK, unchanged, on the real model in a real process."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ WEATHER = {
 
 @pytest.fixture(scope="module")
 def litellm() -> Iterator[Any]:
-    """The package, told not to fetch its price list."""
+    """The package, configured not to fetch its price list."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         import litellm
@@ -64,7 +64,7 @@ def test_a_stream_without_usage_ends_with_one_finish_reason(litellm: Any, aio: S
 
 
 def test_a_tool_is_called(litellm: Any, aio: ServedProcess) -> None:
-    # Without its own extra `mcp` the SDK cannot even look whether a tool is one of an MCP server.
+    # Without its extra `mcp` the SDK cannot even check whether a tool belongs to an MCP server.
     fields = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 40, "_skip_mcp_handler": True}
     answer = litellm.completion(**given(aio, **fields))
     call = answer.choices[0].message.tool_calls[0]

@@ -19,7 +19,7 @@ TOOLS = {"openai-chat": "chat-tool-calling", "open-responses": "tool-calling"}
 
 
 async def results(gateway: RunningGateway, form: str, *options: str) -> dict[str, Any]:
-    """What became of each test, by its id."""
+    """Return the outcome of each test, by id."""
     command = [sys.executable, "-c", "import sys; from llm_comply.cli import main; sys.exit(main())"]
     target = ["--base-url", f"{gateway.url}/v1", "--api-key", "unused", "--model", "tier-1", "--format", form]
     run = await asyncio.create_subprocess_exec(
@@ -33,12 +33,12 @@ async def results(gateway: RunningGateway, form: str, *options: str) -> dict[str
 
 @pytest.mark.parametrize("form", ["openai-chat", "open-responses"])
 async def test_all_passes_but_what_is_refused_for_a_reason(gateway: RunningGateway, form: str) -> None:
-    told = await results(gateway, form)
+    outcomes = await results(gateway, form)
     gateway.tier(1).calls = WEATHER
-    told |= await results(gateway, form, "--filter", TOOLS[form])
-    failed = {name: test["errors"] for name, test in told.items() if test["status"] == "failed"}
+    outcomes |= await results(gateway, form, "--filter", TOOLS[form])
+    failed = {name: test["errors"] for name, test in outcomes.items() if test["status"] == "failed"}
     assert failed.keys() == REFUSED[form], failed
-    assert len(told) >= 9
-    # There is no compaction of conversations here, which the suite takes for advice.
-    warned = {name for name, test in told.items() if test.get("warnings")}
+    assert len(outcomes) >= 9
+    # Conversations are not compacted here, which the suite reports as advice.
+    warned = {name for name, test in outcomes.items() if test.get("warnings")}
     assert warned <= {"compact-response"}

@@ -1,4 +1,4 @@
-"""The official client, synchronous and asynchronous: what is said, which error it raises, and when it tries again."""
+"""The official client, synchronous and asynchronous: answers, errors, and retries."""
 
 import asyncio
 from typing import Literal
@@ -62,7 +62,7 @@ async def test_a_missing_key_is_an_authentication_error(settings: Settings) -> N
         assert answer.choices[0].message.content == "Hello there, how are you?"
 
 
-async def test_a_client_that_retries_comes_back_when_it_was_told_to(settings: Settings) -> None:
+async def test_a_client_that_retries_obeys_retry_after(settings: Settings) -> None:
     async with running_gateway(settings) as gateway:
         tier = gateway.tier(2)
         tier.fail_at, tier.error = 0, AfterAWhile("loading")
@@ -73,7 +73,7 @@ async def test_a_client_that_retries_comes_back_when_it_was_told_to(settings: Se
         tier.fail_at = None
         assert (await asking).choices[0].message.content == "Hello there, how are you?"
     first, second = tier.requests
-    # By itself the client comes back within a second.
+    # By default the client retries within a second.
     assert second.arrival - first.arrival >= AfterAWhile.retry_after_seconds
 
 

@@ -1,4 +1,4 @@
-"""The real model over a WebSocket, in a process as users run it."""
+"""The real model over a WebSocket, in a real process."""
 
 import json
 from typing import Any
@@ -42,8 +42,8 @@ def test_cancelling_and_leaving_free_the_sequences_of_the_core(aio: ServedProces
     with opened(aio) as socket:
         for name in "ab":
             socket.send(json.dumps(endless | {"request": name}))
-        begun = {json.loads(socket.recv(60))["request"] for _ in range(12)}
-        assert begun == {"a", "b"}
+        started = {json.loads(socket.recv(60))["request"] for _ in range(12)}
+        assert started == {"a", "b"}
         socket.send(json.dumps({"type": "cancel", "request": "a"}))
         frame = json.loads(socket.recv(60))
         while frame.get("status") != "cancelled":

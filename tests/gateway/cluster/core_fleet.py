@@ -1,4 +1,4 @@
-"""Cores behind TCP listeners, as a cluster has them, without the cluster: what a test needs to lose one."""
+"""Cores on TCP ports, as a cluster has them, without the cluster: for tests that lose one."""
 
 import threading
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.cluster.announced import Announced, Role
+from gateway.cluster.registry import Announced, Role
 from gateway.cluster.replicated_core import ReplicatedCore
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
@@ -21,7 +21,7 @@ from tests.polling import eventually
 
 
 class ServedReplica:
-    """One replica; while `paused` it takes commands and makes no step. `model`: see `hash_core`."""
+    """One replica; while `paused` it accepts commands and makes no step. `model`: see `hash_core`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ServedReplica:
         )
 
     async def put_behind_a_relay(self) -> SilentRelay:
-        """Clients that come from now on reach it through the relay alone."""
+        """Clients that connect from now on reach it only through the relay."""
         self.relay = SilentRelay(self.listener.address.port)
         await self.relay.start()
         return self.relay
@@ -73,7 +73,7 @@ class ServedReplica:
 
 
 class CoreFleet:
-    """Replicas that are announced as long as they are `said` to be there."""
+    """Replicas, announced as long as they are in `said`."""
 
     def __init__(self, silent_seconds: float = SILENT_SECONDS) -> None:
         self._silent_seconds = silent_seconds

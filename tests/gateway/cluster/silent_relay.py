@@ -1,10 +1,11 @@
-"""A relay in front of a TCP port, as a proxy or a mesh puts there: it may swallow all bytes and close nothing."""
+"""A relay in front of a TCP port, like a proxy or a mesh: it may swallow all bytes without closing a connection."""
 
 import asyncio
 
 
 class SilentRelay:
-    """Passes bytes on in both directions until it is `silent`; then it still reads them, and new connections too."""
+    """Passes bytes on in both directions until it is `silent`; then it still reads them, and accepts new
+    connections."""
 
     def __init__(self, port: int) -> None:
         self._onward = port

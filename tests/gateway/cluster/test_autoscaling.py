@@ -7,7 +7,7 @@ from inference_core.protocol import CoreStats, Knobs, ModelStats
 
 
 class Context:
-    """What Ray Serve tells a policy, as far as ours looks."""
+    """What Ray Serve passes to a policy, as far as ours uses it."""
 
     def __init__(self, replicas: int, metrics: dict[str, dict[str, float]] | None) -> None:
         self.current_num_replicas, self.aggregated_metrics = replicas, metrics
@@ -52,7 +52,7 @@ def test_the_busiest_model_speaks_for_its_core() -> None:
         (2, [0.75, 0.75], [0.0, 0.0], 2),
         (2, [], [], 2),
     ],
-    ids=["as aimed", "queue", "blocks as aimed", "blocks", "fewer", "idle", "within a tenth", "nobody told"],
+    ids=["as aimed", "queue", "blocks as aimed", "blocks", "fewer", "idle", "within a tenth", "no reports"],
 )
 def test_replicas_follow_the_larger_pressure(
     replicas: int, seats: list[float], blocks: list[float], wanted: int
@@ -69,6 +69,6 @@ def test_a_steady_load_settles_and_does_not_flap() -> None:
     assert seen == [5, 5, 5, 5, 5, 5]
 
 
-def test_serve_is_told_what_the_rule_says() -> None:
+def test_ray_serve_gets_the_rules_result() -> None:
     assert serve_policy(Context(2, {SEATS: {"a": 1.4, "b": 1.4}, BLOCKS: {"a": 0.0, "b": 0.0}})) == (4, {})  # type: ignore[arg-type]
     assert serve_policy(Context(2, None)) == (2, {})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A partition that closes nothing: a replica falls silent while something between still acknowledges what is sent."""
+"""A partition without closed connections: a replica falls silent while a proxy still acknowledges what is sent."""
 
 from collections.abc import AsyncIterator
 
@@ -30,28 +30,28 @@ async def core(fleet: CoreFleet) -> AsyncIterator[object]:
     await client.close()
 
 
-async def test_what_a_silent_replica_has_begun_ends_with_an_error_and_the_rest_goes_elsewhere(core, fleet):
-    begun = core.generate(request("begun", tokens=2000))
-    await anext(begun)
-    await eventually(lambda: "begun" in core._requests)
-    lost = fleet.replicas[core._requests["begun"].name]
+async def test_a_silent_replicas_started_requests_end_with_an_error_and_the_rest_go_elsewhere(core, fleet):
+    outputs = core.generate(request("started", tokens=2000))
+    await anext(outputs)
+    await eventually(lambda: "started" in core._requests)
+    lost = fleet.replicas[core._requests["started"].name]
     (other,) = (replica for replica in fleet.replicas.values() if replica is not lost)
     lost.said, lost.relay.silent = False, True
 
-    # Both replicas get their part of these; who falls silent is not known yet.
+    # Both replicas get a share of these; the silent one is not known yet.
     answers = [await answer(core, request(f"r{number}", prompt=(number, 2))) for number in range(8)]
     with pytest.raises(CoreGoneError, match=r"nothing was heard for 0\.5 s"):
-        [output async for output in begun]
+        [output async for output in outputs]
 
     assert all(len(tokens_of(outputs)) == 8 for outputs in answers)
     assert core.replicas == [other.name]
 
 
-async def test_a_silent_replica_gives_up_what_nobody_will_hear(core, fleet):
-    begun = core.generate(request("begun", tokens=2000))
-    await anext(begun)
-    await eventually(lambda: "begun" in core._requests)
-    lost = fleet.replicas[core._requests["begun"].name]
+async def test_a_silent_replica_drops_requests_of_lost_clients(core, fleet):
+    outputs = core.generate(request("started", tokens=2000))
+    await anext(outputs)
+    await eventually(lambda: "started" in core._requests)
+    lost = fleet.replicas[core._requests["started"].name]
     lost.paused.set()
     assert lost.server._is_busy()
 

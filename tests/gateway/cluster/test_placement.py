@@ -1,4 +1,4 @@
-"""Where cores may lie in a cluster, and which constraint is named when there is no such place."""
+"""Where cores may run in a cluster, and which constraint is named when there is no such place."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_enough_of_each_on_different_nodes_is_said_to_be_so() -> None:
         require_room(FOUR_CARDS, nodes)
 
 
-def test_memory_is_told_in_mib() -> None:
+def test_memory_is_reported_in_mib() -> None:
     placement = CorePlacement(core="cpu", bundles=[{"memory": 512 * MIB}])
 
     with pytest.raises(NoRoomError, match=r"needs 512 MiB of memory .* is 100 MiB of memory"):

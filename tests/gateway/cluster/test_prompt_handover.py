@@ -1,4 +1,5 @@
-"""Prefill replicas compute long prompts for those that answer; whatever goes wrong, the answer is the same (BS-08)."""
+"""Prefill replicas compute long prompts for the replicas that answer; whatever fails, the answer is the same
+(BS-08)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +42,7 @@ async def core(fleet: CoreFleet) -> AsyncIterator[object]:
 
 @pytest.fixture(scope="module")
 def truth() -> dict[tuple[int, ...], list[int]]:
-    """What a core alone says."""
+    """The answer of a core alone."""
     runner = hash_core("m", slabs=256, max_context=2048)._runners["m"]
     sampling = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
     return {prompt: runner.expected_tokens(prompt, 8, sampling) for prompt in (LONG, LONG[:50])}
@@ -70,7 +71,7 @@ async def test_a_long_prompt_is_computed_by_the_prefill_replica_and_answered_by_
     assert (p.generated_tokens, d.generated_tokens) == (0, 8)
     assert (p.handover.out_blocks, d.handover.in_blocks) == (FULL, FULL)
     assert d.prefix_hit_tokens == FULL * 16
-    # It is billed as computed: nothing of it was there before this request.
+    # It is billed as computed: none of it was cached before this request.
     assert outputs[-1].cached_tokens == 0
     counted = await handover(core)
     assert (counted.outcomes, counted.tokens, counted.out_blocks) == ({"done": 1}, FULL * 16, FULL)
@@ -115,14 +116,14 @@ async def test_the_next_turn_of_a_conversation_is_not_handed_over_again(core):
     assert outputs[-1].cached_tokens >= FULL * 16
 
 
-async def test_what_the_prefill_replica_had_cached_is_told_as_cached(core, fleet):
+async def test_what_the_prefill_replica_had_cached_is_reported_as_cached(core, fleet):
     await answer(core, request("r1", prompt=LONG))
     for caching in (False, True):
         await core._replicas["d"].client.set_knobs({"prefix_caching": caching})
 
     outputs = await answer(core, request("r2", prompt=LONG))
 
-    # Of the last block the prefill replica computes at least one token, and so does whoever answers.
+    # The prefill replica computes at least one token of the last block, and so does the answering replica.
     assert outputs[-1].cached_tokens == (FULL - 1) * 16
     assert (await handover(core)).outcomes == {"done": 2}
 
@@ -137,7 +138,7 @@ async def test_a_prefill_replica_that_dies_meanwhile_costs_no_answer(core, fleet
     await lost.stop()
 
     assert tokens_of(await asking) == truth[LONG]
-    # It is known to be lost before anybody asks for statistics.
+    # Its loss is known before statistics are requested.
     assert core.replicas == ["d"]
     assert (await handover(core)).outcomes == {"gone": 1}
     await assert_nothing_held(core)
@@ -162,10 +163,10 @@ async def test_an_answering_replica_that_dies_meanwhile_is_replaced_by_another(c
 
 async def test_blocks_that_are_damaged_on_the_way_are_computed_in_place(core, truth, monkeypatch):
     source = core._replicas["p"].client
-    told = source.export_blocks
+    export = source.export_blocks
 
     async def spoilt(*asked):
-        frame = await told(*asked)
+        frame = await export(*asked)
         block = frame.blocks[0]
         content = bytes([block.content[0] ^ 1]) + block.content[1:]
         damaged = type(block)(block.digest, block.checksum, content)
@@ -221,7 +222,7 @@ async def test_without_a_prefill_replica_prompts_are_computed_in_place_and_count
     assert (await handover(core)).outcomes == {"gone": 1}
 
 
-async def test_prefill_replicas_answer_where_there_is_nobody_else(core, fleet, truth):
+async def test_prefill_replicas_answer_when_there_are_no_others(core, fleet, truth):
     fleet.replicas["d"].said = False
     await fleet.replicas["d"].stop()
 

@@ -1,4 +1,5 @@
-"""A real Ray of several nodes: cores placed on it, served through a gateway, a node killed under load, and recovery."""
+"""A real Ray with several nodes: cores placed on it, served through a gateway, a node killed under load, and
+recovery."""
 
 import asyncio
 import json
@@ -26,7 +27,7 @@ MODELS = ("tier-1", "tier-2", "auto")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head and two nodes of one CPU, each with room for one replica of the laptop's core."""
+    """A head and two nodes with one CPU each, each with room for one replica of the laptop's core."""
     from gateway.cluster.local_cluster import LocalCluster
 
     with LocalCluster(2) as local:
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def aio(cluster: Any, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    """`aio cluster …` as a user runs it."""
+    """Run `aio cluster …`."""
     command = [sys.executable, "-c", "from gateway.cli import main; main()", "cluster", *words]
     variables = {
         "AIO_CLUSTER": cluster.address,
@@ -72,7 +73,7 @@ def replicas_of(cluster: Any, folder: Path, core: str, catalog: str) -> list[dic
 
 
 async def mixed_load(url: str, first_tokens: asyncio.Event) -> list[str]:
-    """Streams and whole answers at once; what became of each: "answered", "failed" or "broken off"."""
+    """Send streams and whole answers at once; return the outcome of each: "answered", "failed" or "broken off"."""
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, headers=UNCACHED) as http:
         return await asyncio.gather(*(outcome(http, number, first_tokens) for number in range(REQUESTS)))
 
@@ -130,9 +131,9 @@ def test_every_request_is_answered_or_honestly_failed_when_a_node_dies(
     cluster: Any, folder: Path, gateway: ServedProcess
 ) -> None:
     async def lose_a_node() -> list[str]:
-        begun = asyncio.Event()
-        load = asyncio.create_task(mixed_load(gateway.url, begun))
-        await begun.wait()
+        started = asyncio.Event()
+        load = asyncio.create_task(mixed_load(gateway.url, started))
+        await started.wait()
         await asyncio.to_thread(cluster.kill_node, cluster.nodes[0])
         return await load
 
@@ -154,10 +155,10 @@ def test_a_new_node_gets_the_lost_replica(cluster: Any, folder: Path, gateway: S
 
 def test_taking_down_lets_running_answers_end(cluster: Any, folder: Path, gateway: ServedProcess) -> None:
     async def drain() -> tuple[str, "subprocess.CompletedProcess[str]"]:
-        begun = asyncio.Event()
+        started = asyncio.Event()
         async with httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE) as http:
-            answering = asyncio.create_task(outcome(http, 0, begun))
-            await begun.wait()
+            answering = asyncio.create_task(outcome(http, 0, started))
+            await started.wait()
             down = await asyncio.to_thread(aio, cluster, folder, "down")
             return await answering, down
 
@@ -203,7 +204,7 @@ def test_prefill_replicas_are_a_pool_of_their_own(cluster: Any, folder: Path, ga
     assert changed.status_code == 200, changed.text
     body = {"model": "tier-1", "messages": [{"role": "user", "content": "Say it again. " * 100}], "max_tokens": 8}
 
-    # Gateways look for replicas every second, so that the first prompts may find none for prefill yet.
+    # Gateways look for replicas every second, so the first prompts may find none for prefill yet.
     def is_handed_over() -> bool:
         body["messages"][0]["content"] += "And again. "
         reply = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=UNCACHED, timeout=PATIENCE)

@@ -20,7 +20,7 @@ pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head and three nodes of one CPU: for the CPU's core and for each stage of the other one."""
+    """A head and three nodes with one CPU each: for the CPU core and for each stage of the other one."""
     from gateway.cluster.local_cluster import LocalCluster
 
     with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +95,7 @@ def test_a_lost_stage_takes_its_core_down_and_another_comes(gateway: ServedProce
     (lost,) = stage_ranks()
 
     def answered_anew() -> bool:
-        # A step has to be asked for: until then nobody misses the stage.
+        # The loss is noticed only at a step, so one has to be requested.
         reply = answer(gateway)
         return reply.headers.get("x-aio-tier") == "2" and lost not in stage_ranks()
 

@@ -1,4 +1,4 @@
-"""Several replicas as one core: what is begun ends or fails, what is not begun goes elsewhere, orders reach all."""
+"""Several replicas as one core: started requests end or fail, others are retried elsewhere, commands reach all."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def core(fleet: CoreFleet) -> AsyncIterator[object]:
 
 
 async def holder(core, fleet, request_id):
-    """The replica at which a request is."""
+    """The replica that has a request."""
     await eventually(lambda: request_id in core._requests)
     return fleet.replicas[core._requests[request_id].name]
 
@@ -74,7 +74,7 @@ async def test_what_has_arrived_from_the_replica_can_be_looked_at_before_it_is_r
     assert core.unread("r") == []
 
 
-async def test_what_was_not_begun_goes_to_another_replica(core, fleet):
+async def test_requests_not_started_go_to_another_replica(core, fleet):
     for replica in fleet.replicas.values():
         replica.paused.set()
     asking = asyncio.create_task(answer(core, request("r")))
@@ -89,7 +89,7 @@ async def test_what_was_not_begun_goes_to_another_replica(core, fleet):
     assert core.replicas == [other.name]
 
 
-async def test_what_was_begun_ends_with_an_error_and_is_not_repeated(core, fleet):
+async def test_started_requests_end_with_an_error_and_are_not_repeated(core, fleet):
     outputs = core.generate(request("r", tokens=2000))
     await anext(outputs)
     lost = await holder(core, fleet, "r")
@@ -112,7 +112,7 @@ async def test_without_any_replica_requests_fail_at_once_and_say_why(core, fleet
         while True:
             await core.stats()
 
-    with pytest.raises(CoreGoneError, match="the core has no replica that serves"):
+    with pytest.raises(CoreGoneError, match="the core has no serving replica"):
         core.generate(request("r"))
     with pytest.raises(CoreGoneError):
         await core.stats()
@@ -217,7 +217,7 @@ async def test_a_choice_is_aborted_at_the_replica_that_has_it(core):
     assert reasons == {0: "abort", 1: "abort"}
 
 
-async def test_a_client_that_finds_nobody_says_so_and_starts_once_there_is_one(fleet):
+async def test_a_client_without_replicas_says_so_and_starts_once_there_is_one(fleet):
     for replica in fleet.replicas.values():
         replica.said = False
     client = fleet.client()

@@ -1,4 +1,4 @@
-"""A catalogue is exchanged under load: no reply fails, none is of two catalogues, and a bad one changes nothing."""
+"""A catalogue is replaced under load: no reply fails, none mixes two catalogues, and a bad one changes nothing."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ PIECES = 6
 
 
 class Nothing(BaseHTTPRequestHandler):
-    """A server that has nothing to show."""
+    """A server with empty answers."""
 
     def do_GET(self) -> None:
         self.send_error(404)
@@ -31,7 +31,7 @@ class Nothing(BaseHTTPRequestHandler):
 
 
 async def speak(call: Call) -> None:
-    """Says the model's name again and again, slowly enough that a reload meets it in the middle."""
+    """Repeats the model's name slowly enough that a reload happens in the middle."""
     model = call.body["model"]
     if not call.body["stream"]:
         await asyncio.sleep(0.05)
@@ -50,10 +50,10 @@ async def speak(call: Call) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServedProcess, Path]]:
     folder = tmp_path_factory.mktemp("reload")
     file = folder / "catalogue.toml"
-    # Some server that a process can start with; it has no models.
+    # Any server that a process can start with; it has no models.
     first = ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
     threading.Thread(target=first.serve_forever, daemon=True).start()
-    file.write_text(proxied_catalogue(f"http://127.0.0.1:{first.server_port}/v1", "nobody"))
+    file.write_text(proxied_catalogue(f"http://127.0.0.1:{first.server_port}/v1", "other"))
     try:
         with served(folder / "data", folder / "cache", "--role", "gateway", "--catalog", str(file)) as process:
             yield process, file
@@ -74,12 +74,12 @@ async def put(http: httpx.AsyncClient, file: Path, text: str) -> httpx.Response:
 
 
 async def reply(http: httpx.AsyncClient, *, stream: bool) -> tuple[str, set[str]]:
-    """The model that the gateway named, and the words of the answer."""
+    """Return the model named by the gateway, and the words of the answer."""
     body: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": "Say it."}], "stream": stream}
     answer = await http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     assert '"error"' not in answer.text
-    said = [word for word in ("old", "new", "nobody") if f"{word} " in answer.text]
+    said = [word for word in ("old", "new", "other") if f"{word} " in answer.text]
     assert answer.text.count(f"{said[0]} ") >= PIECES
     return answer.headers["x-aio-model"], set(said)
 

@@ -1,4 +1,4 @@
-"""What traffic costs: worked out before, and reported live."""
+"""What traffic costs: calculated in advance, and reported live."""
 
 import csv
 import io

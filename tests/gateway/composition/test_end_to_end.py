@@ -1,4 +1,4 @@
-"""The laptop catalogue on the real model, through the official client, in processes as users run them."""
+"""The laptop catalogue on the real model, through the official client, in real processes."""
 
 import threading
 import time

@@ -45,7 +45,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 async def ask(aio: RunningGateway, name: str, path: str = "chat/completions", **changes: Any) -> Record:
-    """The record of a request by the owner of a key."""
+    """Return the record of a request by the owner of a key."""
     body: dict[str, Any] = {"model": "tier-1"} | (
         {"prompt": "Once"} if path == "completions" else {"messages": MESSAGES}
     )
@@ -64,7 +64,7 @@ async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
 ) -> None:
     offered: list[Record] = []
     monkeypatch.setattr(QualityLoop, "offer", lambda self, record: offered.append(record))
-    # The caller's own wish is no consent of the tenant's.
+    # A caller's wish is not the tenant's consent.
     wishes = {"store": True} if path == "chat/completions" else {}
 
     record = await ask(aio, "bob", path, **wishes)
@@ -112,9 +112,9 @@ async def test_an_erased_user_is_gone_and_who_erased_her_is_written_down(aio: Ru
     answer = await aio.http.delete("/admin/api/users/ada", params={"reason": "she asked"}, headers=bearer(ADMIN))
 
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert (told["key_id"], told["replaced"], told["retraining"]) == ("ada", {}, False)
-    assert told["rows"]["requests"] >= 1
+    erased = answer.json()
+    assert (erased["key_id"], erased["replaced"], erased["retraining"]) == ("ada", {}, False)
+    assert erased["rows"]["requests"] >= 1
     assert await aio.parts.records.find(record.request_id) is None
     assert await aio.parts.records.find(other.request_id) is not None
     async with aio.parts.database.connect() as connection:
@@ -124,7 +124,7 @@ async def test_an_erased_user_is_gone_and_who_erased_her_is_written_down(aio: Ru
     assert (event.actor, event.subject, event.reason) == ("ann", "ada", "she asked")
 
 
-async def test_users_erase_nobody(aio: RunningGateway) -> None:
+async def test_users_cannot_erase_users(aio: RunningGateway) -> None:
     assert (await aio.http.delete("/admin/api/users/bob", headers=bearer(KEYS["bob"]))).status_code == 401
 
 

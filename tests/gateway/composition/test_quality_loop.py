@@ -1,4 +1,4 @@
-"""The quality loop runs beside the service: every answer is offered, retraining is scheduled and can be alarmed."""
+"""The quality loop of a running gateway: every answer is offered, retraining is scheduled and started by alarms."""
 
 import asyncio
 from collections.abc import Callable
@@ -60,7 +60,7 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
         await engine.dispose()
 
 
-async def test_judges_are_seated_anew_for_another_catalogue_by_what_they_were_measured_on(settings: Settings) -> None:
+async def test_judges_are_set_up_again_for_another_catalogue_by_its_measurements(settings: Settings) -> None:
     await migrate(settings.database)
     engine = open_database(settings.database)
     tiers = {tier.number: tier for tier in scripted_tiers()}
@@ -91,7 +91,7 @@ async def test_judges_are_seated_anew_for_another_catalogue_by_what_they_were_me
         assert judges() == [*ruled, "pairwise"]
         assert loop.monitor is not None
         assert loop.monitor.panel.judges[-1].model == "another"
-        # Nobody can tell any more: the judge that asks a model sits out.
+        # Its accuracy is unknown then, so the judge that asks a model does not judge.
         async with engine.begin() as connection:
             await connection.execute(text("ALTER TABLE audit_events RENAME TO away"))
         await loop.renew()
@@ -151,7 +151,7 @@ async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings)
     loop = QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None)
     try:
         await loop.start()
-        # Of both the database knows nothing: whoever began them died before the commit.
+        # The database knows neither: the process that started them died before the commit.
         registry.set_experiment(split)
         manifest = msgspec.structs.replace(load_manifest(default_artefact()), version="v1-child")
         save_artefact(registry.root, manifest, load_model_tensors(default_artefact()), load_base(default_artefact()))

@@ -32,7 +32,7 @@ def test_a_refused_value_is_named_with_its_variable(variable: str, value: str) -
         load_settings({variable: value})
 
 
-def test_state_lives_in_the_xdg_folders_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_in_the_xdg_folders_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert Settings().data_path == Path("/data/aio")

@@ -1,4 +1,4 @@
-"""`aio bench tiers` measures and keeps; `aio models` and a starting gateway warn by what was kept."""
+"""`aio bench tiers` stores its results; `aio models` and a starting gateway warn by them."""
 
 import json
 from collections.abc import AsyncIterator
@@ -30,7 +30,8 @@ def bench(folder: Path, *options: str) -> Result:
 
 @pytest.fixture
 def tiers(monkeypatch: pytest.MonkeyPatch) -> list[KnowingTier]:
-    """Four tiers in place of the catalogue's: the second knows more than the first, the others no more than it."""
+    """Four tiers in place of the catalogue's: the second is better than the first, the others no better than the
+    second."""
     first = KnowingTier(1, lambda task: task.kind == "copy", seed=SEED, per_level=PER_LEVEL)
     others = [
         KnowingTier(n, lambda task: task.kind in ("copy", "spell"), seed=SEED, per_level=PER_LEVEL) for n in (2, 3, 4)

@@ -1,4 +1,4 @@
-"""Verification yields to users: in a core with one seat, who asks in its middle is answered before it goes on."""
+"""Verification yields to users: in a core with one batch place, a request in its middle is answered first."""
 
 import asyncio
 import threading
@@ -21,15 +21,15 @@ from tests.inference_core.hash_model import hash_core
 from tests.quality.store.records import make_record
 
 NAMES = ("smollm2-int4", "smollm2-bf16")
-BEGUN, ANSWER = 20, 8
+STARTED, ANSWER = 20, 8
 
 
 class StepBudget:
-    """A core that makes so many steps and then none until it is allowed more."""
+    """A core that makes this many steps and then none until it is allowed more."""
 
     def __init__(self, core: Any) -> None:
         self._core = core
-        self.allowed = BEGUN
+        self.allowed = STARTED
         self.spent, self.user_waits = threading.Event(), threading.Event()
 
     def add(self, request: AddRequest) -> None:
@@ -66,14 +66,14 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
             await insert_records(connection, [served])
         queue = VerificationQueue(database, SamplingSettings(), lease_seconds=1.0, max_attempts=1)
         assert await queue.add(served, Draw(sampled=True, probability=1.0, reason="drawn"), time.time())
-        # The strongest tier is at its answer, in the only seat.
+        # The strongest tier is answering, in the only batch place.
         assert await asyncio.to_thread(made[0].spent.wait, 20.0)
         asked = {"model": "tier-2", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": ANSWER}
         answering = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=asked))
 
         assert await asyncio.to_thread(made[0].user_waits.wait, 20.0)
 
-        # So few steps would not end the verification's.
+        # This few steps would not finish the verification.
         made[0].allowed = 10 * ANSWER
         answer = await answering
 
@@ -85,5 +85,5 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
         await gateway.parts.quality_loop.monitor.drain()
         async with database.connect() as connection:
             row = (await connection.execute(verifications.select())).one()
-    # It went on where it was: it was neither given up nor begun again.
+    # It continued where it was: neither dropped nor restarted.
     assert (row.status, row.attempts) == ("done", 1)

@@ -1,4 +1,4 @@
-"""A GPU group of a catalogue is served by real processes: on the host, by the kernels' references."""
+"""A GPU group of a catalogue is served by real processes, on the host, by the kernels' reference implementations."""
 
 import signal
 import threading
@@ -32,7 +32,7 @@ WORDS = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """The references are many small operations, which more threads make slower on a busy machine."""
+    """The references are many small operations, which more threads slow down on a busy machine."""
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -53,7 +53,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(catalog: Path, cache: Path) -> str:
-    """What the card's model says to `FRANCE` with nothing else around it."""
+    """Return the card model's answer to `FRANCE` when computed alone."""
     core = load_group(group_spec(load_catalog(str(catalog)), "card"), cache)
     tokenizer = load_tokenizer(resolve_model_path(MODEL))
     prompt = tokenizer.encode_chat(FRANCE, add_generation_prompt=True)
@@ -89,7 +89,7 @@ def test_one_process_serves_the_cpus_core_and_the_groups(
         assert "Paris" in alone
         assert on_cpu
 
-        # With neighbours on both cores, everyone still gets the same tokens.
+        # With neighbours on both cores, every request still gets the same tokens.
         others = [threading.Thread(target=ask, args=(aio, model, "Tell me a story.")) for model in ("tier-1", "tier-3")]
         for other in others:
             other.start()
@@ -121,7 +121,7 @@ def test_a_killed_core_takes_down_only_its_tiers_until_it_is_started_again(
         return started(tmp_path / name, cache, "--role", "core", "--group", name, *options)
 
     def until(aio: ServedProcess, status: str) -> dict[str, Any]:
-        # One client: a context for TLS costs more than all the rest of a request.
+        # One client: a TLS context costs more than the rest of a request.
         with httpx.Client(base_url=aio.url) as client:
             while (shown := client.get("/health/ready").json())["status"] != status:
                 time.sleep(0.05)  # polled: it happens in other processes, which need the processor

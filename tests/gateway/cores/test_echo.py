@@ -102,7 +102,7 @@ async def test_stop_strings_are_looked_for_in_the_answer_alone(aio: RunningGatew
     assert answer.usage.completion_tokens == 4
 
 
-async def test_the_best_of_repeated_prompts_are_told_by_their_answers(aio: RunningGateway) -> None:
+async def test_the_best_of_repeated_prompts_are_recognised_by_their_answers(aio: RunningGateway) -> None:
     answer = await complete(aio, best_of=3, n=2, temperature=1, seed=1)
     assert all(choice.text.startswith(PROMPT) for choice in answer.choices)
     assert answer.usage.completion_tokens == 12

@@ -1,4 +1,4 @@
-"""The live knobs of replica sets: shown, changed, written down, followed by other processes, and refused by name."""
+"""The live knobs of replica sets: shown, changed, recorded, followed by other processes, and rejected by name."""
 
 from pathlib import Path
 

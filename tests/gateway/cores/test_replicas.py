@@ -1,4 +1,4 @@
-"""What a tier's replicas did reaches the request's record, the operators' statistics and the metrics."""
+"""The activity of a tier's replicas is in the request's record, the operators' statistics and the metrics."""
 
 import time
 
@@ -35,7 +35,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def recorded(*servers: LoopbackServer) -> Record:
-    """The record of the first request that two of these servers, tier 1, were asked for; read back from JSON."""
+    """Return the record of the first request sent to two of these servers, tier 1, read back from JSON."""
     records: list[Record] = []
     replicated = ReplicaSet(remote_spec(base_urls=[server.base_url for server in servers]))
     tiers: dict[int, Tier] = {1: replicated} | {tier.number: tier for tier in scripted_tiers()[1:]}

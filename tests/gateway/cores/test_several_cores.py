@@ -1,4 +1,4 @@
-"""A gateway over several cores: every tier on its own, all figures by core; one that dies takes only its tiers."""
+"""A gateway over several cores: every tier on its own, all figures by core; one that dies affects only its tiers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -157,7 +157,7 @@ async def test_an_unknown_core_or_model_is_named(
 # -- which core a process is -----------------------------------------------------------------------
 
 
-async def test_sockets_and_knob_files_of_groups_stand_beside_those_of_the_cpus_core() -> None:
+async def test_sockets_and_knob_files_of_groups_are_next_to_those_of_the_cpu_core() -> None:
     settings = Settings(data_dir="/d")
     assert (socket_of(settings, "cpu"), socket_of(settings, "card")) == (
         Path("/d/core.sock"),
@@ -170,7 +170,7 @@ async def test_sockets_and_knob_files_of_groups_stand_beside_those_of_the_cpus_c
 async def test_a_core_process_must_say_which_of_several_cores_it_is(settings: Settings) -> None:
     catalog, laptop = load_catalog(settings.catalog), load_catalog("laptop")
     assert (chosen_core(catalog, "card"), chosen_core(laptop, None)) == ("card", "cpu")
-    for group, said in ((None, "say with --group which one: cpu, card"), ("tpu", "its cores are cpu, card")):
+    for group, said in ((None, "choose one with --group: cpu, card"), ("tpu", "its cores are cpu, card")):
         with pytest.raises(CatalogError, match=said):
             chosen_core(catalog, group)
     assert [core_title(c, "cpu") for c in (laptop, catalog)] == ["the core", "the core cpu"]
@@ -225,10 +225,10 @@ async def until(aio: RunningGateway, status: str, problem: str | None = None) ->
 async def test_tiers_elsewhere_serve_while_no_core_is_there(settings: Settings) -> None:
     apart = Settings(data_dir=settings.data_dir, catalog=settings.catalog, monitor=False, role="gateway")
     remote = ScriptedTier(1, model="big")
-    engine = Engine([remote], {"cpu": SocketCoreClient(socket_of(apart, "nobody"))})
+    engine = Engine([remote], {"cpu": SocketCoreClient(socket_of(apart, "missing"))})
     starting = asyncio.create_task(engine.stay_connected("cpu"))
     async with engine.starting_elsewhere():
-        while "no core listens" not in engine.away.get("core", ""):  # noqa: ASYNC110 - it is told by a dict
+        while "no core listens" not in engine.away.get("core", ""):  # noqa: ASYNC110 - a dict has no event
             await asyncio.sleep(0)
         assert remote.started
     starting.cancel()

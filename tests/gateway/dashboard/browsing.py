@@ -1,4 +1,4 @@
-"""A browser's half of the dashboard over plain HTTP: cookies kept, forms found in pages and sent as a browser would."""
+"""A browser's behaviour over plain HTTP: keeps cookies, finds forms in pages and submits them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ PASSWORD = "correct horse battery"
 
 
 class _Forms(HTMLParser):
-    """Every form of a page: its action and its fields, as they stand."""
+    """Every form of a page: its action and its fields with their values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ def forms_of(page: httpx.Response) -> dict[str, dict[str, Any]]:
 
 
 def browser(gateway: RunningGateway, **more: Any) -> httpx.AsyncClient:
-    """Nobody yet."""
+    """A browser without a session."""
     return httpx.AsyncClient(base_url=gateway.url, timeout=20, **more)
 
 
 async def submit(client: httpx.AsyncClient, page: httpx.Response, action: str, **fields: str) -> httpx.Response:
-    """Fill in the page's form of that action, and send it."""
+    """Fill in the page's form with that action, and submit it."""
     form = forms_of(page)[action]
     assert form["method"] == "post"
     return await client.post(action, data=form["fields"] | fields)
@@ -53,7 +53,7 @@ async def submit(client: httpx.AsyncClient, page: httpx.Response, action: str, *
 async def sign_in(
     client: httpx.AsyncClient, secret: str = ADMIN_KEY, name: str = "", path: str = "/admin"
 ) -> httpx.Response:
-    """Through the form, as `name` or by a key: that of the tests' administrator unless told otherwise."""
+    """Sign in through the form, as `name` or by a key; by default that of the tests' administrator."""
     page = await client.get("/admin/login", params={"next": path})
     return await submit(client, page, "/admin/login", name=name, secret=secret)
 
@@ -70,6 +70,6 @@ async def with_user(gateway: RunningGateway, name: str, role: Role) -> AsyncIter
 
 
 def look_again(gateway: RunningGateway) -> None:
-    """As if time had passed: what is believed of sessions without a look is over."""
+    """Expire the short trust in sessions, as if time had passed."""
     for known in gateway.parts.sessions._known.values():
         known.looked_at -= RECHECK_SECONDS

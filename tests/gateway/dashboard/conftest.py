@@ -1,4 +1,4 @@
-"""Fixtures of the dashboard's tests: a gateway per module, and a browser whose user administers it."""
+"""Fixtures of the dashboard's tests: a gateway per module, and a browser signed in as its admin."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def chrome() -> "Iterator[Browser]":
     """Debian's Chromium."""
-    # Where Playwright is not installed, only the tests that need it are left out.
+    # Without Playwright only the tests that need it are left out.
     from tests.gateway.dashboard.real_gateway import chromium
 
     with chromium() as browser:
@@ -38,7 +38,7 @@ async def aio(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    """Signed in by the settings' admin key, or without where they have none."""
+    """Signed in by the settings' admin key, or without if there is none."""
     async with browser(aio) as client:
         await sign_in(client, aio.parts.settings.admin_keys.partition("=")[2])
         yield client

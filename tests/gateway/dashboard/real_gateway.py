@@ -1,4 +1,4 @@
-"""A gateway of the default catalogue in a process of its own, with answers of its real model, and a browser for it."""
+"""A gateway of the default catalogue in its own process, with answers of its real model, and a browser for it."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.polling import until
 
 MODELS = ("tier-1", "tier-2", "auto", "tier-1", "tier-3", "tier-4")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-# A module's marks.
+# Marks of a module.
 IN_CHROMIUM = [
     pytest.mark.browser,
     pytest.mark.skipif(
@@ -32,7 +32,7 @@ IN_CHROMIUM = [
 
 @contextmanager
 def asked_gateway(data: Path, cache: Path, prompts: int, **environment: str) -> Iterator[ServedProcess]:
-    """Started, and asked so many prompts: those of the data folder where there is one."""
+    """Start a gateway and ask it this many prompts, from the data folder if there is one."""
     with served(data, cache, environment={"AIO_ADMIN_KEYS": f"boss={ADMIN}", **environment}) as process:
         for number, prompt in enumerate(real_prompts(prompts)):
             ask(process, MODELS[number % len(MODELS)], prompt)
@@ -40,15 +40,15 @@ def asked_gateway(data: Path, cache: Path, prompts: int, **environment: str) -> 
 
 
 def add_user(data: Path, name: str, role: str) -> None:
-    """Let somebody sign in by name, at the installation of a data folder."""
+    """Add a user to the installation of a data folder."""
     order = ["admin", "add-user", name, "--role", role, "--password-stdin", "--data-dir", str(data)]
-    # In a process of its own: Playwright's event loop is this thread's.
+    # In a separate process: Playwright's event loop is this thread's.
     command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
     subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, stdout=subprocess.DEVNULL)
 
 
 def import_labels(data: Path, count: int) -> None:
-    """Give the installation of a data folder labels of all tiers, of no key."""
+    """Import labels of all tiers into the installation of a data folder, without a key."""
     lines = [
         json.dumps({"prompt": f"{prompt} ({number})", "scores": {"1": number % 2, "2": 1, "3": 1, "4": 1}})
         for number, prompt in enumerate(real_prompts(count))
@@ -62,8 +62,8 @@ def import_labels(data: Path, count: int) -> None:
 
 @contextmanager
 def chromium(*arguments: str) -> Iterator[Browser]:
-    """The system's browser, driven by Playwright, without a window, with these arguments of its command line."""
-    # A container's root may not make the namespaces of the sandbox.
+    """The system's browser, driven by Playwright, headless, with these command-line arguments."""
+    # Root in a container cannot create the sandbox's namespaces.
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*sandbox, *arguments])
@@ -72,7 +72,7 @@ def chromium(*arguments: str) -> Iterator[Browser]:
 
 
 def signed_in(context: BrowserContext) -> Page:
-    """A page of somebody who came in by the admin key."""
+    """A page signed in by the admin key."""
     page = context.new_page()
     page.goto("/admin/login")
     page.get_by_label("Password or admin key").fill(ADMIN)
@@ -83,7 +83,7 @@ def signed_in(context: BrowserContext) -> Page:
 
 @contextmanager
 def admin_at(browser: Browser, gateway: ServedProcess) -> Iterator[Page]:
-    """A page of the admin, who says yes when asked whether it is meant."""
+    """A page of the admin, who accepts every confirmation."""
     context = browser.new_context(base_url=gateway.url)
     context.set_default_timeout(15_000)
     page = signed_in(context)
@@ -106,7 +106,7 @@ def row(page: Page, table: str, *texts: str) -> Locator:
 
 
 def reloaded_until(page: Page, there: Locator) -> None:
-    """Look again until the page has it."""
+    """Reload until the page has it."""
 
     def found() -> bool:
         page.reload()
@@ -116,7 +116,7 @@ def reloaded_until(page: Page, there: Locator) -> None:
 
 
 def serious_findings(page: Page) -> list[str]:
-    """What axe calls serious or critical on a page, in light and in dark."""
+    """Return axe's serious and critical findings on a page, in light and in dark mode."""
     found = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

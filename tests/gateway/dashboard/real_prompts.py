@@ -1,4 +1,4 @@
-"""Prompts whose answers the dashboard's tests look at: real ones where the data folder is, else the generated tasks."""
+"""Prompts for the dashboard's tests: real ones if the data folder exists, else the generated tasks."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ LONGEST_CHOICE = 500
 
 
 def real_prompts(count: int) -> list[str]:
-    """Every third a sum, the others multiple choice from all over the collection."""
+    """Every third a sum, the others multiple choice from the whole collection."""
     maths, outcomes = data_folder() / "gsm8k_sample.jsonl", data_folder() / FILE
     if not (maths.is_file() and outcomes.is_file()):
         return [task.prompt for task in tasks(seed=7, per_level=-(-count // 20))][:count]

@@ -1,4 +1,4 @@
-"""What people do to a gateway over HTTP until its pages have something to show: ask, complain, and give orders."""
+"""Traffic over HTTP until the pages have content: requests, feedback, and admin commands."""
 
 import httpx
 
@@ -8,16 +8,16 @@ from tests.polling import until
 
 ADMIN = "an-admin-key-of-some-length"
 WATCHED = {"AIO_SAMPLING_RATE": "1", "AIO_VERIFICATION_BUDGET": "1000", "AIO_ARTEFACT_POLL_SECONDS": "0.5"}
-"""Settings by which whatever may be verified is, at any price, and what changes is in force soon."""
+"""Settings that verify everything possible, at any price, and apply changes quickly."""
 
-# A judge compares whole answers only; of other multiple choice one of two or three is cut off or the same.
+# A judge compares only whole answers; of other multiple choice, one of two or three is cut off or equal.
 WHOLE_ANSWER, MOST_QUESTIONS = 128, 40
-# A complaint counts for a quarter of a verification; these are more than enough evidence.
+# Feedback counts for a quarter of a verification; these are more than enough evidence.
 COMPLAINTS = 20
 
 
 def ask(gateway: ServedProcess, model: str, prompt: str, tokens: int = 12) -> str:
-    """The id of an answer."""
+    """Return the id of an answer."""
     answer = gateway.client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": prompt}], max_tokens=tokens, temperature=0, stream=False
     )
@@ -25,13 +25,13 @@ def ask(gateway: ServedProcess, model: str, prompt: str, tokens: int = 12) -> st
 
 
 def administration(gateway: ServedProcess) -> httpx.Client:
-    """Of somebody with the admin key."""
+    """A client with the admin key."""
     headers = {"authorization": f"Bearer {ADMIN}"}
     return httpx.Client(base_url=gateway.url, headers=headers, timeout=60, event_hooks={"response": [_refused]})
 
 
 def ask_until_judged_worse(gateway: ServedProcess, wanted: int) -> None:
-    """Ask multiple choice of the two cheap tiers until a judge has called so many answers worse, and nothing waits."""
+    """Ask the two cheap tiers multiple choice until a judge has called this many answers worse and none is waiting."""
     questions = [prompt for number, prompt in enumerate(real_prompts(3 * MOST_QUESTIONS // 2)) if number % 3]
     with administration(gateway) as admin:
 
@@ -48,26 +48,26 @@ def ask_until_judged_worse(gateway: ServedProcess, wanted: int) -> None:
 
 
 def complain(gateway: ServedProcess, prompt: str) -> None:
-    """Ask tier 1 the same again and again, and say each time that the answer was bad."""
+    """Ask tier 1 the same repeatedly, and rate each answer as bad."""
     for _ in range(COMPLAINTS):
         rate(gateway, ask(gateway, "tier-1", prompt, 2), "down")
 
 
 def rate(gateway: ServedProcess, request_id: str, rating: str) -> None:
-    """Say that an answer was good (`up`) or bad (`down`)."""
+    """Rate an answer as good (`up`) or bad (`down`)."""
     with administration(gateway) as admin:
         admin.post("/v1/feedback", json={"request_id": request_id, "rating": rating})
 
 
 def retrain(gateway: ServedProcess) -> None:
-    """Order it, and wait until it has ended."""
+    """Start a retraining, and wait until it has ended."""
     with administration(gateway) as admin:
         admin.post("/admin/api/retrainings", json={"reason": "people complain"})
         until(lambda: any(run["finished_at"] for run in admin.get("/admin/api/retrainings").json()["rows"]), every=0.5)
 
 
 def order(gateway: ServedProcess) -> None:
-    """A team with its keys and budgets, a knob changed, an experiment begun; from then on the team's key asks."""
+    """Make a team with keys and budgets, change a knob, start an experiment; from then on the team's key asks."""
     with administration(gateway) as admin:
         admin.post("/admin/api/teams", json={"name": "research"})
         limited = {"tiers": [1, 2], "consent": False, "tokens_per_minute": 20_000}

@@ -15,6 +15,6 @@ SERVED: dict[str, Any] = {
 
 
 async def insert_requests(database: AsyncEngine, *rows: dict[str, Any]) -> None:
-    """Each with what is not said as above."""
+    """Insert requests; missing fields are as above."""
     async with database.begin() as connection:
         await connection.execute(insert(requests), [SERVED | row for row in rows])

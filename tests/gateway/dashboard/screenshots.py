@@ -18,18 +18,18 @@ from tests.gateway.served_process import ServedProcess
 
 SIZE: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
-# Long pages end in long tables; a reader sees what they are like before that.
+# Long pages end in long tables, whose start is enough.
 MOST_HEIGHT = {"/requests": 1000, "/system": 665}
 USUAL_MOST_HEIGHT = 2200
 PROMPTS, SAMPLES = 12, 6
-# What the picture of a request shows: `auto` decided about it, and somebody liked the answer.
+# The request in the picture: `auto` chose its tier, and it has positive feedback.
 TYPICAL = (
     "What causes the seasons on Earth? A. its distance from the sun B. the tilt of its axis C. its speed D. the moon"
 )
 
 
 def take(folder: Path) -> None:
-    """One picture of each page by its name, and of some in the dark and on a phone."""
+    """Take one picture of each page by its name, and of some in dark mode and on a phone."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as data,
@@ -47,14 +47,14 @@ def take(folder: Path) -> None:
 
 
 def _lived_in(gateway: ServedProcess) -> str:
-    """What pages show after some use; returns the id of a request worth showing."""
+    """Use the gateway until its pages have content; return the id of a request to show."""
     complain(gateway, real_prompts(2)[-1])
     ask_until_judged_worse(gateway, 6)
     retrain(gateway)
     typical = ask(gateway, "auto", TYPICAL, 64)
     rate(gateway, typical, "up")
     order(gateway)
-    # A curve needs some of the samples that the gateway takes of itself.
+    # The curve needs some of the gateway's samples.
     prompts = real_prompts(4 * SAMPLES)
     for begin in range(0, len(prompts), 4):
         for model, prompt in zip(("auto", "tier-1", "auto", "tier-2"), prompts[begin:], strict=False):
@@ -87,13 +87,13 @@ def _login(browser: Browser, gateway: ServedProcess, folder: Path) -> None:
 
 
 def shrink(folder: Path) -> None:
-    """Few of a page's colours make nearly all of it, the tiers' own among them: they stay exactly as they are, the
-    others become their nearest; a third of the bytes."""
+    """Reduce the colours: a few make up nearly the whole page, the tiers' own among them, and stay exact; the others
+    become their nearest. Saves two thirds of the bytes."""
     for path in folder.glob("dashboard-*.png"):
         pixels = np.asarray(Image.open(path).convert("RGB"), np.int32)
         packed, place, counts = np.unique(pixels @ [1 << 16, 1 << 8, 1], return_inverse=True, return_counts=True)
         colours = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)
-        # What is coloured says more than one more grey of a letter's edge.
+        # Coloured pixels matter more than another grey at a letter's edge.
         kept = colours[np.argsort(-counts * (1 + np.ptp(colours, axis=1)), kind="stable")[:256]]
         nearest = np.square(colours[:, None] - kept[None]).sum(axis=2).argmin(axis=1).astype(np.uint8)
         picture = Image.fromarray(nearest[place].reshape(pixels.shape[:2]), "P")
@@ -102,7 +102,7 @@ def shrink(folder: Path) -> None:
 
 
 def name_of(path: str) -> str:
-    """Of a page's file."""
+    """Name of a page's file."""
     return path.strip("/").replace("/", "-") or "overview"
 
 

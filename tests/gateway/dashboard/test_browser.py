@@ -1,4 +1,5 @@
-"""The dashboard in a real browser, over a gateway with its real model: seen, read aloud, typed at, and live."""
+"""The dashboard in a real browser, over a gateway with its real model: display, accessibility, keyboard, live
+updates."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# What is not installed is only missed where a run says that it must be there.
+# A missing package only fails a run that requires it.
 if not os.environ.get("AIO_REQUIRE_BROWSER"):
     pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
 
@@ -27,7 +28,7 @@ from tests.gateway.served_process import ServedProcess
 
 pytestmark = IN_CHROMIUM
 
-# Every page of the site, and those behind a link: a path, or a link's place on the page before it.
+# Every page of the site, and those behind a link: a path, or a link's position on the previous page.
 PAGES = (
     "/admin/login",
     *(f"/admin{page.path}".rstrip("/") for page in SITE),
@@ -59,7 +60,7 @@ def desk(chrome: Browser, gateway: ServedProcess) -> Iterator[BrowserContext]:
 
 
 def opened(page: Page, place: str) -> None:
-    """Go to a path, or to where the first link at a place on it leads."""
+    """Go to a path, or follow the first link at a position."""
     path, _, link = place.partition(" ")
     page.goto(path)
     if link:
@@ -75,7 +76,7 @@ def test_every_page_obeys_its_policy_fits_and_can_be_read_in_light_and_dark(
     complaints: list[str] = []
 
     def note(message: ConsoleMessage) -> None:
-        # A page that says 404 is asked for on purpose.
+        # One page returns 404 on purpose.
         if message.type in ("error", "warning") and "404" not in message.text:
             complaints.append(f"{page.url}: {message.text}")
 
@@ -95,7 +96,7 @@ def test_pages_say_in_words_what_is_asked_what_it_saves_and_what_was_learned(des
     page = signed_in(desk)
     page.goto("/admin/routing")
     shown = page.request.get("/admin/api/routing/traffic").json()
-    asked = card(page, "What is asked, and what routing saves")
+    asked = card(page, "Traffic and savings")
     for sentence in shown["sentences"]:
         expect(asked).to_contain_text(sentence)
     table = page.get_by_role("region", name="Requests by class and tier")

@@ -1,4 +1,4 @@
-"""Every change that the dashboard makes, made in a browser as a person makes it: by labels, buttons and dialogs."""
+"""Every change in the dashboard, made in a browser by labels, buttons and dialogs."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-# What is not installed is only missed where a run says that it must be there.
+# A missing package only fails a run that requires it.
 if not os.environ.get("AIO_REQUIRE_BROWSER"):
     pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
 
@@ -46,7 +46,7 @@ def page(chrome: Browser, gateway: ServedProcess) -> Iterator[Page]:
 
 
 def answered(gateway: ServedProcess, key: str, tokens: int = 2) -> int:
-    """The status of a short request with a key."""
+    """Return the status of a short request with a key."""
     body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": tokens}
     url = f"{gateway.url}/v1/chat/completions"
     return httpx.post(url, json=body, headers={"authorization": f"Bearer {key}"}, timeout=60).status_code
@@ -104,7 +104,7 @@ def test_a_knob_of_all_models_is_set_and_emptied_again(page: Page) -> None:
 
 def test_a_quality_target_is_previewed_applied_and_taken_back(page: Page) -> None:
     page.goto("/admin/routing")
-    field = page.get_by_label("Another target: what would it do?")
+    field = page.get_by_label("Preview another target")
     page.get_by_label("From cheaper to better").focus()
     page.keyboard.press("Home")  # the slider's least, which asks for the preview by itself
     page.wait_for_url("**/admin/routing?quality_target=0.5*")
@@ -116,11 +116,11 @@ def test_a_quality_target_is_previewed_applied_and_taken_back(page: Page) -> Non
     expect(page.get_by_label("Why")).to_be_focused()  # the browser asks for what is missing
     page.get_by_label("Why").fill("cheaper")
     page.get_by_role("button", name="Apply 75").click()
-    expect(page.get_by_role("status")).to_contain_text("The quality target is 0.75")
-    expect(row(page, "Preview", "In force")).to_contain_text("75")
+    expect(page.get_by_role("status")).to_contain_text("The quality target is now 0.75")
+    expect(row(page, "Preview", "Active")).to_contain_text("75")
     page.get_by_label("Why").fill("as before")
     page.get_by_role("button", name="Back to the server's own").click()
-    expect(page.get_by_role("status")).to_contain_text("the server's own from now on")
+    expect(page.get_by_role("status")).to_contain_text("now the server's own")
     expect(page.get_by_role("button", name="Back to the server's own")).to_have_count(0)
 
 
@@ -144,7 +144,7 @@ def test_a_key_is_made_shown_once_bounded_rotated_and_revoked(page: Page, gatewa
     expect(page.get_by_text("2 requests a minute")).to_be_visible()
 
     renewal = card(page, "Give it a new secret")
-    renewal.get_by_label("Hours that the old one is good for").fill("0")
+    renewal.get_by_label("Hours that the old one stays valid").fill("0")
     renewal.get_by_role("button").click()
     second = page.get_by_label("The key").inner_text()
     assert second != first
@@ -174,7 +174,7 @@ def test_a_team_is_made_and_its_budget_set_and_removed(page: Page) -> None:
     expect(line).to_contain_text("$12.5")
     line.get_by_role("button", name="Remove").click()
     expect(page.get_by_role("status")).to_contain_text("The budget is removed.")
-    expect(page.get_by_text("Nobody's spending is bounded.")).to_be_visible()
+    expect(page.get_by_text("No budget limits spending.")).to_be_visible()
 
 
 def test_a_question_that_is_denied_changes_nothing(chrome: Browser, gateway: ServedProcess) -> None:
@@ -251,7 +251,7 @@ def test_a_viewer_has_no_forms_but_searches_and_signs_out(chrome: Browser, gatew
 
 
 def signed_in_by_name(context: BrowserContext, name: str, path: str) -> Page:
-    """At a path."""
+    """Sign in by name and open a path."""
     page = context.new_page()
     page.goto(f"/admin/login?next={path}")
     page.get_by_label("Name").fill(name)
@@ -262,6 +262,6 @@ def signed_in_by_name(context: BrowserContext, name: str, path: str) -> Page:
 
 
 def overflow(page: Page, width: int) -> int:
-    """By how many pixels the page is wider than a screen of that width."""
+    """Return by how many pixels the page is wider than a screen of that width."""
     page.set_viewport_size({"width": width, "height": 740})
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

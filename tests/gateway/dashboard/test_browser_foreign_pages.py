@@ -1,4 +1,4 @@
-"""A real browser that has a page of another site open, on the machine of a gateway that asks for no API keys."""
+"""A real browser with a page of another site open, on the machine of a gateway without API keys."""
 
 import os
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-# What is not installed is only missed where a run says that it must be there.
+# A missing package only fails a run that requires it.
 if not os.environ.get("AIO_REQUIRE_BROWSER"):
     pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
 
@@ -23,7 +23,7 @@ from tests.gateway.upstream import running_upstream
 
 pytestmark = IN_CHROMIUM
 
-# Everything that a page may do to another site without being asked; what it reads of the answer, or why it may not.
+# Everything that a page may send to another site without permission; what it reads of the answer, or why not.
 ATTACK = """async ([gateway, orders]) => {
     const form = new FormData();
     form.append("purpose", "user_data");
@@ -74,7 +74,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """All names of the other site are this machine's, as after their owner rebound them."""
+    """All names of the other site resolve to this machine, as after DNS rebinding."""
     with chromium("--host-resolver-rules=MAP *.example 127.0.0.1") as found:
         yield found
 

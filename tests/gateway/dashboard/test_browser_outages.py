@@ -1,4 +1,4 @@
-"""What a browser shows of an installation without traffic, while its database is away, and once its core is dead."""
+"""The dashboard without traffic, while the database is down, and after its core has died."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# What is not installed is only missed where a run says that it must be there.
+# A missing package only fails a run that requires it.
 if not os.environ.get("AIO_REQUIRE_BROWSER"):
     pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
 
@@ -25,14 +25,14 @@ pytestmark = IN_CHROMIUM
 
 PATHS = {page.title: f"/admin{page.path}".rstrip("/") for page in PAGES}
 WITHOUT_DATABASE = ("Overview", "Core", "System")
-"""What is read from memory is there without the database."""
+"""What is read from memory is shown without the database."""
 
 Installation = tuple[Page, "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[Installation]:
-    """A page of somebody signed in at a gateway that nobody has asked anything, and its core, a process beside it."""
+    """A signed-in page of a gateway without traffic, and its core in a separate process."""
     folder, cache = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")
     socket = ("--socket", str(folder / "core.sock"))
     environment = {"AIO_ADMIN_KEYS": f"boss={ADMIN}"}
@@ -47,7 +47,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: Post
 
 
 def checked(page: Page, title: str) -> None:
-    """Look at a page: its place in the navigation, and what axe finds serious."""
+    """Check a page: its place in the navigation, and axe's serious findings."""
     page.goto(PATHS[title])
     expect(page.get_by_role("link", name=title, exact=True).first).to_have_attribute("aria-current", "page")
     assert not serious_findings(page)
@@ -90,11 +90,11 @@ def test_pages_say_that_the_database_is_away_and_are_whole_when_it_is_back(
 def test_where_answers_need_no_key_the_dashboard_does_and_leads_on_to_the_page_that_was_asked_for(
     installation: Installation, tmp_path: Path
 ) -> None:
-    beside = installation[0].context.browser
-    assert beside is not None
+    other = installation[0].context.browser
+    assert other is not None
     options = ("--role", "gateway", "--socket", str(tmp_path / "no-core.sock"))
     with served(tmp_path, tmp_path / "cache", *options) as gateway:
-        page = beside.new_context(base_url=gateway.url).new_page()
+        page = other.new_context(base_url=gateway.url).new_page()
         page.goto("/admin/keys")
         expect(page.get_by_role("button")).to_have_count(1)
         page.get_by_label("Password or admin key").fill(ADMIN_KEY)
@@ -104,7 +104,7 @@ def test_where_answers_need_no_key_the_dashboard_does_and_leads_on_to_the_page_t
         page.context.close()
 
 
-# The last of this module: the core stays dead.
+# Last in this module: the core stays dead.
 def test_pages_say_that_the_core_is_dead(installation: Installation) -> None:
     page, core = installation
     core.kill()

@@ -1,4 +1,4 @@
-"""The quality page's changes in a browser, on answers that the monitor judged and people complained about."""
+"""The quality page's changes in a browser, on answers that the monitor judged and users rated."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-# What is not installed is only missed where a run says that it must be there.
+# A missing package only fails a run that requires it.
 if not os.environ.get("AIO_REQUIRE_BROWSER"):
     pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
 
@@ -27,7 +27,7 @@ from tests.gateway.served_process import ServedProcess
 
 pytestmark = [
     *IN_CHROMIUM,
-    # A model really answers, verifies and is complained about, and a classifier is really trained.
+    # A real model answers and verifies, feedback is given, and a real classifier is trained.
     pytest.mark.timeout(1200),
 ]
 
@@ -49,7 +49,7 @@ def page(chrome: Browser, gateway: ServedProcess) -> Iterator[Page]:
 
 
 def form(page: Page, button: str) -> Locator:
-    """The form that is sent by a button."""
+    """Return the form of a submit button."""
     return page.locator("form").filter(has=page.get_by_role("button", name=button))
 
 
@@ -97,10 +97,10 @@ def test_disagreements_are_read_and_labelled_one_after_the_other(page: Page) -> 
 def test_a_version_is_trained_put_on_trial_promoted_and_rolled_back(page: Page) -> None:
     versions = card(page, "Versions of the classifier")
     send(page, "Retrain now", "people complain")
-    expect(page.get_by_role("status")).to_contain_text("The retraining has begun.")
+    expect(page.get_by_role("status")).to_contain_text("The retraining has started.")
     send(page, "Retrain now", "people complain a lot")
-    expect(page.get_by_role("status")).to_contain_text("A retraining is under way already.")
-    # So few verified answers prove nothing: the candidate is refused, and an operator may still want it.
+    expect(page.get_by_role("status")).to_contain_text("A retraining is already running.")
+    # These few verified answers prove nothing: the candidate is refused, and an operator may still promote it.
     made = row(page, "Versions", "refused")
     reloaded_until(page, made)
     expect(row(page, "Retraining runs", "button")).to_contain_text("a comparison needs at least 50")
@@ -127,7 +127,7 @@ def test_a_version_is_trained_put_on_trial_promoted_and_rolled_back(page: Page) 
 
 
 def assert_decides(page: Page, version: str) -> None:
-    """The gateway itself says so, soon; then back to the quality page."""
+    """Wait until the gateway itself says so; then go back to the quality page."""
     page.goto("/admin/system")
     reloaded_until(page, card(page, "Versions").get_by_text(version))
     page.goto("/admin/quality")

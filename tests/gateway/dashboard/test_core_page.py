@@ -1,4 +1,4 @@
-"""The core page: what runs is shown, and knobs are changed by those who may, with all of it written down."""
+"""The core page: its state is shown, and authorised users change knobs, with an audit trail."""
 
 from collections.abc import AsyncIterator
 
@@ -112,7 +112,7 @@ async def test_the_history_is_there_for_a_spreadsheet(aio: RunningGateway, admin
     assert (await admin.get("/v1/admin/knobs/changes?format=xml")).status_code == 400
 
 
-@pytest.mark.parametrize("query", ["model=nobody", "before=x", "before=-1"])
+@pytest.mark.parametrize("query", ["model=missing", "before=x", "before=-1"])
 async def test_what_is_not_there_is_said(admin: httpx.AsyncClient, query: str) -> None:
     assert (await admin.get(f"{PAGE}?{query}")).status_code == 400
 

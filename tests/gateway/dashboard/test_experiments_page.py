@@ -1,4 +1,4 @@
-"""The experiments page: started, shown and stopped by those who may, and nothing that was typed is ever run."""
+"""The experiments page: started, shown and stopped by authorised users, and typed text is never executed."""
 
 import pytest
 
@@ -27,8 +27,8 @@ async def test_an_operator_starts_and_stops_one_and_a_viewer_looks_on(aio: Runni
         assert (await viewer.post(PAGE, data=PLAN | token)).status_code == 403
         assert split_of(aio) is None
 
-        begun = await submit(operator, empty, PAGE, **PLAN)
-        assert (begun.status_code, begun.headers["location"]) == (303, PAGE)
+        started = await submit(operator, empty, PAGE, **PLAN)
+        assert (started.status_code, started.headers["location"]) == (303, PAGE)
         assert split_of(aio) is not None
         page = await operator.get(PAGE)
         assert SCRIPT not in page.text

@@ -1,4 +1,4 @@
-"""Every view gives its figures as JSON and as a file for spreadsheets, and its page says where."""
+"""Every view has its figures as JSON and as CSV, and its page links to both."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 API = "/admin/api"
-# By page, what it shows on a server with a core, a monitor and the shipped classifier.
+# By page, its views on a server with a core, a monitor and the packaged classifier.
 EXPORTS = {
     "/": [f"{API}/overview"],
     "/requests": [],
@@ -39,7 +39,7 @@ EXPORTS = {
     "/users": [f"{API}/dashboard-users"],
     "/system": [f"{API}/system", f"{API}/checklist"],
 }
-# Linked once there is a row, or from no page at all.
+# Linked only with a row, or from no page at all.
 _MORE = ("requests", "routing/preview", "routing/reliability", "experiments", "rollouts", "transitions", "costs", "slo")
 
 

@@ -1,4 +1,4 @@
-"""What a manager reads: what is asked, what routing saves, what was learned; figures as the database has them."""
+"""What a manager reads: traffic, savings, what was learned; figures as in the database."""
 
 import html
 import re
@@ -32,7 +32,7 @@ FRUIT = ("apple", "pear", "plum", "cherry", "quince", "lemon")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """The shipped classifier in force; no request yet."""
+    """The packaged classifier; no request yet."""
     async with serving(Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)) as running:
         yield running
 
@@ -53,7 +53,7 @@ def classes_of(complexity: Complexity) -> list[float]:
 async def routed(
     aio: RunningGateway, name: str, tier: int, complexity: Complexity, *, key: str | None = "k1", turn: str = ""
 ) -> None:
-    """A request that tier `tier` answered for its cost a thousand times over."""
+    """A request that tier `tier` answered for its cost, a thousand times."""
     prediction = Prediction(
         p_ok=[0.9, 0.95, 0.97, 1.0], kind="prior", novelty=1.0, classifier_version="v", classes=classes_of(complexity)
     )
@@ -100,7 +100,7 @@ async def judged(aio: RunningGateway, name: str, tier: int, label: str) -> None:
 
 
 def text_of(page: httpx.Response) -> str:
-    """What a reader sees, on one line."""
+    """The visible text, on one line."""
     assert page.status_code == 200, page.text
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.text)))
 
@@ -114,7 +114,7 @@ def rows_of(page: httpx.Response, region: str) -> list[list[str]]:
 
 
 async def learned_page(admin: httpx.AsyncClient) -> httpx.Response:
-    """The quality page once its curve has been drawn."""
+    """The quality page once its curve has been computed."""
     page = await admin.get(QUALITY)
 
     async def drawn() -> bool:
@@ -131,7 +131,7 @@ async def test_before_any_request_the_pages_say_what_is_not_measured(admin: http
     assert "Nothing was routed yet." in routing
     assert "not measured yet: 0 verified answers" in routing
     assert "No kind has a verified answer yet." in routing
-    assert "0 labels: what routing expects of each tier is the general estimate that AIO ships with" in quality
+    assert "0 labels: routing uses the general estimates that AIO ships with" in quality
 
 
 async def test_the_routing_page_says_what_was_asked_what_answered_and_what_it_saved(

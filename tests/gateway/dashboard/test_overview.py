@@ -1,4 +1,4 @@
-"""The overview: what the gateway measures, live, and plain words where there is nothing or something is down."""
+"""The overview: the gateway's measurements, live, and plain words when there is nothing or a dependency is down."""
 
 import asyncio
 import csv
@@ -127,7 +127,7 @@ async def test_a_core_that_is_gone_is_said_and_the_page_still_there(
 
 
 async def test_the_overview_needs_no_database(aio: RunningGateway, tmp_path_factory: pytest.TempPathFactory) -> None:
-    data, nowhere = str(tmp_path_factory.mktemp("away")), "postgresql://nobody@127.0.0.1:1/none"
+    data, nowhere = str(tmp_path_factory.mktemp("away")), "postgresql://missing@127.0.0.1:1/none"
     away = Settings(data_dir=data, database_url=nowhere, monitor=False)
     async with running_gateway(away) as gateway, browser(gateway) as client:
         await sign_in(client)
@@ -136,5 +136,5 @@ async def test_the_overview_needs_no_database(aio: RunningGateway, tmp_path_fact
 
 
 def _forget(gateway: RunningGateway) -> None:
-    """As if time had passed: the next look is a new one."""
+    """Drop the snapshot, as if time had passed."""
     gateway.parts.live._snapshot = None

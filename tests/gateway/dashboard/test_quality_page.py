@@ -1,4 +1,4 @@
-"""The quality page: what is known of the answers, and orders by those who may, each with a reason that is kept."""
+"""The quality page: figures, and changes by authorised users, each with a recorded reason."""
 
 from collections.abc import AsyncIterator
 
@@ -72,8 +72,8 @@ async def test_an_operator_orders_versions_and_a_viewer_looks_on(
         assert (await operator.post(f"{PAGE}/{order}", data=asked)).status_code == 403, f"{order}: no token"
     assert (registry.current().name, registry.canary()) == (SHIPPED, None)
 
-    begun = await submit(operator, await operator.get(PAGE), f"{PAGE}/trial", **asked)
-    assert (begun.status_code, begun.headers["location"]) == (303, PAGE)
+    started = await submit(operator, await operator.get(PAGE), f"{PAGE}/trial", **asked)
+    assert (started.status_code, started.headers["location"]) == (303, PAGE)
     trial = registry.canary()
     assert trial is not None
     assert (trial.version, trial.share) == (OTHER, 0.1)
@@ -135,7 +135,7 @@ async def test_a_database_that_is_away_is_a_page_that_says_so(
     aio: RunningGateway, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = await operator.get(PAGE)
-    monkeypatch.setattr(aio.parts, "database", open_database("postgresql://nobody@127.0.0.1:1/none"))
+    monkeypatch.setattr(aio.parts, "database", open_database("postgresql://missing@127.0.0.1:1/none"))
     away = await operator.get(PAGE)
     assert (away.status_code, away.headers["content-type"]) == (503, "text/html; charset=utf-8")
     refused = await submit(operator, page, f"{PAGE}/promote", version=OTHER, reason="x")

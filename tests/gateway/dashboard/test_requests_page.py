@@ -1,4 +1,4 @@
-"""The requests page: found, paged, exported, and nothing of a stored text is ever run."""
+"""The requests page: search, paging, export, and stored text is never executed."""
 
 import csv
 import io
@@ -61,7 +61,7 @@ async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
     late = await admin.get("/admin/requests", params={"since": "2023-11-14T23:12"})
     assert "r059" in late.text
     assert "r057" not in late.text
-    assert "No request matches." in (await admin.get("/admin/requests?key_id=nobody")).text
+    assert "No request matches." in (await admin.get("/admin/requests?key_id=missing")).text
     sent = await admin.get("/admin/requests", params={"request_id": " r007 "})
     assert sent.headers["location"] == "/admin/requests/r007"
     for wrong in ("since=yesterday", "tier=x", "cursor=x", "colour=red", "limit=0"):
@@ -126,7 +126,7 @@ async def test_a_requests_page_explains_its_path(aio: RunningGateway, admin: htt
     assert path[2].end_ms == pytest.approx(record.timings.ttft_ms)
 
 
-async def test_another_target_decides_anew_from_what_was_recorded(
+async def test_another_target_repeats_the_decision_from_the_record(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
     answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
@@ -146,7 +146,7 @@ async def test_another_target_decides_anew_from_what_was_recorded(
         assert (await admin.get(path, params={"quality": wrong})).status_code == 400
 
 
-async def test_a_request_is_shown_and_decided_anew_where_no_version_of_the_classifier_serves(
+async def test_a_request_is_shown_and_decided_again_without_a_serving_classifier(
     aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])

@@ -1,4 +1,4 @@
-"""The review queue: answers judged worse beside the verifier's, and an operator's word in the judge's place."""
+"""The review queue: answers judged worse next to the verifier's, and an operator's verdict replaces the judge's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 async def judged_worse(aio: RunningGateway, at: float, tier: int = 1, text: str | None = SCRIPT) -> str:
-    """A request that was answered by tier 1; its verification of `tier`, with the verifier's `text`."""
+    """A request answered by tier 1, with a verification of `tier` that has the verifier's `text`."""
     body = {"model": "tier-1", "messages": [{"role": "user", "content": SCRIPT}]}
     answer = await aio.http.post("/v1/chat/completions", json=body)
     await only_record(aio, answer.headers["x-aio-decision-id"])
@@ -65,7 +65,7 @@ def reads_of(aio: RunningGateway) -> Iterator[list[str]]:
 
 async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio: RunningGateway) -> None:
     async with with_user(aio, "oscar", "operator") as operator, with_user(aio, "vera", "viewer") as viewer:
-        assert "Nothing is left to review" in (await operator.get(PAGE)).text
+        assert "Nothing left to review" in (await operator.get(PAGE)).text
         older, newer = await judged_worse(aio, 1e9), await judged_worse(aio, 2e9)
         without_text, other_tier = await judged_worse(aio, 3e9, text=None), await judged_worse(aio, 4e9, tier=2)
 
@@ -100,7 +100,7 @@ async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio
         assert (await submit(operator, page, action, verdict="worse")).status_code == 303
         assert await label_of(aio, older) == ("worse", "user")
         assert await verifiers_answer(aio, older) == SCRIPT
-        assert "Nothing is left to review" in (await operator.get(PAGE)).text
+        assert "Nothing left to review" in (await operator.get(PAGE)).text
         for left in (without_text, other_tier):
             assert await label_of(aio, left) == ("worse", "exact")
 
@@ -115,7 +115,7 @@ async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio
     }
 
 
-async def test_programs_review_too_and_are_told_what_cannot_be(aio: RunningGateway) -> None:
+async def test_programs_review_too_and_get_errors_for_impossible_reviews(aio: RunningGateway) -> None:
     good, without_text = await judged_worse(aio, 5e9), await judged_worse(aio, 6e9, text=None)
     rows = (await aio.http.get("/admin/api/verifications", params={"limit": 2})).json()["rows"]
     numbers = {row["request_id"]: row["verification_id"] for row in rows}

@@ -1,4 +1,4 @@
-"""The routing page: curve, preview on recorded decisions, calibration; and a target applied by those who may."""
+"""The routing page: curve, preview on recorded decisions, calibration; and a target applied by authorised users."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ COSTS = [0.001, 0.002, 0.004, 0.01]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """The shipped classifier in force; no request yet."""
+    """The packaged classifier; no request yet."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
     async with running_gateway(settings) as running:
         classifier = ActiveClassifier(settings.registry_path, running.parts.routing.catalog.fingerprint)
@@ -52,7 +52,7 @@ def rule(target: float) -> RoutingRule:
 
 
 async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name: str) -> None:
-    """A served request for each time, decided with these probabilities."""
+    """A served request at each time, decided with these probabilities."""
     ids = [f"{name}{number}" for number in range(len(at))]
     requests = [{"request_id": one, "created_at": when} for one, when in zip(ids, at, strict=True)]
     inputs = inputs_of(p_ok)
@@ -154,9 +154,7 @@ async def test_a_target_is_applied_with_a_reason_and_written_down(
     assert aio.parts.routing.active_target is None
 
 
-async def test_whoever_only_looks_on_or_comes_from_elsewhere_changes_nothing(
-    aio: RunningGateway, admin: httpx.AsyncClient
-) -> None:
+async def test_viewers_and_foreign_pages_change_nothing(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     async with with_user(aio, "vera", "viewer") as viewer:
         page = await viewer.get(PAGE, params={"quality_target": "0.9"})
         assert page.status_code == 200
@@ -219,7 +217,7 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
 
 
 async def test_without_its_database_the_page_says_so(tmp_path: Path) -> None:
-    settings = Settings(data_dir=str(tmp_path), monitor=False, database_url="postgresql://nobody@127.0.0.1:1/none")
+    settings = Settings(data_dir=str(tmp_path), monitor=False, database_url="postgresql://missing@127.0.0.1:1/none")
     async with running_gateway(settings) as running, browser(running) as client:
         await sign_in(client)
         page = await client.get(PAGE)

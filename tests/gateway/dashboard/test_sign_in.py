@@ -1,4 +1,4 @@
-"""Who comes into the dashboard, who does not, and what a cookie alone cannot do."""
+"""Who can sign in to the dashboard, who cannot, and what a cookie alone cannot do."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -50,7 +50,7 @@ async def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(aio: Runnin
         assert "Secure" in (await client.get("/admin/login")).headers["set-cookie"]
 
 
-async def test_signing_in_begins_a_session_that_nobody_could_have_planted(aio: RunningGateway) -> None:
+async def test_signing_in_starts_a_session_that_cannot_be_planted(aio: RunningGateway) -> None:
     async with browser(aio) as client:
         await client.get("/admin/login")
         before = client.cookies[COOKIE]
@@ -62,7 +62,7 @@ async def test_signing_in_begins_a_session_that_nobody_could_have_planted(aio: R
 
 
 @pytest.mark.parametrize(("name", "secret"), [("", "wrong"), ("", ""), ("nobody", PASSWORD), ("ann", ADMIN)])
-async def test_whoever_is_nobody_stays_outside(aio: RunningGateway, name: str, secret: str) -> None:
+async def test_an_unknown_user_cannot_sign_in(aio: RunningGateway, name: str, secret: str) -> None:
     async with browser(aio) as client:
         refused = await sign_in(client, secret, name)
         assert refused.status_code == 401
@@ -121,7 +121,7 @@ async def test_who_came_in_and_who_did_not_is_in_the_audit_trail_without_what_wa
 
 
 async def sessions_in_trail(aio: RunningGateway, limit: int) -> list[dict[str, Any]]:
-    """The newest events of sessions."""
+    """Return the newest session events."""
     admin = {"authorization": f"Bearer {ADMIN}"}
     rows = (await aio.http.get("/admin/api/transitions", params={"limit": 1000}, headers=admin)).json()["rows"]
     return [row for row in rows if row["action"].startswith("session.")][:limit]
@@ -140,7 +140,7 @@ async def test_failures_are_counted_by_subject_and_forgotten_with_time() -> None
     assert limit.wait("from a") == 0
 
 
-async def test_signing_out_ends_the_session_whoever_kept_the_cookie(aio: RunningGateway) -> None:
+async def test_signing_out_ends_the_session_even_for_a_kept_cookie(aio: RunningGateway) -> None:
     async with browser(aio) as client:
         await sign_in(client, ADMIN)
         kept = client.cookies[COOKIE]
@@ -271,16 +271,16 @@ async def test_a_session_that_no_key_and_no_user_began_opens_nothing(aio: Runnin
         assert (await client.get("/admin/api/requests")).status_code == 401
 
 
-async def test_a_database_that_is_away_keeps_nobody_with_a_key_outside(tmp_path: Path) -> None:
+async def test_keys_keep_working_while_the_database_is_down(tmp_path: Path) -> None:
     away = Settings(
-        data_dir=str(tmp_path), database_url="postgresql://nobody@127.0.0.1:1/none", monitor=False,
+        data_dir=str(tmp_path), database_url="postgresql://missing@127.0.0.1:1/none", monitor=False,
         admin_keys=f"ann={ADMIN}",
     )  # fmt: skip
     async with running_gateway(away) as gateway, browser(gateway) as client:
         assert (await sign_in(client, ADMIN)).status_code == 303
         page = await client.get(PAGE)
         assert page.status_code == 503
-        assert "The database is away" in page.text
+        assert "The database is down" in page.text
         refused = await sign_in(client, PASSWORD, "olga")
         assert refused.status_code == 503
     async with running_gateway(away) as gateway, browser(gateway, cookies={COOKIE: "unknown"}) as client:

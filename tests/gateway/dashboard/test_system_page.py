@@ -1,4 +1,4 @@
-"""The system page: every dependency as it is now."""
+"""The system page: every dependency in its current state."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,7 +18,7 @@ API = "/admin/api/system"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    # Nobody listens at the port of discard.
+    # The discard port has no listener.
     data = str(tmp_path_factory.mktemp("data"))
     settings = Settings(data_dir=data, monitor=False, redis_url="redis://:a-secret@127.0.0.1:9/0")
     async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:

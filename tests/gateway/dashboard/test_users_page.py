@@ -1,4 +1,4 @@
-"""The page of users: added, given another role, signed out and removed by admins alone, with all of it written down."""
+"""The page of users: added, given another role, signed out and removed by admins only, with an audit trail."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ async def newest_event(admin: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def test_an_empty_installation_says_how_to_add_somebody(admin: httpx.AsyncClient) -> None:
-    assert "Nobody signs in by name yet." in (await admin.get(PAGE)).text
+    assert "No users yet." in (await admin.get(PAGE)).text
 
 
 async def test_a_user_is_added_and_comes_in_with_the_password_as_typed(
@@ -101,12 +101,12 @@ async def test_an_admin_neither_demotes_nor_removes_herself(aio: RunningGateway)
         assert (await submit(olga, page, f"{PAGE}/olga", role="viewer")).status_code == 409
         assert (await submit(olga, page, f"{PAGE}/olga/remove")).status_code == 409
         token = {"csrf_token": forms_of(page)["/admin/logout"]["fields"]["csrf_token"]}
-        assert (await olga.post(f"{PAGE}/nobody/remove", data=token)).status_code == 404
+        assert (await olga.post(f"{PAGE}/missing/remove", data=token)).status_code == 404
         look_again(aio)
         assert (await olga.get(PAGE)).status_code == 200
 
 
-async def test_nobody_but_an_admin_sees_or_changes_users(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+async def test_only_an_admin_sees_or_changes_users(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     for role in ("viewer", "operator"):
         async with with_user(aio, f"users-{role}", role) as client:  # type: ignore[arg-type]
             seen = await client.get("/admin/requests")

@@ -1,4 +1,5 @@
-"""Prefill and decode apart: the same requests end, pools size and scale alone, a slow link takes the gain away."""
+"""Separate prefill and decode pools: the same requests end, pools size and scale alone, a slow link removes the
+gain."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The comparison of rules: what is fitted is not reported, oracles are no worse, pages hold the figures."""
+"""The comparison of rules: the fitted part is not reported, oracles are no worse, pages have the figures."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Forecasts: whatever comes in they are finite and not negative; seasons, trends and bursts are seen."""
+"""Forecasts: finite and not negative for any input; seasons, trends and bursts are predicted."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Simulated fleets: requests are conserved, times are those of the formulas, rules keep their promises."""
+"""Simulated fleets: requests are conserved, times match the formulas, rules respect their limits."""
 
 import math
 import random
@@ -29,7 +29,7 @@ requests_made = st.lists(
 
 
 class Restless:
-    """Wants something else every time."""
+    """Wants a different number every time."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -160,7 +160,7 @@ def waves(period_s: float, cycles: int) -> list[Arrival]:
 
 
 def test_a_slower_start_makes_the_rule_act_earlier_and_hold_more():
-    """Forecasts cover the time until an order takes effect, so a slower start sees a need as much earlier."""
+    """Forecasts cover the time until an order takes effect, so a slower start acts that much earlier."""
     arrivals = waves(600, 8)
     hours = []
     for cold_start_s in (5.0, 60.0, 150.0):

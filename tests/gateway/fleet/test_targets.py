@@ -151,7 +151,7 @@ async def test_a_name_of_many_gateways_is_all_of_them_each_time(monkeypatch):
     assert await addresses_of("https://gateways") == ["https://gateways"]
 
 
-async def test_a_name_that_nobody_knows_is_a_gateway_that_does_not_answer():
+async def test_an_unknown_host_name_is_a_gateway_that_does_not_answer():
     assert await addresses_of("http://no-such-host.invalid:8080") == ["http://no-such-host.invalid:8080"]
 
 

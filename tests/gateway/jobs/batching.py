@@ -31,7 +31,7 @@ async def made(client: openai.AsyncOpenAI, lines: Sequence[bytes], endpoint: str
 
 
 async def ended(client: openai.AsyncOpenAI, batch_id: str) -> Batch:
-    """The batch, once it has ended: asked as a client does, which hears of it in no other way."""
+    """Return the batch once it has ended, polling as a client does."""
     while (batch := await client.batches.retrieve(batch_id)).status not in ENDED:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     return batch
@@ -45,7 +45,7 @@ async def until(client: openai.AsyncOpenAI, batch_id: str, status: str) -> Batch
 
 
 async def until_answered(client: openai.AsyncOpenAI, batch_id: str, lines: int) -> None:
-    """Wait until so many lines have an answer."""
+    """Wait until this many lines have an answer."""
     while (counts := (await client.batches.retrieve(batch_id)).request_counts) is None or counts.completed < lines:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 

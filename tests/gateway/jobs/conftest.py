@@ -12,7 +12,7 @@ from tests.gateway.jobs.queue_bench import Bench, bench
 @pytest_asyncio.fixture(params=["sqlite", "postgresql", "redis"])
 async def queues(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     if request.param == "postgresql":
-        # Its fixture runs a loop of its own.
+        # Its fixture runs its own event loop.
         url = await asyncio.to_thread(request.getfixturevalue("postgres_server").emptied_database)
     else:
         url = request.getfixturevalue("sqlite_url")

@@ -1,4 +1,4 @@
-"""A core in a process of its own that ends, as a crash in native code would have it, at requests of one length."""
+"""A core in its own process that ends, like a crash in native code, on requests of one length."""
 
 import signal
 from multiprocessing import get_context
@@ -35,7 +35,7 @@ def load() -> Any:
 
 
 class KeptCore:
-    """A deadly core at `path`, started again whenever it has ended, as by a supervisor; `deaths` counts its ends."""
+    """A deadly core at `path`, restarted whenever it ends, as by a supervisor; `deaths` counts its ends."""
 
     def __init__(self, path: Path) -> None:
         self.deaths = 0
@@ -46,7 +46,7 @@ class KeptCore:
         self._keeping.start()
 
     def stop(self) -> None:
-        """End it for good."""
+        """Stop it permanently."""
         self._stopping.set()
         while self._keeping.is_alive():
             self._process.kill()

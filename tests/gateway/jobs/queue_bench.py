@@ -20,7 +20,7 @@ from quality.store.database import migrate, open_database
 from tests.conftest import RedisServer
 from tests.polling import eventually
 
-# Of leases that shall run out while a test waits for just that; others outlast every test.
+# Of leases that shall expire while a test waits for that; others outlast every test.
 SHORT, LONG = 0.05, 600.0
 
 
@@ -53,7 +53,7 @@ class Bench:
         return await self.lines.answer(answers)
 
     async def die(self, batch_id: str, count: int) -> None:
-        """Have a worker take so many lines and never be heard of again; returns once that shows."""
+        """Have a worker take this many lines and die silently; returns once its leases have expired."""
         assert len(await self.worker("the dead one", SHORT).take(batch_id, count)) == count
         heir = self.worker("its heir", SHORT)
         await eventually(lambda: heir.has_suspect(batch_id))

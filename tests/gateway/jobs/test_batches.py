@@ -1,4 +1,4 @@
-"""Batches end to end by OpenAI's client: what is answered, what is refused, what ends sooner."""
+"""Batches end to end by OpenAI's client: answers, rejections, early ends."""
 
 import asyncio
 import json
@@ -195,7 +195,7 @@ def bad(**changes: Any) -> bytes:
         ([request_line("a"), b"", b'{"custom_id": "' + b"x" * 10_000_000], "line_too_long", 3, None),
     ],
 )
-async def test_wrong_input_is_told_line_by_line_and_nothing_of_it_is_answered(
+async def test_wrong_input_is_reported_line_by_line_and_none_of_it_is_answered(
     working: RunningGateway, ada: openai.AsyncOpenAI, lines: list[bytes], code: str, line: int | None, param: str | None
 ) -> None:
     batch = await ended(ada, (await made(ada, lines)).id)
@@ -210,7 +210,7 @@ async def test_wrong_input_is_told_line_by_line_and_nothing_of_it_is_answered(
         assert await connection.scalar(select(func.count()).select_from(batch_lines)) == 0
 
 
-async def test_all_wrong_lines_are_told_up_to_a_hundred(ada: openai.AsyncOpenAI) -> None:
+async def test_up_to_a_hundred_wrong_lines_are_reported(ada: openai.AsyncOpenAI) -> None:
     batch = await ended(ada, (await made(ada, [request_line("a")] + [b"x"] * 150)).id)
     assert batch.errors is not None
     assert [error.line for error in batch.errors.data or ()] == list(range(2, 102))
@@ -281,7 +281,7 @@ async def test_cancelling_ends_what_is_under_way_and_keeps_what_was_answered(
     lines = [request_line("quick"), *(request_line(f"slow{n}", model="tier-2") for n in range(20))]
     batch = await made(ada, lines)
     await tier.holding.wait()
-    begun = len(tier.requests)
+    started = len(tier.requests)
     await until_answered(ada, batch.id, 1)
 
     cancelled = await ada.batches.cancel(batch.id)
@@ -292,7 +292,7 @@ async def test_cancelling_ends_what_is_under_way_and_keeps_what_was_answered(
     assert (batch.cancelled_at or 0) >= (batch.cancelling_at or 0) > 0
     assert {line["error"]["code"] for line in errors.values()} == {"batch_cancelled"}
     assert len(errors) == 20
-    assert tier.closed_early == len(tier.requests) <= begun + 4
+    assert tier.closed_early == len(tier.requests) <= started + 4
     assert working.parts.service.in_flight == 0
     assert (await ada.batches.cancel(batch.id)).status == "cancelled"
 

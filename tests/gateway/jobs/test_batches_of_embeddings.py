@@ -1,4 +1,4 @@
-"""Batches of embeddings by OpenAI's client: a worker's vectors are those that the endpoint gives, and are paid for."""
+"""Batches of embeddings by OpenAI's client: a worker's vectors equal the endpoint's, and are billed."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -28,10 +28,10 @@ ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
 
 @pytest_asyncio.fixture
 async def serving(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    """A gateway that answers no lines, and a worker beside it."""
+    """A gateway that answers no lines, and a worker."""
     settings = embedding_settings(tmp_path, admin_keys="root=an-admin-key-of-some-length")
-    beside = msgspec.structs.replace(settings, batch_concurrency=0)
-    async with running_gateway(beside) as gateway, running_gateway(settings, http=worker_app):
+    without_lines = msgspec.structs.replace(settings, batch_concurrency=0)
+    async with running_gateway(without_lines) as gateway, running_gateway(settings, http=worker_app):
         yield gateway
 
 
@@ -90,7 +90,7 @@ async def test_lines_beyond_the_budget_and_wrong_ones_are_errors(serving: Runnin
 
 
 class LostCore:
-    """A core of one model that dies over everything that it is asked."""
+    """A core of one model that dies on every request."""
 
     def __init__(self) -> None:
         self.models = {info.name: info for info in hash_core("m", slabs=8, max_context=64, vocab_size=10).model_infos}
@@ -99,7 +99,7 @@ class LostCore:
         raise CoreLostError("the connection to the core is lost")
 
 
-async def test_a_core_that_dies_over_a_text_is_told_from_one_that_is_not_there() -> None:
+async def test_a_core_that_dies_over_a_text_differs_from_a_missing_core() -> None:
     spec = EmbeddingSpec(name="tiny", model="m", input_usd_per_million=0.0)
     model = CoreEmbedder(spec, {"cpu": LostCore()})  # type: ignore[dict-item]
     with pytest.raises(TierLostError, match="connection to the core is lost"):

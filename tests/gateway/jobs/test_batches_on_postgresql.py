@@ -1,4 +1,4 @@
-"""Batches over PostgreSQL: every statement of their life meets the other database once."""
+"""Batches over PostgreSQL: runs every statement of their life on the other database."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Batches whose queue is in Redis: answered, cancelled, and none the worse for a Redis that dies and comes back."""
+"""Batches with their queue in Redis: answered, cancelled, and unharmed when Redis dies and returns."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -69,7 +69,7 @@ async def test_redis_killed_and_back_in_mid_batch_costs_no_line(
 
     redis_server.kill()
     tier.go.set()
-    # Those that were under way are stored all the same.
+    # Lines that were running are stored all the same.
     await until_answered(working.openai, batch.id, 14)
     assert working.parts.service.in_flight == 0
     redis_server.start()

@@ -1,4 +1,4 @@
-"""A line of a batch that kills the process that answers it: it does so twice, and its neighbours are answered."""
+"""A batch line that kills its process does so twice and fails, and its neighbours are answered."""
 
 import asyncio
 import io
@@ -34,9 +34,9 @@ from tiers.errors import TierLostError, TierUnavailableError
 
 pytestmark = pytest.mark.processes
 
-# As many as a process answers at once, and all of them; one of the first is deadly.
+# As many as a process answers at once, and the total; one of the first is deadly.
 TOGETHER, LINES, DEADLY = 4, 9, 1
-# Seconds: of workers that live, however busy the machine is.
+# Seconds; long enough for live workers on a busy machine.
 LEASE = 3.0
 
 
@@ -167,7 +167,7 @@ async def test_a_worker_full_of_lines_ends_them_for_one_that_a_dead_process_left
 
 
 class GatedBook(LineBook):
-    """Reads no request before `go`; `asked` once one is wanted."""
+    """Reads no request before `go`; `asked` is set once one is wanted."""
 
     def __init__(self, lines: LineBook) -> None:
         self._engine = lines._engine
@@ -184,7 +184,7 @@ async def test_a_shutdown_hands_back_what_was_just_taken_and_counts_no_death(que
     queues.lines = book = GatedBook(queues.lines)
 
     async def answer(batch: Batch, line: InputLine, request_id: str) -> bytes:
-        raise AssertionError("nothing is begun after the order to stop")
+        raise AssertionError("nothing is started after the command to stop")
 
     worker = worker_of(queues, answer)
     async with background(worker.run()):

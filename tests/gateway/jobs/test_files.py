@@ -1,4 +1,4 @@
-"""Files by OpenAI's client: they come back as they were, are one tenant's alone, and stay within their limits."""
+"""Files by OpenAI's client: unchanged content, visible to one tenant only, within their limits."""
 
 import io
 from collections.abc import AsyncIterator

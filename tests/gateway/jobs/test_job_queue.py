@@ -1,4 +1,4 @@
-"""What every queue of lines promises: in order, to one worker at a time, to another once that is gone, then no more."""
+"""The contract of every queue of lines: in order, to one worker at a time, to another after its death, then no more."""
 
 import asyncio
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ async def test_what_is_done_never_comes_again_though_its_lease_is_over(queues: B
     assert await other.take(batch_id, 5) == []
 
 
-async def test_a_kept_line_stays_and_its_keeper_is_told_when_it_is_anothers(queues: Bench) -> None:
+async def test_a_kept_line_stays_and_its_keeper_learns_when_it_is_lost(queues: Bench) -> None:
     batch_id = await queues.make(1)
     slow, keeper = queues.worker("ada", SHORT), queues.worker("ada", LONG)
     bob = queues.worker("bob", SHORT)
@@ -179,7 +179,9 @@ async def test_a_line_that_its_worker_lost_track_of_met_no_death(queues: Bench) 
     assert (again.number, again.deliveries, again.deaths, again.redelivered) == (1, 2, 0, False)
 
 
-async def test_redis_that_forgot_is_told_of_what_waits_still(redis_server: RedisServer, sqlite_url: str) -> None:
+async def test_a_redis_that_lost_the_queue_gets_the_waiting_lines_again(
+    redis_server: RedisServer, sqlite_url: str
+) -> None:
     async with bench(sqlite_url, redis_server) as queues:
         batch_id = await queues.make(5)
         worker = queues.worker("ada")

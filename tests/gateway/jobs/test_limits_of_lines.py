@@ -1,4 +1,4 @@
-"""Lines of batches are bound by what their key may do when they are asked: rates wait, budgets and revocation end."""
+"""Batch lines obey the current limits of their key: rate limits wait, budgets and revocation end them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -49,7 +49,7 @@ async def test_lines_beyond_the_budget_are_errors(working: RunningGateway) -> No
 
 async def test_lines_over_a_keys_concurrency_wait_and_none_is_lost(working: RunningGateway) -> None:
     _, ada = await key_of(working, concurrency=1)
-    # A refusal at the door is no attempt.
+    # Rejection by a rate limit is not an attempt.
     await working.http.patch("/v1/admin/batches", json={"most_attempts": 1}, headers=ADMIN)
     tier = working.tier(1)
     tier.hold_at = 1
@@ -107,7 +107,7 @@ def test_backoff_doubles_with_jitter_up_to_a_bound_and_then_it_is_over() -> None
     assert again(failure, 20, 20, 1.0) is None
 
 
-def test_a_rate_limit_is_no_attempt_and_holds_the_batch_as_long_as_told() -> None:
+def test_a_rate_limit_is_no_attempt_and_pauses_the_batch_for_retry_after() -> None:
     failure = ApiError(429, "not now", headers={"retry-after": "7"})
     wait = again(failure, 100, 8, 1.0)
     assert wait is not None

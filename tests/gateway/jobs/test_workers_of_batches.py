@@ -1,4 +1,4 @@
-"""`aio worker` beside a gateway that answers no lines itself: killed, frozen, stopped, restarted; on both queues."""
+"""`aio worker` with a gateway that answers no lines itself: killed, frozen, stopped, restarted; on both queues."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from tests.polling import until
 
 pytestmark = pytest.mark.slow
 LINES = 40
-# Lines of one worker under way: all of them are held upstream before anybody is killed.
+# Running lines of one worker: all of them are held upstream before a worker is killed.
 CONCURRENCY = 3
 
 
@@ -71,7 +71,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, upstream: Upstream) -> 
 
 
 def made(client: openai.OpenAI, **words: str) -> str:
-    """A batch of lines that begin with `hold`, or with their own of `words`."""
+    """Make a batch of lines that start with `hold`, or with their own of `words`."""
     names = [f"r{n}" for n in range(LINES)]
     contents = [f"{words.get(name, 'hold')} {name}" for name in names]
     lines = [
@@ -83,7 +83,7 @@ def made(client: openai.OpenAI, **words: str) -> str:
 
 
 def answers(client: openai.OpenAI, batch_id: str) -> dict[str, str]:
-    """By custom id, each once, of the batch once it has ended."""
+    """Return the answers by custom id, each once, of the batch once it has ended."""
     until(lambda: client.batches.retrieve(batch_id).status in ENDED)
     batch = client.batches.retrieve(batch_id)
     assert batch.status == "completed"
@@ -116,7 +116,7 @@ def test_lines_of_a_killed_worker_are_answered_by_another_and_each_once(site: Si
     victim.wait()
 
     _, metrics = site.worker()
-    # Those that nobody had taken are held first; then the dead worker's come, once their lease is over.
+    # Lines never taken are held first; then the dead worker's come, once their lease has expired.
     held(upstream, CONCURRENCY)
     upstream.let_go()
 
@@ -170,7 +170,7 @@ def test_two_workers_share_a_batch_and_answer_each_line_once(site: Site, upstrea
     held(upstream, 2 * CONCURRENCY)
     upstream.let_go()
     assert answers(client, batch_id) == EXPECTED
-    # No more than once upstream either, as nobody died.
+    # No more than once upstream either, as no worker died.
     asked = 2 * CONCURRENCY
     while upstream.held.acquire(blocking=False):
         asked += 1

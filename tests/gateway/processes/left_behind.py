@@ -1,4 +1,4 @@
-"""What an attack on a gateway might leave behind, to compare before and after."""
+"""Lasting effects of an attack on a gateway, to compare before and after."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from tests.gateway.served_process import ServedProcess
 
 
 def left_behind(aio: ServedProcess) -> dict[str, Any]:
-    """Keys, teams, who did what, files, and how many requests were served."""
+    """Keys, teams, the audit trail, files, and the number of served requests."""
     paths = ("/admin/api/keys", "/admin/api/teams", "/admin/api/transitions", "/v1/files")
     found = {path: aio.admin.get(path).raise_for_status().json() for path in paths}
     lines = aio.admin.get("/metrics").text.splitlines()

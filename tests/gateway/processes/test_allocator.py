@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system, and threads share what is free."""
+"""Freed memory is returned to the system, and threads share free memory."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from gateway.processes.server_process import ServerProcess
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other options")
 
-# Eight threads that hold memory at once; then how many heaps the allocator has. No option of its environment counts.
+# Eight threads that hold memory at once; then the allocator's number of heaps. Its environment options are cleared.
 _HEAPS = """
 import ctypes, re, sys, threading
 {before}
@@ -46,17 +46,17 @@ else:
 def heaps(folder: os.PathLike[str], before: str) -> int:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     program = _HEAPS.format(before=before)
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, os.fspath(os.path.join(folder, "heaps.xml"))],
         env=environment, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    return int(told.stdout)
+    return int(result.stdout)
 
 
 def test_what_was_freed_in_the_middle_of_the_heap_is_given_back() -> None:
     here = ServerProcess("", os.getpid(), 0.0)
     blocks = [os.urandom(4096) for _ in range(20_000)]
-    # Without a call the heap shrinks only as far down as its last block in use.
+    # Without a call the heap shrinks only down to its last used block.
     last = blocks[-1]
     del blocks
     before = here.resident_bytes()

@@ -1,4 +1,4 @@
-"""A core killed beside its gateway workers: streams end with an error, it is started again, and all is well."""
+"""A core process is killed under gateway workers: streams end with an error, it is restarted, and service resumes."""
 
 import os
 import signal

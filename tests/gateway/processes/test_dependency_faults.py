@@ -1,4 +1,4 @@
-"""A gateway whose database or disk goes away serves on, and what it recorded meanwhile is all there in the end."""
+"""A gateway whose database or disk fails keeps serving, and its records are complete in the end."""
 
 import asyncio
 import resource
@@ -39,7 +39,7 @@ def options(upstream: Upstream, tmp_path: Path, postgres_url: str) -> list[str]:
 
 
 def ask(aio: ServedProcess) -> str:
-    """The id of a request that was answered whole."""
+    """Return the id of a request that was answered completely."""
     body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
     answer = httpx.post(f"{aio.url}{CHAT}", json=body, timeout=30)
     assert answer.status_code == 200, answer.text
@@ -53,7 +53,7 @@ def metric(aio: ServedProcess, name: str) -> float:
 
 @contextmanager
 def outage(server: Any) -> Iterator[Callable[[], None]]:
-    """Kill the server; it is back when the block ends, or when what it yields is called."""
+    """Kill the server; it is back when the block ends, or when the yielded function is called."""
     down = True
 
     def back() -> None:
@@ -73,7 +73,7 @@ def stored(url: str) -> set[str]:
     async def read() -> set[str]:
         engine = open_database(url)
         async with engine.connect() as connection:
-            # In one query: rows may come while it is asked.
+            # In one query: rows may arrive while it runs.
             found = list((await connection.execute(select(requests.c.request_id))).scalars())
         await engine.dispose()
         assert len(found) == len(set(found))
@@ -91,7 +91,7 @@ def test_postgresql_killed_and_back_costs_no_request_and_no_record(
         until(lambda: metric(aio, "aio_ledger_lag_records") == 0)
         with outage(postgres_server):
             away = [ask(aio) for _ in range(8)]
-            # By whichever process is asked: what one has yet to store, the others get from it.
+            # By any process: records not yet stored are fetched from the others.
             for request_id in away:
                 until(lambda: httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code == 200)  # noqa: B023
                 assert {httpx.get(f"{aio.url}/v1/requests/{request_id}").status_code for _ in range(6)} == {200}
@@ -118,11 +118,11 @@ def test_a_full_disk_stops_no_request_and_loses_no_record_once_there_is_room(
     with served(tmp_path / "data", tmp_path / "cache", *options) as aio:
         ids = [ask(aio) for _ in range(3)]
         until(lambda: set(ids) <= stored(postgres_url))
-        # No file of the process may grow: what it writes fails, as on a full disk.
+        # No file of the process may grow: its writes fail, as on a full disk.
         _, hard = resource.prlimit(aio.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         ids += [ask(aio) for _ in range(5)]
         assert httpx.get(f"{aio.url}/health/live").status_code == 200
-        # What could not be journaled is in no database either, however long that is away.
+        # What could not be journaled never reaches a database.
         until(lambda: metric(aio, "aio_ledger_lag_records") == 5)
         assert stored(postgres_url) == set(ids[:3])
         resource.prlimit(aio.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))

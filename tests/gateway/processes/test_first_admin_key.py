@@ -1,4 +1,4 @@
-"""The first start of a gateway makes one admin key and prints it once; every later one goes by what is stored."""
+"""The first start of a gateway makes one admin key and prints it once; later starts use what is stored."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ class Console:
         self._process, self.text = process, ""
 
     def until(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """Read on to a line with `pattern`."""
+        """Read until a line with `pattern`."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.text += line
@@ -61,7 +61,7 @@ class Console:
         raise AssertionError(f"it ended with {self._process.wait()}:\n{self.text}")
 
     def rest(self) -> str:
-        """End the process; all that it has printed."""
+        """Stop the process; return all that it printed."""
         self._process.terminate()
         self.text += self._process.communicate()[0]
         return self.text
@@ -112,7 +112,7 @@ def test_the_key_is_printed_once_opens_administration_and_is_kept_as_its_hash(
         assert (off.status_code, off.json()["error"]["code"]) == (403, "admin_disabled")
         assert "aio keys create NAME --scope admin" in off.json()["error"]["message"]
         assert httpx.get(f"{url}/v1/models").status_code == 200
-        # Who lost the key makes another at the machine.
+        # After losing the key, one makes another on the machine.
         order = ["keys", "create", "boss", "--scope", "admin", "--data-dir", str(data)]
         command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
         made = KEY.search(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -203,8 +203,8 @@ async def test_of_processes_that_begin_at_the_same_time_one_makes_the_key(databa
     assert len([key for key in made if key is not None]) == 1
     async with engines[0].connect() as connection:
         assert len((await connection.execute(select(api_keys.c.key_id))).all()) == 1
-        told = select(audit_events.c.actor, audit_events.c.action)
-        assert (await connection.execute(told)).all() == [("test", "key.created")]
+        query = select(audit_events.c.actor, audit_events.c.action)
+        assert (await connection.execute(query)).all() == [("test", "key.created")]
     for engine in engines:
         await engine.dispose()
 

@@ -1,4 +1,4 @@
-"""Redis that is away costs a caller nothing but the first wait, and is found again when it is back."""
+"""A Redis that is down costs a caller only the first wait, and is used again when it is back."""
 
 import pytest
 
@@ -49,7 +49,7 @@ async def test_a_killed_redis_is_not_asked_again_before_a_rest_and_is_found_when
     await store.redis.aclose()
 
 
-async def test_an_address_where_nobody_listens_is_away() -> None:
+async def test_an_address_without_a_listener_is_down() -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
     with pytest.raises(RedisUnavailableError):
         await store.ask(lambda redis: redis.ping())

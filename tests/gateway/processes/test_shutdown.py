@@ -1,4 +1,4 @@
-"""SIGTERM as an orchestrator sends it: no answer is lost, and neither is what is known of it."""
+"""SIGTERM as an orchestrator sends it: no answer and no record is lost."""
 
 import signal
 import sqlite3
@@ -105,7 +105,7 @@ def test_what_does_not_end_in_time_ends_with_an_error_and_its_record_says_so(
     assert stored(tmp_path / "data") == {reader.request_id: "aborted"}
 
 
-def test_a_second_signal_waits_for_nobody(options: list[str], upstream: Upstream, tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_server_at_once(options: list[str], upstream: Upstream, tmp_path: Path) -> None:
     environment = {"AIO_DRAIN_SECONDS": "3000"}
     with served(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as aio:
         reader = held(aio, upstream)
@@ -122,7 +122,7 @@ def test_balancers_may_notice_first(options: list[str], upstream: Upstream, tmp_
     with served(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as aio:
         assert httpx.get(f"{aio.url}/health/ready").status_code == 200
         aio.process.send_signal(signal.SIGTERM)
-        # Each worker is told by itself: one that is not ready any more says why.
+        # Workers receive the signal separately: one that is no longer ready says why.
         until(lambda: "shutdown" in httpx.get(f"{aio.url}/health/ready").json().get("problems", {}))
         answer = aio.client.chat.completions.create(model="tier-1", messages=[{"role": "user", "content": "Still?"}])
         assert answer.choices[0].message.content == "Still?"

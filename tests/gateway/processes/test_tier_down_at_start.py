@@ -1,4 +1,4 @@
-"""A gateway whose tiers are elsewhere starts although one of them is down, says why, and finds it when it comes."""
+"""A gateway with remote tiers starts although one of them is down, says why, and finds it when it is up."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Server(LoopbackServer):
-    """Says hello; while it is `loading` it says that instead."""
+    """Answers requests; while it is `loading` it reports that instead."""
 
     def __init__(self, *, loading: bool) -> None:
         super().__init__(self._hello)
@@ -39,7 +39,7 @@ class Server(LoopbackServer):
 
 
 def catalogue(folder: Path, well: str, other: str) -> str:
-    """Tier 1 at the other server, the rest at the one that is well."""
+    """Tier 1 at the other server, the rest at the healthy one."""
     path = write_remote_catalog(folder / "catalog.toml", well)
     path.write_text(path.read_text().replace(well, other, 1))
     return str(path)
@@ -78,7 +78,7 @@ async def test_a_tier_that_is_down_at_the_start_is_routed_around_and_found_when_
             assert (await aio.http.get("/health/ready")).json() == {"status": "ok"}
 
 
-async def test_a_triton_model_without_the_tensors_is_told_by_the_readiness_page(tmp_path: Path) -> None:
+async def test_readiness_names_a_triton_model_without_the_tensors(tmp_path: Path) -> None:
     model = Triton(["Hello"], inputs=("input_ids",))
     async with Server(loading=False) as well, LoopbackServer(model.answer) as other:
         other.looked_at = model.look

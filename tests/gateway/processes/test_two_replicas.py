@@ -1,5 +1,5 @@
-"""Two gateway replicas over one PostgreSQL and one Redis, under mixed load, while one is killed: nothing that was
-acknowledged is lost, and no budget is exceeded or forgotten."""
+"""Two gateway replicas over one PostgreSQL and one Redis, under mixed load, while one is killed: no acknowledged
+request is lost, and no budget is exceeded or forgotten."""
 
 import asyncio
 import threading
@@ -25,13 +25,13 @@ CHAT = "/v1/chat/completions"
 ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
 ASKERS = 8
 ACKNOWLEDGED = 400
-# Of tier 4, 10 tokens of a prompt and 3 of an answer, micro-dollars; some 150 of these are what ada may spend.
+# Micro-dollars of 10 prompt tokens and 3 answer tokens at tier 4; ada may spend about 150 of these.
 COST = 10 * 100 + 3 * 300
 BUDGET_USD = 150.5 * COST / 1e6
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
-    """A request whose answer reached its caller whole: whose, from which replica, when (monotonic seconds)."""
+    """A request whose answer arrived completely: its owner, its replica, and when (monotonic seconds)."""
 
     request_id: str
     owner: str
@@ -40,7 +40,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """Askers that take turns over replicas, keys, and whole or streamed answers, until told to stop."""
+    """Clients that alternate replicas, keys, and whole or streamed answers, until stopped."""
 
     def __init__(self, urls: list[str], keys: dict[str, str]) -> None:
         self._urls, self._keys = urls, keys
@@ -73,7 +73,7 @@ class Load:
                 try:
                     self._ask(client, turn % 2, owner, stream=turn // 4 % 2 == 1)
                 except httpx.TransportError:
-                    # The replica that was killed: its caller asks the other.
+                    # The replica was killed: its caller asks the other.
                     self._stop.wait(0.01)
 
     def _ask(self, client: httpx.Client, replica: int, owner: str, *, stream: bool) -> None:
@@ -164,7 +164,7 @@ def test_one_of_two_replicas_is_killed_under_load(
         assert not load.unexpected
         assert load.refused, "ada's budget was never reached"
 
-        # Another process finds what the killed one had in its journal.
+        # Another process finds the records in the killed one's journal.
         again = stack.enter_context(replica("two"))
         safe = [one for one in load.acknowledged if one.replica == 0 or one.ended <= killed - 0.1]
         assert {one.replica for one in safe} == {0, 1}
@@ -174,7 +174,7 @@ def test_one_of_two_replicas_is_killed_under_load(
         rows = stored(postgres_url)
         assert all(owners[rows[one.request_id][0]] == one.owner for one in safe)
 
-        # The dead replica's lease ends by itself; only then can all that was left be spent, and no more.
+        # The dead replica's lease expires; only then can the whole remainder be spent, and no more.
         headers = {"authorization": f"Bearer {keys['ada']}"}
         question = {"model": "tier-4", "messages": [{"role": "user", "content": "Hello there again"}], "max_tokens": 5}
         deadline = time.monotonic() + 40
@@ -188,8 +188,8 @@ def test_one_of_two_replicas_is_killed_under_load(
     spent = sum(cost for owner, cost in stored(postgres_url).values() if owners[str(owner)] == "ada")
     assert spent <= BUDGET_USD
     with replica("three") as last:
-        told, leased = budget_spent(last)
-    assert told == pytest.approx(spent, abs=1e-9)
+        reported, leased = budget_spent(last)
+    assert reported == pytest.approx(spent, abs=1e-9)
     assert leased == 0
-    # What is left would not have borne another request, whose bound is some six times its cost.
+    # The remainder would not cover another request, whose bound is about six times its cost.
     assert BUDGET_USD - spent < 7 * COST / 1e6

@@ -1,4 +1,4 @@
-"""`aio serve --gateway-workers 2`: two processes behave like one, and whatever dies, the other goes on."""
+"""`aio serve --gateway-workers 2`: two processes behave like one, and when one dies, the other goes on."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def aio(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def ask(aio: ServedProcess, text: str = "Hello there") -> httpx.Response:
-    """A request on a connection of its own, which the kernel gives to one of the workers."""
+    """Send a request on its own connection, which the kernel assigns to one of the workers."""
     body = {"model": "tier-1", "messages": [{"role": "user", "content": text}]}
     answer = httpx.post(f"{aio.url}{CHAT}", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -97,13 +97,13 @@ def test_a_record_is_found_at_once_by_whichever_worker_is_asked(aio: ServedProce
         assert statuses == {200}
 
 
-def test_a_killed_worker_is_started_again_and_nobody_is_refused(aio: ServedProcess) -> None:
+def test_a_killed_worker_is_restarted_and_no_request_is_refused(aio: ServedProcess) -> None:
     ended = [ask(aio).headers["x-aio-decision-id"] for _ in range(8)]
     until(lambda: all(httpx.get(f"{aio.url}/v1/requests/{i}").status_code == 200 for i in ended))
     before = workers(aio)
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
-    # On connections of their own: some reach the dead worker's socket, and wait there.
+    # On separate connections: some reach the dead worker's socket, and wait there.
     ended += [ask(aio).headers["x-aio-decision-id"] for _ in range(16)]
     until(lambda: len(workers(aio)) == 2)
     assert victim not in workers(aio)
@@ -124,7 +124,7 @@ def test_sigusr2_renews_every_worker_while_streams_go_on(aio: ServedProcess, ups
 
 
 def prices(aio: ServedProcess) -> set[float]:
-    """Of tier 1, as workers tell it to so many connections that each of them is surely among these."""
+    """Prices of tier 1 as seen over so many connections that every worker is surely among them."""
     cards = [httpx.get(f"{aio.url}/v1/models/tier-1").json() for _ in range(24)]
     return {card["x_aio"][0]["input_usd_per_million"] for card in cards}
 
@@ -189,7 +189,7 @@ def test_merged_metrics_keep_workers_apart_and_families_together() -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The checklist: evidence exists, a status says no more than was run, and runs are recorded with commit and day."""
+"""The checklist: evidence exists, a status claims no more than was run, and runs are recorded with commit and day."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The report with a ledger: traffic and cost by tier and the stage budget come from what was recorded there."""
+"""The report with a ledger: traffic and cost by tier and the stage budget come from the ledger's records."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from tests.quality.store.records import make_embedding, make_record
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> str:
-    """Three answers of tier 1 and one of tier 4, of today, and one of long ago."""
+    """Three answers of tier 1 and one of tier 4 from today, and one from long ago."""
     url = f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
     timings = Timings(
         route_ms=0.5, ttft_ms=65.0, e2e_ms=1500.0, overhead_ms=1.75, queue_ms=4.0, prefill_ms=60.0, decode_ms=1000.0

@@ -1,4 +1,4 @@
-"""The report: figures come from files, absent ones are said to be, each yes has tests, the page has its sections."""
+"""The report: figures come from files, missing ones are marked, each feature has tests, the page has its sections."""
 
 import json
 from pathlib import Path

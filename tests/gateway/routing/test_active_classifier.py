@@ -1,4 +1,4 @@
-"""The classifier in force: the shipped one, then whatever is promoted, without a request ever seeing half of each."""
+"""The active classifier: the packaged one, then each promoted one; no request ever sees half of each."""
 
 import asyncio
 import shutil
@@ -142,7 +142,7 @@ def descendant(registry: ArtefactRegistry, version: str, **changed: Any) -> None
 
 @pytest.fixture
 def trial(tmp_path: Path) -> ArtefactRegistry:
-    """A registry with the shipped version in force and its child on trial for a third of the requests."""
+    """A registry with the packaged version active and its child on trial for a third of the requests."""
     registry = seeded(tmp_path)
     registry.promote(load_manifest(default_artefact()).version)
     descendant(registry, "v1-child")

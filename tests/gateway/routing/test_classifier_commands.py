@@ -58,9 +58,9 @@ async def test_a_promotion_and_its_rollback_are_carried_out_and_written_down(aio
     assert {event["reason"] for event in events} == {WHY["reason"]}
 
 
-async def test_a_trial_is_begun_and_ended(aio: RunningGateway) -> None:
-    begun = await ordered(aio, "PUT", "trial", {"version": OTHER, "share": 0.1, **WHY})
-    assert (begun["current"], begun["trial"], begun["share"]) == (SHIPPED, OTHER, 0.1)
+async def test_a_trial_is_started_and_ended(aio: RunningGateway) -> None:
+    started = await ordered(aio, "PUT", "trial", {"version": OTHER, "share": 0.1, **WHY})
+    assert (started["current"], started["trial"], started["share"]) == (SHIPPED, OTHER, 0.1)
 
     ended = await ordered(aio, "DELETE", "trial")
     assert (ended["current"], ended["trial"]) == (SHIPPED, None)
@@ -116,7 +116,7 @@ async def test_an_order_while_the_database_is_away_is_put_off_and_changes_nothin
     await ordered(aio, "POST", "artefacts/rollback", WHY)
     registry = ArtefactRegistry(aio.parts.settings.registry_path)
     before = (registry.root / "current.json").read_bytes()
-    away = open_database("postgresql://nobody@127.0.0.1:1/none")
+    away = open_database("postgresql://missing@127.0.0.1:1/none")
     monkeypatch.setattr(aio.parts, "database", away)
 
     answer = await aio.http.request(method, f"/admin/api/{path}", json=body)

@@ -98,7 +98,7 @@ def test_29_tokens_of_the_tiers_own_take_the_fast_path_and_30_do_not() -> None:
     assert world.routing.route(world.ask(THIRTY)).tier == 3
 
 
-def test_the_decision_says_what_was_counted_and_which_target_was_in_force() -> None:
+def test_the_decision_has_the_token_count_and_the_active_target() -> None:
     decision = World().routing.route(World().ask(TWENTY_NINE))
     assert decision.reason == (
         "edge: tier 1 takes prompts of up to 29 tokens (this has 29) with a budget of up to 16 (this: 16) "
@@ -189,7 +189,7 @@ def test_no_experiment_counts_a_request_that_no_arm_decided() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_evidence_of_a_fast_answer_hands_it_to_nobody() -> None:
+async def test_the_evidence_of_a_fast_answer_does_not_escalate_it() -> None:
     world = World()
     world.tiers[0].sureness = (-4.0,)
     answer = await world.answer(stream=False)
@@ -217,7 +217,7 @@ async def test_a_failure_before_the_first_token_falls_back_to_the_ordinary_route
 
 
 @pytest.mark.asyncio
-async def test_a_stream_that_has_begun_is_not_begun_again() -> None:
+async def test_a_started_stream_is_not_restarted() -> None:
     world = World()
     world.tiers[0].fail_at = 1
     with pytest.raises(TierError, match="scripted failure"):
@@ -226,7 +226,7 @@ async def test_a_stream_that_has_begun_is_not_begun_again() -> None:
 
 
 @pytest.mark.asyncio
-async def test_where_nobody_else_may_answer_the_failure_is_the_callers_to_see() -> None:
+async def test_without_another_tier_the_caller_sees_the_failure() -> None:
     world = World()
     world.tiers[0].fail_at = 0
     with pytest.raises(TierError, match="scripted failure"):

@@ -1,4 +1,4 @@
-"""Whether a prompt fits is told by its bytes where they tell it, and else counted on a thread, once."""
+"""Whether a prompt fits is decided by its bytes if they suffice, and else by counting once on a thread."""
 
 import threading
 from collections.abc import AsyncIterator
@@ -80,7 +80,7 @@ async def test_what_the_bytes_do_not_tell_is_counted(laptop: RunningGateway, enc
     answer = await asked(laptop, IN_DOUBT, "tier-2", max_tokens=4000)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
-    # The template's own tokens beside those of the words.
+    # The template's tokens in addition to those of the words.
     assert 5000 < int(error["message"].split("at least ")[1].split()[0]) < 5100
     assert encoding == [False]
 

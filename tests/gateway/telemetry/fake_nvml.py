@@ -1,9 +1,9 @@
-"""An NVML with readings of our choice: what pynvml offers of it, for tests without a GPU."""
+"""An NVML with chosen readings: the part of pynvml that is used, for tests without a GPU."""
 
 from types import SimpleNamespace
 from typing import Any
 
-# In the units and the magnitudes of that GPU under load.
+# Units and magnitudes of that GPU under load.
 H200: dict[str, Any] = {
     "uuid": "GPU-5e1d8a3c-0000-0000-0000-000000000001",
     "name": "NVIDIA H200",
@@ -18,7 +18,7 @@ H200: dict[str, Any] = {
 
 
 class FakeNvml:
-    """GPUs by their readings; what is missing of one raises `NVMLError`, as on one that does not know the question."""
+    """GPUs by their readings; a missing reading raises `NVMLError`, as an unsupported query does."""
 
     NVML_TEMPERATURE_GPU = 0
     NVML_CLOCK_SM = 1

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 
 class Collector:
-    """`spans` as they came, with their resource's service name as `services`; `paths` and `types` of the requests."""
+    """`spans` as received, with their resource's service name as `services`; `paths` and `types` of the requests."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []

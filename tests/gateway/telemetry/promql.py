@@ -1,4 +1,4 @@
-"""The part of PromQL that our rules and dashboards use, evaluated over series that tests make up.
+"""The part of PromQL that our rules and dashboards use, evaluated over series made up by tests.
 
 Vectors match one to one on equal labels, rates are plain differences; histogram_quantile is linear within a bucket.
 """
@@ -15,7 +15,7 @@ Value = float | Vector
 
 
 class Series:
-    """Values of a metric over time, in seconds; None is no sample."""
+    """Values of a metric over time, in seconds; None is a missing sample."""
 
     def __init__(self, name: str, at: Callable[[float], float | None] | float, **labels: str) -> None:
         self.name, self.labels = name, tuple(sorted(labels.items()))
@@ -53,7 +53,7 @@ def fires(expression: str, for_seconds: float, series: Sequence[Series], until: 
 
 
 def seconds_of(duration: str) -> float:
-    """Of a duration such as 5m."""
+    """Seconds of a duration such as 5m."""
     return float(duration[:-1]) * _SECONDS[duration[-1]]
 
 

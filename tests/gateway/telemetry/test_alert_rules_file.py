@@ -24,7 +24,7 @@ def grown(name: str, per_second: float, **labels: str) -> Series:
 
 
 def ttft(seconds: float) -> list[Series]:
-    """Ten first tokens a second, 6% of them as late as makes the 95th percentile lie at `seconds` in its bucket."""
+    """Ten first tokens a second, 6% of them late enough that the 95th percentile is at `seconds` in its bucket."""
     bounds = (0.06, 0.08, 0.1, 0.15)
     low, high = max(b for b in bounds if b < seconds), min(b for b in bounds if b >= seconds)
     share = (seconds - low) / (high - low)
@@ -62,7 +62,7 @@ def memory_errors(count: float) -> list[Series]:
     return [Series("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", lambda at: count if at > NOW - 60 else 0.0, gpu="0")]
 
 
-# What makes the figure, and a value on each side.
+# The metrics behind the figure, and a value on each side.
 SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
     "AioTtftHigh": (ttft, 0.079, 0.081),
     "AioTtftVeryHigh": (ttft, 0.099, 0.101),
@@ -107,7 +107,7 @@ def test_an_alert_waits_as_long_as_it_says(name: str) -> None:
     wait = seconds_of(ALERTS[name]["for"])
 
     def since(seconds: float) -> list[Series]:
-        """As if the figure had been on the wrong side for so long."""
+        """As if the figure had been on the wrong side for this long."""
         turn = NOW - seconds
         return [
             Series(bad.name, lambda at, good=good, bad=bad: (bad if at >= turn else good).at(at), **dict(bad.labels))

@@ -1,4 +1,4 @@
-"""The gateway's own alerts: a webhook is told once, told again if it did not hear, and told when it is over."""
+"""The gateway's own alerts: a webhook gets an event once, again after a failure, and once when the alert is over."""
 
 import asyncio
 from functools import partial
@@ -20,7 +20,7 @@ QUEUE = AlertRule(name="Q", severity="critical", figure="waiting", above=500, fo
 
 
 class Desk:
-    """Whom alerts are sent to, and what time it is."""
+    """The webhook's receiver, and the clock."""
 
     def __init__(self, *rules: AlertRule) -> None:
         self.events: list[dict[str, Any]] = []
@@ -30,20 +30,22 @@ class Desk:
 
     async def take(self, event: dict[str, Any]) -> None:
         if self.deaf:
-            raise httpx.ConnectError("nobody there")
+            raise httpx.ConnectError("no connection")
         self.events.append(event)
 
     async def at(self, seconds: float, waiting: float | None) -> list[str]:
-        """What is told at a time, with so many waiting."""
+        """Return the events sent at a time, with this many waiting."""
         self.now, before = seconds, len(self.events)
         await self.alerts.look({"waiting": waiting})
         return [event["event_action"] for event in self.events[before:]]
 
 
-async def test_it_is_told_once_after_its_time_and_once_when_it_is_over() -> None:
+async def test_an_alert_is_sent_once_after_its_time_and_once_when_resolved() -> None:
     desk = Desk()
-    told = [await desk.at(*look) for look in [(0, 501), (29, 501), (30, 501), (60, 900), (61, 500), (62, 0), (63, 501)]]
-    assert told == [[], [], ["trigger"], [], ["resolve"], [], []]
+    events = [
+        await desk.at(*look) for look in [(0, 501), (29, 501), (30, 501), (60, 900), (61, 500), (62, 0), (63, 501)]
+    ]
+    assert events == [[], [], ["trigger"], [], ["resolve"], [], []]
     trigger, resolve = desk.events
     assert trigger["dedup_key"] == resolve["dedup_key"] == "aio/here/Q"
     assert trigger["routing_key"] == "key"

@@ -1,11 +1,11 @@
-"""What a core's snapshot says is what Prometheus scrapes."""
+"""A core's snapshot as Prometheus scrapes it."""
 
 from gateway.telemetry.metrics_export.core_collector import CoreCollector
 from inference_core.protocol import KVTransferStats, SwapStats
 from tests.inference_core.hash_model import hash_core
 
 
-def test_handovers_are_told_by_what_became_of_them() -> None:
+def test_handovers_are_counted_by_outcome() -> None:
     stats = hash_core("m").stats()
     stats.models[0].handover = KVTransferStats(
         out_blocks=3, in_blocks=5, refused_frames=1, outcomes={"done": 2, "corrupt": 1}, seconds=0.5, tokens=80
@@ -15,14 +15,14 @@ def test_handovers_are_told_by_what_became_of_them() -> None:
     samples = [sample for family in collector.collect() for sample in family.samples]
 
     by_outcome = {s.labels["outcome"]: s.value for s in samples if s.name == "aio_handovers_total"}
-    told = {s.name: s.value for s in samples}
+    scraped = {s.name: s.value for s in samples}
     assert by_outcome == {"done": 2, "corrupt": 1}
-    assert (told["aio_handed_out_blocks_total"], told["aio_handed_in_blocks_total"]) == (3, 5)
-    assert told["aio_handover_refused_frames_total"] == 1
-    assert (told["aio_handover_seconds_total"], told["aio_handover_tokens_total"]) == (0.5, 80)
+    assert (scraped["aio_handed_out_blocks_total"], scraped["aio_handed_in_blocks_total"]) == (3, 5)
+    assert scraped["aio_handover_refused_frames_total"] == 1
+    assert (scraped["aio_handover_seconds_total"], scraped["aio_handover_tokens_total"]) == (0.5, 80)
 
 
-def test_swaps_are_told_in_blocks_bytes_and_seconds() -> None:
+def test_swaps_are_reported_in_blocks_bytes_and_seconds() -> None:
     collector = CoreCollector()
     stats = hash_core("m").stats()
     collector.stats = {"gpu": stats}
@@ -35,9 +35,9 @@ def test_swaps_are_told_in_blocks_bytes_and_seconds() -> None:
         copying_seconds=0.5,
         spared_seconds=4.0,
     )
-    told = {s.name: s.value for family in collector.collect() for s in family.samples}
-    assert told["aio_host_cache_blocks"] == 3
-    assert (told["aio_swapped_out_blocks_total"], told["aio_swapped_in_blocks_total"]) == (5, 2)
-    assert told["aio_swapped_bytes_total"] == 700
-    assert told["aio_swap_refused_blocks_total"] == 7
-    assert (told["aio_swap_copying_seconds_total"], told["aio_swap_spared_seconds_total"]) == (0.5, 4.0)
+    scraped = {s.name: s.value for family in collector.collect() for s in family.samples}
+    assert scraped["aio_host_cache_blocks"] == 3
+    assert (scraped["aio_swapped_out_blocks_total"], scraped["aio_swapped_in_blocks_total"]) == (5, 2)
+    assert scraped["aio_swapped_bytes_total"] == 700
+    assert scraped["aio_swap_refused_blocks_total"] == 7
+    assert (scraped["aio_swap_copying_seconds_total"], scraped["aio_swap_spared_seconds_total"]) == (0.5, 4.0)

@@ -1,4 +1,4 @@
-"""What the core does shows in metrics, usage, stats and records, end to end over HTTP."""
+"""The core's activity in metrics, usage, stats and records, end to end over HTTP."""
 
 import asyncio
 import threading
@@ -86,7 +86,7 @@ async def test_prefixes_are_shared_between_the_tiers_of_one_model(aio: RunningGa
     again = await ask(aio, text, model="tier-4", max_tokens=70)
     assert again.usage.prompt_tokens_details.cached_tokens > 16
     other_model = await ask(aio, text, model="tier-1")
-    # Every chat begins with the template's own words.
+    # Every chat starts with the template's own words.
     assert other_model.usage.prompt_tokens_details.cached_tokens == 16
 
 

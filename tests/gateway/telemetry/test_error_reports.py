@@ -1,4 +1,4 @@
-"""Errors that nobody foresaw become reports, in the log and at a tracker, and neither quotes what was asked."""
+"""Unexpected errors become reports, in the log and at a tracker, and neither quotes a request."""
 
 import gzip
 import io
@@ -30,7 +30,7 @@ TRACED = {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"}
 
 
 class Tracker(ThreadingHTTPServer):
-    """Takes envelopes, and keeps the events in them with what came with them."""
+    """Accepts envelopes, and keeps their events with the headers."""
 
     def __init__(self) -> None:
         self.received: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
@@ -71,7 +71,7 @@ def tracker() -> Iterator[Tracker]:
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """The process's log as JSON lines; its hooks are put back."""
+    """The process's log as JSON lines; its hooks are restored."""
     written = io.StringIO()
     root = logging.getLogger()
     handlers, level, hooks = list(root.handlers), root.level, (sys.excepthook, threading.excepthook)
@@ -118,10 +118,10 @@ async def test_a_bug_in_a_request_is_one_report_with_its_trace_and_without_the_p
     assert raised.frames[-1].file.endswith("scripted_tier.py")
     assert CANARY not in repr(reports)
 
-    told = [line for line in lines_of(stream) if "event_id" in line]
-    assert {line["event_id"] for line in told} == {first.event_id, second.event_id}
-    assert len(told) > len(reports), "the request's own line tells of the same event"
-    assert {(line["trace_id"], line["release"], line["role"]) for line in told} == {
+    reported = [line for line in lines_of(stream) if "event_id" in line]
+    assert {line["event_id"] for line in reported} == {first.event_id, second.event_id}
+    assert len(reported) > len(reports), "the request's own line names the same event"
+    assert {(line["trace_id"], line["release"], line["role"]) for line in reported} == {
         (TRACE_ID, f"aio-gateway@{__version__}", "all")
     }
     assert CANARY not in stream.getvalue()

@@ -1,4 +1,4 @@
-"""GPUs under the names of NVIDIA's exporter, and the alerts on what goes wrong with them (OB-05, OB-10)."""
+"""GPUs under the names of NVIDIA's exporter, and the alerts on their faults (OB-05, OB-10)."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def shown(*gpus: dict[str, Any]) -> list[Any]:
 
 
 def firing(*gpus: dict[str, Any]) -> set[str]:
-    """The alerts of the file about GPUs that fire where a scrape always shows these readings."""
+    """The GPU alerts of the file that fire if a scrape always has these readings."""
     series = [Series(sample.name, sample.value, **sample.labels) for sample in shown(*gpus)]
     about = {name: rule for name, rule in ALERTS.items() if name.startswith("AioGpu")}
     return {n for n, rule in about.items() if fires(rule["expr"], seconds_of(rule.get("for", "0s")), series, 1e4, 15)}
@@ -59,7 +59,7 @@ def test_readings_raise_the_alerts_that_they_should() -> None:
     assert firing(H200) == {"AioGpuBusy"}
     assert firing(idle | {"memory": full}) == {"AioGpuMemoryFull"}
     assert firing(idle, idle | {"reasons": 0x40}) == {"AioGpuThrottled"}
-    # Idle clocks (0x1) and clocks that somebody set (0x2) are no trouble.
+    # Idle clocks (0x1) and clocks set by a user (0x2) are not faults.
     assert firing(idle | {"reasons": 0x3}) == set()
 
 

@@ -1,4 +1,4 @@
-"""Whatever the dashboard and the alert rules read, a real scrape has: no panel stays empty for a name nobody knows."""
+"""Every metric that the dashboard and the alert rules read is in a real scrape: no panel is empty for a wrong name."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def panels() -> Iterator[dict[str, Any]]:
-    """Those that show something."""
+    """The panels with data."""
     return (panel for panel in DASHBOARD["panels"] if panel["type"] != "row")
 
 
@@ -34,7 +34,7 @@ def expressions() -> list[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scrape(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """What Prometheus gets of a gateway with a core, GPUs and some traffic."""
+    """A Prometheus scrape of a gateway with a core, GPUs and some traffic."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
     async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as gateway:
         gateway.parts.metrics._gpus = Gpus(FakeNvml(H200))
@@ -46,7 +46,7 @@ async def scrape(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]
 
 
 def known_names(scrape: str) -> set[str]:
-    """Names of samples, and those of the samples of declared families that have none yet."""
+    """Names of samples, and those of declared families without samples."""
     names = {line.split("{")[0].split(" ")[0] for line in scrape.splitlines() if line and not line.startswith("#")}
     for line in scrape.splitlines():
         if line.startswith("# TYPE "):

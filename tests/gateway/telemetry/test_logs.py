@@ -1,4 +1,4 @@
-"""Logs: a line is a line whatever callers send, belongs to its request and its trace, and quotes nobody."""
+"""Logs: a line stays one line whatever callers send, has its request's and trace's ids, and quotes no caller."""
 
 import asyncio
 import io
@@ -21,7 +21,7 @@ CANARY = "xylophone-canary"
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What a process logs that was told to log all, as JSON lines."""
+    """The log of a process that logs everything, as JSON lines."""
     written = io.StringIO()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
@@ -69,7 +69,7 @@ def test_a_hostile_message_stays_one_line(formatter: logging.Formatter) -> None:
     assert not any(ord(character) < 0x20 for character in text)
 
 
-def test_json_says_what_was_logged_and_for_whom() -> None:
+def test_json_lines_name_the_event_and_its_request() -> None:
     shown = json.loads(in_request(JsonFormatter(), line_of("tier %d failed", 3, fields={"tier": 3})))
     assert shown["message"] == "tier 3 failed"
     assert (shown["level"], shown["logger"], shown["tier"]) == ("warning", "gateway.test", 3)

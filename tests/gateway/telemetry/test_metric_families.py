@@ -1,4 +1,4 @@
-"""Our counters and histograms show what prometheus_client's own show."""
+"""Our counters and histograms produce the output of prometheus_client's."""
 
 import random
 
@@ -65,7 +65,7 @@ def test_labels_beyond_its_own_are_summed_and_shown_under_another_name() -> None
     }  # fmt: skip
 
 
-def test_the_buckets_of_many_values_are_told() -> None:
+def test_the_buckets_of_many_values_are_returned() -> None:
     many = HistogramFamily("gap_seconds", "Gaps.", [], BOUNDS)
     assert many.observe_all((), [0.001, 0.0011, 0.4, 9.0, 9.0]) == {0: 1, 1: 1, 2: 1, 5: 2}
 

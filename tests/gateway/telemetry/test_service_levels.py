@@ -1,4 +1,4 @@
-"""Whether tiers keep their service levels: figures of a sliding window, states by thresholds, flat memory."""
+"""Service levels of tiers: figures of a sliding window, states by thresholds, constant memory."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ MODELS = {1: "small", 2: "large"}
 def served(
     ttft: float = 0.1, gap: float = 0.02, tokens: int = 11, *, tier: int = 1, **changes: Any
 ) -> tuple[Any, Record]:
-    """A finished answer with its first token after `ttft` seconds and one token each `gap`."""
+    """A finished answer with its first token after `ttft` seconds and one token every `gap`."""
     last = ttft + gap * (tokens - 1)
     stamps = Stamps(
         arrival=0.0, routed=0.001, attempted=0.001, first_delta=ttft, last_delta=last, finished=last + 0.001
@@ -181,7 +181,7 @@ def test_memory_is_flat_over_a_million_figures() -> None:
         after = run(28_000)
     finally:
         tracemalloc.stop()
-    # The rest of the million in one sketch: its grid is all it can ever hold.
+    # The rest of the million in one sketch: its grid bounds its size.
     for _ in range(1_000_000):
         figures.e2e.add(draw.expovariate(1.0) * 10 ** draw.randint(-9, 9))
     assert after < before * 1.05
@@ -214,7 +214,7 @@ async def test_operators_see_states_and_prometheus_does_too(gateway: RunningGate
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_operations_are_told_apart_under_opentelemetrys_names_alone(gateway: RunningGateway) -> None:
+async def test_only_opentelemetrys_names_distinguish_operations(gateway: RunningGateway) -> None:
     async def counts(name: str, label: str) -> dict[str, float]:
         text = (await gateway.http.get("/metrics")).text
         samples = (s for family in text_string_to_metric_families(text) for s in family.samples)

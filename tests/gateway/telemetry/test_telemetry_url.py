@@ -1,4 +1,4 @@
-"""Names that libraries send telemetry to are looked up before anything is sent: none leads to a cloud's metadata."""
+"""Host names for telemetry are resolved before anything is sent: none may lead to a cloud's metadata server."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ Look = Callable[[], list[str]]
 
 
 class NameServer:
-    """Knows `NAME` alone, by the addresses of `look`; `asked` is what it was asked for."""
+    """Knows only `NAME`, by the addresses of `look`; `asked` records queries."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -50,12 +50,12 @@ def look_up(host: str) -> None:
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1%eth0", "fd00:ec2::254", "::ffff:a9fe:a9fe"])
 def test_a_name_of_which_one_address_is_metadata_is_refused(names: NameServer, address: str) -> None:
     names.look = lambda: ["10.0.0.7", address, "10.0.0.8"]
-    with pytest.raises(SettingsError, match=f"AIO_OTLP_ENDPOINT leads to {address}"):
+    with pytest.raises(SettingsError, match=f"AIO_OTLP_ENDPOINT resolves to {address}"):
         look_up(NAME)
 
 
 def test_an_address_that_only_the_resolver_can_read_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"leads to 169\.254\.169\.254"):
+    with pytest.raises(SettingsError, match=r"resolves to 169\.254\.169\.254"):
         look_up("2852039166")
 
 
@@ -114,11 +114,11 @@ async def test_the_start_is_refused_for_a_collector_whose_name_leads_to_metadata
             pytest.fail("it started")
     cause = first_cause(refused.value)
     assert isinstance(cause, SettingsError)
-    assert "AIO_OTLP_ENDPOINT leads to 169.254.169.254" in str(cause)
+    assert "AIO_OTLP_ENDPOINT resolves to 169.254.169.254" in str(cause)
 
 
 def test_no_report_is_sent_to_a_name_that_leads_to_metadata(names: NameServer) -> None:
     names.look = lambda: ["169.254.169.254"]
-    with pytest.raises(SettingsError, match="AIO_ERROR_REPORT_DSN leads to") as refused:
+    with pytest.raises(SettingsError, match="AIO_ERROR_REPORT_DSN resolves to") as refused:
         sentry_sender(f"https://secret@{NAME}/1")
     assert "secret" not in str(refused.value)

@@ -1,4 +1,5 @@
-"""One trace per request holds a span per stage, under the caller's own trace if there is one, and goes on elsewhere."""
+"""A trace per request has a span per stage, continues the caller's trace if there is one, and goes on in remote
+servers."""
 
 import re
 from pathlib import Path
@@ -97,7 +98,7 @@ async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewher
             await remote.close()
             [call] = server.calls
     root = next(span for span in collector.spans if span.name.startswith("chat "))
-    # When the first token was drawn is not known of an answer that came whole.
+    # For an answer that came whole, the time of the first token is unknown.
     assert {span.name for span in collector.spans} == {root.name, "route", "generate"}
     assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
     assert root.parent_span_id.hex() == PARENT_ID
@@ -112,15 +113,15 @@ async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewher
     )
 
 
-async def test_without_an_exporter_a_callers_trace_goes_on_as_if_nobody_were_between(
+async def test_without_an_exporter_a_callers_trace_passes_through_unchanged(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_gateway(settings) as gateway:
         await ask(gateway, traceparent=TRACEPARENT)
         await ask(gateway)
-        told, untold = gateway.tier(1).requests
-    assert told.trace is not None
-    assert (told.trace.traceparent, untold.trace) == (TRACEPARENT, None)
+        traced, untraced = gateway.tier(1).requests
+    assert traced.trace is not None
+    assert (traced.trace.traceparent, untraced.trace) == (TRACEPARENT, None)
 
 
 async def test_what_the_caller_does_not_record_is_not_recorded_here(
@@ -129,10 +130,10 @@ async def test_what_the_caller_does_not_record_is_not_recorded_here(
     exporting, memory = traced(settings, monkeypatch)
     async with running_gateway(exporting) as gateway:
         await ask(gateway, traceparent=TRACEPARENT[:-2] + "00")
-        [told] = gateway.tier(1).requests
+        [request] = gateway.tier(1).requests
     assert memory.get_finished_spans() == ()
-    assert told.trace is not None
-    assert re.fullmatch(rf"00-{TRACE_ID}-[0-9a-f]{{16}}-00", told.trace.traceparent)
+    assert request.trace is not None
+    assert re.fullmatch(rf"00-{TRACE_ID}-[0-9a-f]{{16}}-00", request.trace.traceparent)
 
 
 def test_a_share_of_the_traces_that_begin_here_is_recorded() -> None:
@@ -160,9 +161,9 @@ def test_a_share_of_the_traces_that_begin_here_is_recorded() -> None:
 )
 def test_what_is_no_traceparent_begins_no_trace(header: str) -> None:
     assert trace_context({"traceparent": header, "tracestate": "a=b"}, None) is None
-    begun = trace_context({"traceparent": header}, 1.0)
-    assert begun is not None
-    assert begun.parent_id is None
+    started = trace_context({"traceparent": header}, 1.0)
+    assert started is not None
+    assert started.parent_id is None
 
 
 def test_a_state_that_could_break_a_header_is_dropped() -> None:

@@ -1,4 +1,4 @@
-"""Limits and budgets over HTTP: what is refused and how, what is told, and that every place is given back."""
+"""Limits and budgets over HTTP: rejections, headers, and that every place is released."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ def cost_bound(aio: RunningGateway) -> int:
     return math.ceil(price.input_usd_per_million * (10 + 16 + 64) + price.output_usd_per_million * 5)
 
 
-async def test_rates_are_told_as_openai_tells_them_and_refused_with_retry_after(aio: RunningGateway) -> None:
+async def test_rate_headers_are_openais_and_refusals_have_retry_after(aio: RunningGateway) -> None:
     key = await key_of(aio, requests_per_minute=2, tokens_per_minute=1000)
     first = await asked(aio, key)
     assert first.headers["x-ratelimit-limit-requests"] == "2"
@@ -71,7 +71,7 @@ async def test_rates_are_told_as_openai_tells_them_and_refused_with_retry_after(
     assert first.headers["x-ratelimit-remaining-tokens"] == str(1000 - (1 + 10 // 4 + 5))
     assert first.headers["x-ratelimit-reset-requests"].startswith("1m")
     streamed = await asked(aio, key, stream=True)
-    # Then what was used: 6 of the prompt and 5 of the answer.
+    # Then the actual use: 6 of the prompt and 5 of the answer.
     assert streamed.headers["x-ratelimit-remaining-tokens"] == str(1000 - 11 - (1 + 10 // 4 + 5))
     refused = await asked(aio, key)
     assert refused.status_code == 429
@@ -88,7 +88,7 @@ async def test_the_openai_client_takes_it_for_a_rate_limit(aio: RunningGateway) 
         await client.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=5)  # type: ignore[arg-type]
 
 
-async def test_the_openai_client_comes_back_when_the_limit_told_it_to(aio: RunningGateway) -> None:
+async def test_the_openai_client_retries_when_the_limit_says(aio: RunningGateway) -> None:
     key = await key_of(aio, concurrency=1)
     tier = aio.tier(1)
     tier.hold_at = 1
@@ -108,7 +108,7 @@ async def test_the_openai_client_comes_back_when_the_limit_told_it_to(aio: Runni
         tier.go.set()
         await holding
         assert (await asking).choices[0].message.content
-    # By itself the client comes back within half a second.
+    # By default the client retries within half a second.
     assert times[1] - times[0] >= 1
 
 
@@ -123,7 +123,7 @@ async def test_a_budget_that_is_used_up_is_the_openai_clients_quota(aio: Running
     assert not aio.tier(1).requests
 
 
-async def test_a_key_without_limits_is_told_of_none(aio: RunningGateway) -> None:
+async def test_a_key_without_limits_gets_no_limit_headers(aio: RunningGateway) -> None:
     answer = await asked(aio, await key_of(aio))
     assert not [name for name in answer.headers if name.startswith("x-ratelimit")]
 
@@ -149,7 +149,7 @@ async def test_a_place_in_flight_is_given_back_however_the_request_ends(aio: Run
         tier.go.set()
         await asking
     if end == "refused":
-        assert (await asked(aio, key, model="nobody")).status_code == 404
+        assert (await asked(aio, key, model="missing")).status_code == 404
     tier.reset()
     assert (await asked(aio, key)).status_code == 200
     assert (await asked(aio, key)).status_code == 200
@@ -211,7 +211,7 @@ async def test_a_budget_of_a_team_and_of_a_key_of_the_settings(settings: Setting
         await budget(aio, 0.0, subject="eve")
         assert (await asked(aio, "e" * 30)).status_code == 429
         assert (await asked(aio, keys[0])).status_code == 200
-        # What the first did not use is less than the second may cost.
+        # What the first left unused is less than the second may cost.
         assert (await asked(aio, keys[1])).status_code == 429
 
 
@@ -238,7 +238,7 @@ async def test_redis_killed_and_back_costs_no_request(settings: Settings, redis_
         aio.parts.redis._rests_until = 0.0
         back = await asked(aio, key)
         assert [*statuses, back.status_code] == [200] * 5
-        # Redis forgot what it knew; it counts again from the first.
+        # Redis lost its counts; it counts from zero.
         assert back.headers["x-ratelimit-remaining-requests"] == "99"
 
 

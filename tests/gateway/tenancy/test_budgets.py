@@ -1,4 +1,4 @@
-"""Budgets: replicas never spend more than there is, give back what they do not spend, and die without keeping any."""
+"""Budgets: replicas never overspend, return what they do not spend, and keep nothing when they die."""
 
 import asyncio
 import signal
@@ -24,7 +24,7 @@ from tests.quality.store.records import make_record
 
 ORDER = Order(actor="test", now=1.0)
 NOON = 1_900_000_000.0  # in the year 2030
-NOBODY = "postgresql://nobody@127.0.0.1:1/none"
+UNREACHABLE = "postgresql://missing@127.0.0.1:1/none"
 
 
 class Clock:
@@ -71,7 +71,7 @@ async def state(engine: AsyncEngine, now: float = NOON) -> BudgetState:
 
 
 async def look(engine: AsyncEngine, spender: Purse) -> None:
-    """As the poll does."""
+    """Report and renew, as the poll does."""
     async with engine.connect() as connection:
         await spender._clock.look(connection)
 
@@ -92,8 +92,8 @@ async def test_of_100_at_once_a_budget_for_10_lets_10_through(engine: AsyncEngin
         hold.settle(100)
     for one in purses:
         await one.close()
-    told = await state(engine)
-    assert (told.spent_usd, told.leased_usd) == (0.001, 0.0)
+    found = await state(engine)
+    assert (found.spent_usd, found.leased_usd) == (0.001, 0.0)
 
 
 async def test_what_answers_did_not_cost_can_be_spent_again(engine: AsyncEngine) -> None:
@@ -129,11 +129,11 @@ async def test_an_idle_replica_returns_its_slice_and_a_drained_one_all(engine: A
     assert (await state(engine)).leased_usd == 0
     await spend(busy, ref, 60)
     await busy.close()
-    told = await state(engine)
-    assert (told.spent_usd, told.leased_usd) == (960 / MICRO, 0)
+    found = await state(engine)
+    assert (found.spent_usd, found.leased_usd) == (960 / MICRO, 0)
 
 
-async def test_a_lease_that_nobody_renews_comes_back_but_for_what_the_ledger_knows(sqlite: AsyncEngine) -> None:
+async def test_an_expired_lease_returns_except_for_what_the_ledger_recorded(sqlite: AsyncEngine) -> None:
     clock = Clock()
     ref = await budget(sqlite, 1000)
     dead, other = purse(sqlite, "dead", clock), purse(sqlite, "other", clock)
@@ -151,7 +151,7 @@ async def test_a_lease_that_nobody_renews_comes_back_but_for_what_the_ledger_kno
     await spend(other, ref, 700)
     with pytest.raises(BudgetExceededError):
         await other.hold([ref], 1)
-    # The dead one was only slow: what it leased is not its own any more, and it finds out before it spends.
+    # The dead one was only slow: its lease is no longer its own, and it learns so before it spends.
     with pytest.raises(BudgetExceededError):
         await dead.hold([ref], 1)
 
@@ -171,7 +171,7 @@ async def test_records_that_reach_the_ledger_late_are_charged_to_the_lost_lease(
     assert (await state(sqlite)).spent_usd * MICRO == pytest.approx(301)
 
 
-async def test_the_machines_restart_ends_its_leases_though_its_clock_begins_anew(sqlite: AsyncEngine) -> None:
+async def test_a_machine_restart_ends_its_leases_though_its_clock_restarts(sqlite: AsyncEngine) -> None:
     before, after = Clock(), Clock()
     before.monotonic = 1e6
     ref = await budget(sqlite, 1000)
@@ -189,7 +189,7 @@ async def test_steps_of_the_wall_clock_end_no_lease_and_a_new_day_has_a_budget_o
     with pytest.raises(BudgetExceededError):
         await other.hold([ref], 60)
     clock.wall += 86_400
-    # Nobody sees the step before the database tells of it.
+    # The step is invisible until the database reports it.
     with pytest.raises(BudgetExceededError):
         await other.hold([ref], 61)
     await look(sqlite, other)
@@ -213,7 +213,7 @@ async def test_an_amount_that_is_lowered_and_a_budget_that_is_removed(sqlite: As
 
 async def test_without_the_database_a_slice_is_spent_to_its_end_and_then_it_depends(sqlite: AsyncEngine) -> None:
     ref = await budget(sqlite, 1000)
-    away = open_database(NOBODY)
+    away = open_database(UNREACHABLE)
     for open_ in (False, True):
         spender = purse(sqlite, f"open {open_}", open_=open_)
         await spend(spender, ref, 10)
@@ -240,7 +240,7 @@ async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(s
     ref = await budget(sqlite, 1000)
     spender = purse(sqlite, "a", clock)
     (await spender.hold([ref], 500)).settle(0)
-    spender._book._engine = open_database(NOBODY)
+    spender._book._engine = open_database(UNREACHABLE)
     clock.monotonic += 29
     (await spender.hold([ref], 1)).settle(0)
     clock.monotonic += 2
@@ -287,11 +287,11 @@ async def test_a_replica_that_is_killed_leaves_its_slice_to_the_others(database_
         grant = await book.grant(ref.budget_id, "total", 700, 0)
         return grant is not None and grant.granted >= 700
 
-    # What is waited for is the database's clock.
+    # The wait is for the database's clock.
     await eventually(granted)
     assert await book.grant(ref.budget_id, "total", 701, 0) is not None
-    told = await state(engine)
-    assert (told.spent_usd, told.leased_usd) == (300 / MICRO, 700 / MICRO)
+    found = await state(engine)
+    assert (found.spent_usd, found.leased_usd) == (300 / MICRO, 700 / MICRO)
 
 
 @pytest.mark.parametrize(

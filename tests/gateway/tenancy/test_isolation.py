@@ -1,4 +1,4 @@
-"""Two tenants of one gateway: neither sees, rates, continues or times what is the other's."""
+"""Two tenants of one gateway: neither sees, rates, continues or times the other's requests."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,7 +28,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def keys(aio: RunningGateway) -> dict[str, str]:
-    """Of ada and ann, who are of one team, and of bob."""
+    """Keys of ada and ann, who share a team, and of bob."""
     await order(aio, "/teams", {"name": "research"})
     orders = {"ada": {"team": "research"}, "ann": {"team": "research"}, "bob": {}}
     return {name: (await order(aio, "/keys", {"name": name, **team}))["key"] for name, team in orders.items()}
@@ -74,14 +74,14 @@ async def test_anothers_answer_cannot_be_rated(aio: RunningGateway, keys: dict[s
     assert (await aio.http.post("/v1/feedback", json=word, headers=bearer(keys["ada"]))).status_code == 200
 
 
-async def test_the_prefix_cache_tells_nobody_what_another_tenant_asked(
+async def test_the_prefix_cache_does_not_reveal_another_tenants_prompts(
     aio: RunningGateway, keys: dict[str, str]
 ) -> None:
     secret = [{"role": "user", "content": "The launch code of this tenant is twelve digits long. " * 20}]
     first, of_another_tenant, again, of_the_same_team = [
         cached(await asked(aio, keys[name], secret, **{"x-aio-cache": "off"})) for name in ("ada", "bob", "ada", "ann")
     ]
-    # The chat template's own beginning may be there from each tenant's earlier requests.
+    # The start of the chat template may be cached from each tenant's earlier requests.
     assert max(first, of_another_tenant) <= 32
     assert min(again, of_the_same_team) > 200
 

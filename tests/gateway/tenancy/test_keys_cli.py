@@ -1,4 +1,4 @@
-"""`aio keys` and `aio teams`: orders at the command line, which running servers of the same database follow."""
+"""`aio keys` and `aio teams`: changes on the command line, which running servers of the same database follow."""
 
 import asyncio
 import json
@@ -73,9 +73,9 @@ def test_a_team_has_budgets(folder: Path) -> None:
         (("keys", "create", "ada", "--scope", "root"), "Invalid enum value 'root'"),
         (("keys", "create", "ada", "--rpm", "many"), "Expected `int | null`"),
         (("keys", "create", "ada", "--expires-in-days", "-1"), "has passed"),
-        (("keys", "create", "ada", "--team", "nobody"), "there is no team 'nobody'"),
-        (("keys", "revoke", "nobody"), "there is no key 'nobody'"),
-        (("teams", "budget", "nobody"), "there is no team 'nobody'"),
+        (("keys", "create", "ada", "--team", "missing"), "there is no team 'missing'"),
+        (("keys", "revoke", "missing"), "there is no key 'missing'"),
+        (("teams", "budget", "missing"), "there is no team 'missing'"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(folder: Path, arguments: tuple[str, ...], words: str) -> None:

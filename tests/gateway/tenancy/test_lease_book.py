@@ -1,4 +1,4 @@
-"""The lease book under any sequence of holds, settlements, renewals, deaths and clock steps: nothing is overspent."""
+"""The lease book under any sequence of holds, settlements, renewals, deaths and clock steps: no budget is overspent."""
 
 import asyncio
 import tempfile
@@ -40,7 +40,7 @@ def empty_database() -> bytes:
 
 
 class Replica:
-    """A purse, what it holds, and what it spent by budget and period, as its ledger has it."""
+    """A replica's budget slices, its holds, and its spending by budget and period, as its ledger has it."""
 
     def __init__(self, name: str, purse: Purse) -> None:
         self.name, self.purse = name, purse
@@ -113,9 +113,9 @@ class LeaseBookMachine(RuleBasedStateMachine):
 
     @rule(number=REPLICAS)
     def die(self, number: int) -> None:
-        """What was answered is in the ledger, as one row per budget and period here; what was not, never is."""
+        """Answered requests are in the ledger, as one row per budget and period here; others never are."""
         replica = self.replicas[number]
-        # A row counts for all budgets of its key: the total's rows, of which the day's requests are a part.
+        # A row counts for all budgets of its key: the total's rows include the day's requests.
         total = replica.spent[self.refs[0].budget_id, "total"]
         days = {key: spent for (one, key), spent in replica.spent.items() if one == self.refs[1].budget_id}
         rows = [(period_bounds(day)[0], spent) for day, spent in days.items()]
@@ -135,7 +135,7 @@ class LeaseBookMachine(RuleBasedStateMachine):
 
     @rule(parts=st.sampled_from([1, 4]))
     def wait(self, parts: int) -> None:
-        """Longer than a lease lasts, in four parts; whoever lives tells the book meanwhile, as the poll does."""
+        """Longer than a lease lasts, in four parts; live replicas report to the book meanwhile, as the poll does."""
         for _ in range(parts):
             self.monotonic += LEASE_SECONDS / 3
             self.wall += LEASE_SECONDS / 3
@@ -185,7 +185,7 @@ LeaseBookMachine.TestCase.settings = settings(
     stateful_step_count=30,
     deadline=None,
     database=None,
-    # A sequence takes as long as its transactions; to shrink one takes minutes.
+    # A sequence takes as long as its transactions; shrinking one takes minutes.
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )

@@ -39,7 +39,7 @@ def catalog() -> Catalog:
 
 
 class Reads:
-    """How many rows each query for keys brought."""
+    """Rows returned by each query for keys."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.limits: list[int] = []
@@ -64,7 +64,7 @@ def directory_of(engine: AsyncEngine, catalog: Catalog, folder: Path) -> Directo
 
 
 async def stored(engine: AsyncEngine, count: int) -> list[str]:
-    """So many keys, written as a backup that is put back would; returns their secrets."""
+    """Store this many keys, as restoring a backup would; return their secrets."""
     secrets, rows = [], []
     for number in range(count):
         made = make_key()

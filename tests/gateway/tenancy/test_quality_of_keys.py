@@ -1,4 +1,4 @@
-"""A key's quality target and its least tier: for every request of the key, below what the request itself asks for."""
+"""A key's quality target and minimum tier: lower bounds for every request of the key."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -80,7 +80,7 @@ async def test_no_tier_below_a_keys_floor_answers_and_the_reason_says_so(aio: Ru
         "not tier 1: the key asks for tier 3 at least; not tier 2: the key asks for tier 3 at least"
         in (chosen["reason"])
     )
-    # A request may ask for more, and not for less.
+    # A request may ask for more, but not for less.
     assert (await decision(aio, key | {"x-aio-min-tier": "4"}))["tier"] == 4
     assert (await decision(aio, key | {"x-aio-min-tier": "1"}))["tier"] == 3
     answer = await aio.http.post("/v1/chat/completions", json={"model": "auto", "messages": HELLO}, headers=key)

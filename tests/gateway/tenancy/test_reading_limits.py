@@ -1,4 +1,4 @@
-"""What only reads a text counts against a key's limits as an answer does: routing, tokens, embeddings."""
+"""Reading a text counts against a key's limits as an answer does: routing, tokens, embeddings."""
 
 import asyncio
 import threading

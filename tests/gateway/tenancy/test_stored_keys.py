@@ -1,4 +1,4 @@
-"""Stored keys over HTTP: shown once, hashed, good for what they were made for, and ended everywhere."""
+"""Stored keys over HTTP: shown once, hashed, valid for their scopes, and ended everywhere."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -93,7 +93,7 @@ async def test_a_record_goes_by_the_keys_id_and_no_other_key_sees_it(aio: Runnin
     shown = await recorded(aio, answer, one["key"])
     assert (shown.json()["key_id"], shown.json()["replica"]) == (one["key_id"], aio.parts.tenancy.replica)
     assert (await recorded(aio, answer, other["key"])).status_code == 404
-    # What the prefix cache of a tier goes by: a team shares it, others do not.
+    # The tenant of a tier's prefix cache: a team shares it, others do not.
     await asked(aio, other["key"])
     assert [request.salt for request in aio.tier(1).requests] == [team, other["key_id"]]
 
@@ -212,7 +212,7 @@ async def test_the_most_urgent_class_of_a_key_bounds_its_requests(aio: RunningGa
     assert aio.tier(1).requests[0].priority == 2
 
 
-async def test_a_change_is_in_force_at_once_and_written_down(aio: RunningGateway) -> None:
+async def test_a_change_applies_at_once_and_is_recorded(aio: RunningGateway) -> None:
     issued = await made(aio, "changed", tiers=[1])
     changed = await order(aio, "PATCH", "/keys/changed", {"terms": {"tiers": None, "consent": True}, "reason": "grew"})
     assert changed.json() == {"changed": {"tiers": [[1], None]}}
@@ -229,10 +229,10 @@ async def test_a_change_is_in_force_at_once_and_written_down(aio: RunningGateway
         ("POST", "/keys", {"name": "x", "terms": {"tiers": [9]}}, 400, "terms.tiers[0]"),
         ("POST", "/keys", {"name": "x", "terms": {"requests_per_minute": 0}}, 400, "terms.requests_per_minute"),
         ("POST", "/keys", {"name": "x", "terms": {"colour": 1}}, 400, "terms.colour"),
-        ("POST", "/keys", {"name": "x", "team": "nobody"}, 404, "team"),
-        ("PATCH", "/keys/nobody", {"terms": {}}, 404, "key"),
-        ("GET", "/keys/nobody", None, 404, "key"),
-        ("PUT", "/budgets", {"kind": "key", "subject": "nobody", "period": "day", "amount_usd": 1}, 404, "subject"),
+        ("POST", "/keys", {"name": "x", "team": "missing"}, 404, "team"),
+        ("PATCH", "/keys/missing", {"terms": {}}, 404, "key"),
+        ("GET", "/keys/missing", None, 404, "key"),
+        ("PUT", "/budgets", {"kind": "key", "subject": "missing", "period": "day", "amount_usd": 1}, 404, "subject"),
         ("PUT", "/budgets", {"kind": "key", "subject": "x", "period": "week", "amount_usd": 1}, 400, "period"),
         ("DELETE", "/budgets/none", None, 404, "budget_id"),
     ],
@@ -261,7 +261,7 @@ async def test_the_last_key_revoked_opens_nothing_and_neither_does_a_database_th
         issued = (await open_gateway.http.post("/admin/api/keys", json={"name": "one"})).json()
         assert (await open_gateway.http.get("/v1/models")).status_code == 401
         assert (await open_gateway.http.get("/v1/models", headers=bearer(issued["key"]))).status_code == 200
-    away = Settings(data_dir=settings.data_dir, database_url="postgresql://nobody@127.0.0.1:1/none", monitor=False)
+    away = Settings(data_dir=settings.data_dir, database_url="postgresql://missing@127.0.0.1:1/none", monitor=False)
     async with running_gateway(away) as closed:
         answer = await closed.http.get("/v1/models", headers=bearer(issued["key"]))
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "keys_unavailable")
@@ -271,7 +271,7 @@ async def test_keys_go_on_to_hold_while_the_database_is_away(
     aio: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issued = await made(aio, "steady")
-    away = open_database("postgresql://nobody@127.0.0.1:1/none")
+    away = open_database("postgresql://missing@127.0.0.1:1/none")
     monkeypatch.setattr(aio.parts.tenancy.directory, "_engine", away)
     with pytest.raises(OSError):
         await aio.parts.tenancy.directory.load()
@@ -285,9 +285,9 @@ async def test_a_step_of_this_machines_clock_ends_no_key(postgres_url: str) -> N
     stepped, ticks = [1e9], [5.0]
     clock = DatabaseTime(lambda: stepped[0], lambda: ticks[0])
     async with engine.connect() as connection:
-        told = await clock.look(connection)
+        read = await clock.look(connection)
     stepped[0], ticks[0] = 5e9, 6.0
-    assert clock.now() == pytest.approx(told + 1)
+    assert clock.now() == pytest.approx(read + 1)
     await engine.dispose()
 
 
@@ -295,5 +295,5 @@ async def test_hashes_and_audit_rows_are_written_together(aio: RunningGateway) -
     engine = aio.parts.database
     async with engine.connect() as connection:
         keys = set((await connection.execute(select(api_keys.c.key_id))).scalars())
-        told = select(audit_events.c.subject).where(audit_events.c.action == "key.created")
-        assert set((await connection.execute(told)).scalars()) == keys
+        query = select(audit_events.c.subject).where(audit_events.c.action == "key.created")
+        assert set((await connection.execute(query)).scalars()) == keys

@@ -1,4 +1,4 @@
-"""Rates and concurrency, counted in this process and in Redis: no minute holds more than it may."""
+"""Rate limits and concurrency, counted in this process and in Redis: no minute exceeds its limit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ class Clock:
 
 @pytest_asyncio.fixture(params=["local", "redis"])
 async def doors(request: pytest.FixtureRequest) -> AsyncIterator[list[Windows]]:
-    """Two doors that count together, where they can: one process's own, or two processes' with one Redis."""
+    """Two counters that count together where possible: one process's own, or two processes' with one Redis."""
     if request.param == "local":
         own = LocalWindows()
         yield [own, own]
@@ -40,13 +40,13 @@ async def doors(request: pytest.FixtureRequest) -> AsyncIterator[list[Windows]]:
         await store.redis.aclose()
 
 
-async def told(doors: list[Windows]) -> None:
+async def flushed(doors: list[Windows]) -> None:
     for door in doors:
         if isinstance(door, RedisWindows):
             await door.close()
 
 
-async def test_requests_per_minute_are_bounded_and_what_is_left_is_told(doors: list[Windows]) -> None:
+async def test_requests_per_minute_are_limited_and_the_remainder_is_in_the_headers(doors: list[Windows]) -> None:
     allowance = Allowance(requests_per_minute=3)
     entries = [await doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(5)]
     assert [entry.refused for entry in entries] == ["", "", "", "requests", "requests"]
@@ -69,13 +69,13 @@ async def test_tokens_are_estimated_at_first_and_put_right_when_the_request_ends
     first = await doors[0].enter("ada", allowance, 80, "r1")
     assert (await doors[1].enter("ada", allowance, 30, "r2")).refused == "tokens"
     doors[0].leave(first, 10)
-    await told(doors)
+    await flushed(doors)
     second = await doors[1].enter("ada", allowance, 30, "r3")
     assert not second.refused
     assert second.tokens is not None
     assert second.tokens.remaining == 60
     doors[1].leave(second, 95)
-    await told(doors)
+    await flushed(doors)
     third = await doors[0].enter("ada", allowance, 1, "r4")
     assert (third.refused, third.tokens and third.tokens.remaining) == ("tokens", 0)
 
@@ -90,7 +90,7 @@ async def test_places_in_flight_are_given_back_once(doors: list[Windows]) -> Non
     entries = [await doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(3)]
     assert [entry.refused for entry in entries] == ["", "", "concurrency"]
     doors[0].leave(entries[0], 0)
-    await told(doors)
+    await flushed(doors)
     again = [await doors[n % 2].enter("ada", allowance, 0, f"s{n}") for n in range(2)]
     assert [entry.refused for entry in again] == ["", "concurrency"]
 
@@ -115,7 +115,8 @@ def test_no_minute_holds_more_than_the_limits(
             if entry.refused:
                 assert entry.retry_seconds is None or entry.retry_seconds > 0
             else:
-                # Who takes fewer tokens than asked for frees the rest; who takes more is told by nobody in time.
+                # A request that uses fewer tokens than requested frees the rest; one that uses more is counted too
+                # late.
                 door.leave(entry, min(used, asked))
                 accepted.append((clock.now, min(used, asked)))
 
@@ -126,7 +127,7 @@ def test_no_minute_holds_more_than_the_limits(
         assert sum(minute) <= most_tokens
 
 
-async def test_whoever_comes_back_when_told_is_let_in() -> None:
+async def test_a_retry_after_the_stated_time_is_admitted() -> None:
     clock = Clock()
     door, allowance = LocalWindows(clock), Allowance(requests_per_minute=2, tokens_per_minute=100)
     for wait in (0, 20.5):
@@ -163,7 +164,7 @@ async def test_redis_slides_by_its_own_clock(redis_url: str, monkeypatch: pytest
     async def entered() -> bool:
         return not (await door.enter("ada", allowance, 0, "r2")).refused
 
-    # What is waited for is Redis's clock.
+    # The wait is for Redis' clock.
     await eventually(entered)
     await store.redis.aclose()
 
@@ -231,7 +232,7 @@ async def test_tokens_are_put_right_by_the_next_request_or_by_a_tick(redis_url: 
     await store.redis.aclose()
 
 
-async def test_a_redis_that_forgot_the_scripts_is_told_them_again_and_counts_once(redis_url: str) -> None:
+async def test_a_redis_that_lost_the_scripts_gets_them_again_and_counts_once(redis_url: str) -> None:
     store = RedisStore(redis_url)
     door, allowance = RedisWindows(store), Allowance(requests_per_minute=4)
     await door.enter("ada", allowance, 0, "r0")

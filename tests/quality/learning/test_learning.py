@@ -201,6 +201,6 @@ async def test_a_key_with_a_curve_says_what_its_labels_changed(sqlite_engine: As
 def test_the_command_says_when_there_is_nothing_yet(tmp_path: Any) -> None:
     ran = CliRunner().invoke(main, ["report", "learning", "--data-dir", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
-    assert "Nothing was asked and nothing labelled yet." in ran.output
+    assert "No requests and no labels yet." in ran.output
     shown = CliRunner().invoke(main, ["report", "learning", "--json", "--data-dir", str(tmp_path)])
     assert msgspec.json.decode(shown.output)["together"]["labels"] == 0

@@ -1,4 +1,4 @@
-{{- /* (root, component, args, keys, data, resources): one command of the program, to its end. */ -}}
+{{- /* (root, component, args, keys, data, resources): a Job that runs one command of the program. */ -}}
 {{- define "aio.job" -}}
 {{- $root := .root }}
 metadata:

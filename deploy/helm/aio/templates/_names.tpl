@@ -10,26 +10,26 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{- /* (root, component): what a Service selects by. */ -}}
+{{- /* (root, component): the labels that a Service selects. */ -}}
 {{- define "aio.selector" -}}
 app.kubernetes.io/name: {{ .root.Chart.Name }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{- /* (root, image): an image of values, where it says nothing that of the chart. */ -}}
+{{- /* (root, image): an image of the values, by default the chart's. */ -}}
 {{- define "aio.image" -}}
 {{- $image := mustMergeOverwrite (deepCopy .root.Values.image) (.image | default dict) -}}
 {{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}-{{ $image.variant }}
 {{- end }}
 
-{{- /* A catalogue of values is a file, any other name is one that the program ships. */ -}}
+{{- /* A catalogue of the values is a file, any other name is a packaged one. */ -}}
 {{- define "aio.catalog" -}}
 {{- if hasKey .root.Values.catalogs .name -}}/etc/aio/catalogs/{{ .name }}.toml{{- else -}}{{ .name }}{{- end -}}
 {{- end }}
 
 {{- /* For catalogues of pools: four tiers on one model. The gateways' catalogue says which of
-them are asked for and what they cost; here prices only have to rise. Tier 4 thinks before it answers. */ -}}
+them are used and what they cost; here prices only have to rise. Tier 4 reasons before it answers. */ -}}
 {{- define "aio.tiersOf" -}}
 {{- $model := .model -}}
 {{- range $at, $class := list "SIMPLE" "MEDIUM" "COMPLEX" "EXPERT" }}
@@ -54,8 +54,8 @@ answer_opening = "\n\nFinal answer:"
 min_answer_tokens = 512
 {{ end }}
 
-{{- /* (root, services, pods): the names by which callers without a key may reach a process: those of its Services, of single
-pods behind the headless Service `pods`, and of routes; and what `settings` of the values add. As a setting. */ -}}
+{{- /* (root, services, pods): the setting with the names by which callers without a key may reach a process: its Services, single
+pods behind the headless Service `pods`, routes, and the names in the values' `settings`. */ -}}
 {{- define "aio.allowedHosts" -}}
 {{- $values := .root.Values }}
 {{- $namespace := .root.Release.Namespace }}

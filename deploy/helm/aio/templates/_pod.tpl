@@ -36,7 +36,7 @@ seccompProfile:
 {{- end }}
 {{- end }}
 
-{{- /* (root, data): what aio.mounts mounts. `data` names a claim, or is empty: the node's disk, as long as the pod. */ -}}
+{{- /* (root, data): what aio.mounts mounts. `data` names a claim, or is empty: the node's disk, for the pod's lifetime. */ -}}
 {{- define "aio.volumes" -}}
 - name: data
   {{- if .data }}
@@ -90,8 +90,8 @@ AIO_CLUSTER: ray://{{ include "aio.fullname" . }}-ray-head-svc:10001
 {{- end }}
 {{- end }}
 
-{{- /* (root, component, version, spec, role, settings, secrets, data): the pod of a gateway, of a pool and of a worker of batches
-alike: HTTP in front, and beside it a sidecar for each core, which starts before it and ends after it. */ -}}
+{{- /* (root, component, version, spec, role, settings, secrets, data): the pod of a gateway, a pool or a batch worker: an HTTP
+container, and a sidecar for each core, which starts before it and ends after it. */ -}}
 {{- define "aio.pod" -}}
 {{- $root := .root }}
 {{- $spec := .spec }}
@@ -158,7 +158,7 @@ spec:
         {{- include "aio.environment" $root.Values.settings | nindent 8 }}
       securityContext:
         {{- include "aio.containerSecurity" $root | nindent 8 }}
-      # It listens at once and loads meanwhile; the gateway's readiness says when there is something to ask.
+      # It listens before it has loaded; the gateway's readiness says when it can be used.
       startupProbe:
         exec:
           command:
@@ -213,7 +213,7 @@ spec:
         timeoutSeconds: 3
       lifecycle:
         preStop:
-          # Until no balancer sends anything here any more; then SIGTERM, and answers in flight are finished.
+          # Until load balancers have stopped sending requests; then SIGTERM, and answers in flight are finished.
           exec:
             command: [sleep, {{ $root.Values.drain.endpointSeconds | quote }}]
       resources:

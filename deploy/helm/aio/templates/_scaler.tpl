@@ -1,5 +1,5 @@
 {{- /* (root, name, component, kind, scaling): what scales a workload, by the Kubernetes autoscaler or by KEDA. Both follow the
-same signals and the same rules: up at once, down slowly and one at a time, since a pod that goes drains for a while. */ -}}
+same signals and the same rules: up at once, down slowly and one at a time, since an ending pod drains for a while. */ -}}
 {{- define "aio.scaler" -}}
 {{- $root := .root }}
 {{- $pods := printf "namespace=\"%s\",app_kubernetes_io_component=\"%s\"" $root.Release.Namespace .component }}
@@ -19,7 +19,7 @@ spec:
   minReplicaCount: {{ .scaling.min }}
   maxReplicaCount: {{ .scaling.max }}
   pollingInterval: 15
-  # When Prometheus is away: as many as there are, not the fewest.
+  # While Prometheus is down: keep the current number, not the minimum.
   fallback:
     failureThreshold: 4
     replicas: {{ .scaling.min }}

@@ -1,4 +1,4 @@
-"""What a process tells of itself from its start on: the log, and reports of errors."""
+"""Sets up a process's telemetry at its start: the log, and error reports."""
 
 from gateway.settings import Settings
 from gateway.telemetry.error_reports import report_errors
@@ -7,6 +7,6 @@ from gateway.telemetry.sentry import sentry_sender
 
 
 def set_up_telemetry(settings: Settings, role: str) -> None:
-    """For a process that is `role`. Raises `SettingsError` for a DSN that nothing can be sent to."""
+    """Set up the process with this `role`. Raises `SettingsError` for an unusable DSN."""
     configure_logging(settings.log_level, settings.log_format)
     report_errors(role, sentry_sender(settings.error_report_dsn) if settings.error_report_dsn else None)
