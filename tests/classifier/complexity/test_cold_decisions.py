@@ -69,7 +69,6 @@ def test_the_shipped_model_beats_the_length_alone() -> None:
     assert report.model.expert_at_3_4 > 0.85
 
 
-@pytest.mark.models
 def test_a_model_learns_the_classes_that_its_rows_show() -> None:
     easy, hard = ("hello {}", "what time is it in {}"), ("prove lemma {} rigorously", "derive bound {} with proof")
     rows = [LabelledPrompt(form.format(i), [1]) for i in range(12) for form in easy]
