@@ -9,14 +9,14 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from gateway.answering.service import Service
+from gateway.backtesting.dry_run import dry_ask
 from gateway.bench.workload import Prompts
 from gateway.cores.engine import running_engine
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.class_prior import class_prior
-from gateway.routing.dry_run import dry_ask
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
+from gateway.service import Service
 from gateway.settings import Settings
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record

@@ -1,8 +1,8 @@
 """Sets up a process's telemetry at its start: the log, and error reports."""
 
+from gateway.logs.log_format import configure_logging
 from gateway.settings import Settings
 from gateway.telemetry.error_reports import report_errors
-from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.sentry import sentry_sender
 
 

@@ -5,7 +5,7 @@ Requests of the same moment share one round trip (`gateway.stores.redis_scripts`
 
 import asyncio
 
-from gateway.answering.caller import Allowance
+from gateway.requests.caller import Allowance
 from gateway.stores.redis_scripts import Argument, Call, RedisScripts, script
 from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 from gateway.tenancy.windows import WINDOW_SECONDS, Entry, LocalWindows, Sums, Windows, judged

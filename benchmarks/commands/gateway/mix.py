@@ -38,8 +38,8 @@ def mix(
 
     from benchmarks.gateway.mixed_workload import MixError, mixed_workload
     from classifier.training.data.dataset import data_folder, load_outcomes
+    from gateway.backtesting.dry_run import dry_routing
     from gateway.backtesting.log import read_log
-    from gateway.routing.dry_run import dry_routing
     from inference_core.io.atomic_file import atomic_file
 
     if prompts is not None:

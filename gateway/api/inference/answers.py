@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.answering.answer import Answer
-from gateway.answering.choice import Choice
 from gateway.api.inference.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
 from quality.records.record import CacheUse
+from tiers.collected_choice import Choice
 from tiers.tier import Usage
 
 

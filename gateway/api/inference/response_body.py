@@ -3,11 +3,11 @@
 from typing import Any
 
 from gateway.answering.answer import Answer
-from gateway.answering.choice import Choice
 from gateway.api.inference.answers import routed
 from gateway.api.inference.responses_schemas import ResponsesRequest, ResponseTool
 from gateway.errors import ErrorBody
 from tiers.catalog.tier_spec import SamplingDefaults
+from tiers.collected_choice import Choice
 from tiers.tier import Usage
 
 

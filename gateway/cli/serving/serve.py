@@ -55,7 +55,7 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     """
     if role == "gateway":
         # First, because libraries start threads on import. A core's threads compute, and keep their own heaps.
-        from gateway.processes.allocator import share_one_heap
+        from gateway.composition.allocator import share_one_heap
 
         share_one_heap()
     from gateway.telemetry.startup import set_up_telemetry
@@ -65,7 +65,7 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
     if supervised:
-        from gateway.processes.worker_place import end_with_supervisor
+        from gateway.peers.worker_place import end_with_supervisor
 
         end_with_supervisor()
     if role == "core":
@@ -134,7 +134,7 @@ def _serve_supervised(settings: "Settings") -> None:
 def _serve_http(settings: "Settings", worker: str | None) -> None:
     import msgspec
 
+    from gateway.peers.worker_place import WorkerPlace
     from gateway.processes.server import run_server
-    from gateway.processes.worker_place import WorkerPlace
 
     run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace))

@@ -9,8 +9,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from gateway.answering.answer import Answer
-from gateway.answering.slo_class import slo_class
-from gateway.processes.peers import Peers
+from gateway.peers.peers import Peers
+from gateway.requests.slo_class import slo_class
 from gateway.telemetry.objectives.sketch import Sketch
 from quality.records.record import Record
 

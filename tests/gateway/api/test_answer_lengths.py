@@ -11,9 +11,9 @@ from classifier.decision import Decision
 from classifier.evidence.model import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
-from gateway.answering.ask import Ask
+from gateway.answering.active_probes import ActiveProbes
+from gateway.requests.inference_request import Ask
 from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams

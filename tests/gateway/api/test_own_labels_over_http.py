@@ -11,8 +11,8 @@ from sqlalchemy import delete, insert
 
 from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
+from gateway.composition.active_labels import ActiveLabels
 from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.active_labels import ActiveLabels
 from gateway.settings import Settings
 from migrations.tables import audit_events, training_rows
 from quality.verification.training_rows import encode_prompt

@@ -10,17 +10,17 @@ import pytest
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.decide import decide
 from classifier.policy.experiment_split import Arm, Split
+from gateway.answering.active_probes import ActiveProbes
 from gateway.answering.answer import Answer
-from gateway.answering.ask import Ask
-from gateway.answering.caller import Caller
-from gateway.answering.service import Service
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.file import KnobFile
-from gateway.routing.active_probes import ActiveProbes
+from gateway.requests.caller import Caller
+from gateway.requests.inference_request import Ask
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
+from gateway.service import Service
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer

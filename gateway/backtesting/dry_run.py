@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.answering.ask import Ask
+from gateway.answering.active_probes import ActiveProbes
+from gateway.requests.inference_request import Ask
 from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.active_probes import ActiveProbes
 from gateway.routing.class_prior import class_prior
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService

@@ -12,7 +12,7 @@ class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Process `number` of `count` behind one port; it accepts connections on an inherited socket, the descriptor
     `listener`.
 
-    `folder`: the folder of the sockets on which the processes listen for each other ([gateway.processes.peers][]).
+    `folder`: the folder of the sockets on which the processes listen for each other ([gateway.peers.peers][]).
     """
 
     number: int
