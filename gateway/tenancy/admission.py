@@ -7,10 +7,10 @@ import msgspec
 
 from gateway.errors import ApiError
 from gateway.requests.caller import Caller
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.stores.redis_store import RedisUnavailableError
+from gateway.tenancy.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
 from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
-from gateway.tenancy.purse import BudgetExceededError, BudgetsUnavailableError, Hold, Purse
 from gateway.tenancy.windows import Entry, Room, Windows
 from quality.records.record import Record
 
@@ -21,7 +21,7 @@ BYTES_PER_TOKEN = 4
 class Admission(msgspec.Struct):
     """An admitted request; `close` it exactly once, however it ends. `headers` tell the caller what is left."""
 
-    door: "Door | None" = None
+    admission_control: "AdmissionControl | None" = None
     entry: Entry | None = None
     hold: Hold | None = None
     closed: bool = False
@@ -31,10 +31,10 @@ class Admission(msgspec.Struct):
         """`x-ratelimit-…` as OpenAI has them; none without limits."""
         return {} if self.entry is None else rate_headers(self.entry)
 
-    async def pay(self, caller: Caller, most_usd: float) -> None:
+    async def reserve(self, caller: Caller, most_usd: float) -> None:
         """Hold the most that the answer may cost. Raises `ApiError`: 429 `insufficient_quota`, 503."""
-        if self.door is not None and caller.allowance.budgets:
-            self.hold = await self.door.hold(caller, most_usd)
+        if self.admission_control is not None and caller.allowance.budgets:
+            self.hold = await self.admission_control.hold(caller, most_usd)
 
     def affords(self, most_usd: float) -> bool:
         """Hold this much more, for another attempt, if that is possible without waiting."""
@@ -54,26 +54,26 @@ class Admission(msgspec.Struct):
         self.closed = True
         if self.hold is not None:
             self.hold.settle(microusd(cost_usd))
-        if self.entry is not None and self.door is not None:
-            self.door.leave(self.entry, tokens)
+        if self.entry is not None and self.admission_control is not None:
+            self.admission_control.leave(self.entry, tokens)
 
 
-class Door:
-    """Admission control: `windows` for the rate limits, `purse` for the budgets."""
+class AdmissionControl:
+    """Admission control: `windows` for the rate limits, `budget_leases` for the budgets."""
 
-    def __init__(self, windows: Windows, purse: Purse, expected_answer_tokens: int) -> None:
-        self._windows, self._purse = windows, purse
+    def __init__(self, windows: Windows, budget_leases: BudgetLeases, expected_answer_tokens: int) -> None:
+        self._windows, self._budget_leases = windows, budget_leases
         self._expected = expected_answer_tokens
 
-    async def enter(self, ask: Ask) -> Admission:
-        """Admit `ask`. Raises `ApiError`: 429 if a limit of its key is reached, 503 if limits cannot be checked."""
-        allowance, admission = ask.caller.allowance, Admission(self)
+    async def enter(self, request: InferenceRequest) -> Admission:
+        """Admit `request`. Raises `ApiError`: 429 if a limit of its key is reached, 503 if limits cannot be checked."""
+        allowance, admission = request.caller.allowance, Admission(self)
         bounded = allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency
-        if ask.key_id is None or bounded == (None, None, None):
+        if request.key_id is None or bounded == (None, None, None):
             return admission
-        tokens = 0 if allowance.tokens_per_minute is None else self._tokens(ask)
+        tokens = 0 if allowance.tokens_per_minute is None else self._tokens(request)
         try:
-            entry = await self._windows.enter(ask.key_id, allowance, tokens, ask.request_id)
+            entry = await self._windows.enter(request.key_id, allowance, tokens, request.request_id)
         except RedisUnavailableError as error:
             raise ApiError(
                 503, "The limits of this key cannot be checked. Try again later.", code="limits_unavailable"
@@ -84,11 +84,13 @@ class Door:
         return admission
 
     async def hold(self, caller: Caller, most_usd: float) -> Hold:
-        """See `Admission.pay`."""
+        """See `Admission.reserve`."""
         try:
-            return await self._purse.hold(caller.allowance.budgets, microusd_at_least(most_usd))
+            return await self._budget_leases.hold(caller.allowance.budgets, microusd_at_least(most_usd))
         except BudgetExceededError as error:
-            left = period_bounds(period_key(error.budget.period, self._purse.now()))[1] - self._purse.now()
+            left = (
+                period_bounds(period_key(error.budget.period, self._budget_leases.now()))[1] - self._budget_leases.now()
+            )
             raise ApiError(
                 429,
                 f"You exceeded your current quota: {error}.",
@@ -103,15 +105,15 @@ class Door:
         """The request has ended and used this many tokens."""
         self._windows.leave(entry, tokens)
 
-    def _tokens(self, ask: Ask) -> int:
+    def _tokens(self, request: InferenceRequest) -> int:
         """Estimate the tokens; corrected when the request ends."""
-        if ask.messages is not None:
-            prompt = sum(len(message.content.encode()) for message in ask.messages) // BYTES_PER_TOKEN
+        if request.messages is not None:
+            prompt = sum(len(message.content.encode()) for message in request.messages) // BYTES_PER_TOKEN
         else:
             prompt = sum(
-                len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in ask.prompts or ()
+                len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in request.prompts or ()
             )
-        return 1 + prompt + ask.choices * (self._expected if ask.max_tokens is None else ask.max_tokens)
+        return 1 + prompt + request.choices * (self._expected if request.max_tokens is None else request.max_tokens)
 
 
 def rate_headers(entry: Entry) -> dict[str, str]:
@@ -142,9 +144,7 @@ def _refusal(entry: Entry, concurrency: int | None) -> ApiError:
         said = f"{0 if room is None else room.limit} {entry.refused} per minute"
     headers = rate_headers(entry)
     if entry.retry_seconds is None:
-        message = (
-            f"The request asks for up to {entry.asked_tokens} tokens; this key's limit is {said}. Send a smaller one."
-        )
+        message = f"The request asks for up to {entry.requested_tokens} tokens; this key's limit is {said}. Send a smaller one."
     else:
         headers["retry-after"] = str(max(1, math.ceil(entry.retry_seconds)))
         message = f"Rate limit reached: this key's limit is {said}. Try again in {duration(entry.retry_seconds)}."

@@ -9,7 +9,7 @@ MIN_TTFT_SECONDS = 1e-3
 COOLDOWN_SECONDS = 10.0
 
 
-class Flight:
+class InFlightRequest:
     """One request at one replica, from sending until its answer has ended in any way."""
 
     def __init__(self, replica: "Replica", now: float) -> None:
@@ -18,16 +18,16 @@ class Flight:
 
 
 class Replica:
-    """State of the server at `spec.base_url`; `flights` in the order of their start. The mean `weight` is 1.
+    """State of the server at `spec.base_url`; `requests_in_flight` oldest first. The mean `weight` is 1.
 
-    `silent`: flights without a first token, which reveal a hanging server before any of them fails. `elsewhere`: the
+    `silent`: those without a first token, which reveal a hanging server before any of them fails. `elsewhere`: the
     server's requests from other clients, such as other gateways, as last reported.
     """
 
     def __init__(self, spec: ReplicaSpec, mean_weight: float) -> None:
         self.url, self.weight = spec.base_url, spec.weight / mean_weight
-        self.flights: dict[Flight, None] = {}
-        self.silent: dict[Flight, None] = {}
+        self.requests_in_flight: dict[InFlightRequest, None] = {}
+        self.silent: dict[InFlightRequest, None] = {}
         self.ttft = PeakEwma()
         self.breaker = CircuitBreaker()
         self.recent_requests, self.recent_failures = FadingCount(), FadingCount()
@@ -37,7 +37,7 @@ class Replica:
     @property
     def outstanding(self) -> int:
         """Requests in flight."""
-        return len(self.flights)
+        return len(self.requests_in_flight)
 
     def expected_wait(self, now: float, decay_seconds: float, rest: float) -> float:
         """Return the relative expected time to the first token of the next request: peak EWMA × queue over weight.

@@ -86,7 +86,7 @@ class Hold(msgspec.Struct):
             part.spent += spent
 
 
-class Purse:
+class BudgetLeases:
     """Holds are taken in memory; a request waits for the book only if a slice is used up or has expired.
 
     `open_without_database`: whether requests go on beyond their slices while the book is unreachable; their cost is

@@ -1,4 +1,4 @@
-"""A Flight: a generation under way that everybody reads who asks for the same meanwhile, each by a FlightReader."""
+"""A SharedGeneration: a generation under way that everybody reads who asks for the same meanwhile, each by a SharedGenerationReader."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from tiers.errors import TierRequestError
 from tiers.tier import Delta, Tier
 
 
-class Flight:
+class SharedGeneration:
     """Runs `generation` on for as long as anybody reads it; late readers get everything from its beginning.
 
     In a task of its own from the first step, before anybody has joined: a step under way cannot change its task, and
@@ -23,15 +23,15 @@ class Flight:
     before any reader hears of it; what it returns is awaited after.
     """
 
-    def __init__(self, generation: Generation, ended: "Callable[[Flight], Awaitable[None] | None]") -> None:
+    def __init__(self, generation: Generation, ended: "Callable[[SharedGeneration], Awaitable[None] | None]") -> None:
         self.generation = generation
         self.attempted = generation.attempted
         self.deltas: list[Delta] = []
         self.over = self.whole = False
         self.error: Exception | None = None
         self._ended = ended
-        self._readers: list[FlightReader] = []
-        self._payer: FlightReader | None = None
+        self._readers: list[SharedGenerationReader] = []
+        self._payer: SharedGenerationReader | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._task = asyncio.create_task(self._run())
 
@@ -40,17 +40,17 @@ class Flight:
         """Whether everybody left before the end."""
         return not self._readers and not self.over
 
-    def news(self) -> asyncio.Future[None]:
+    def next_delta(self) -> asyncio.Future[None]:
         """To wait for the next delta, or the end. Each reader has one of his own: who leaves cancels his."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         return waiting
 
-    def board(self, reader: "FlightReader") -> None:
+    def join(self, reader: "SharedGenerationReader") -> None:
         """`reader` reads from now on."""
         self._readers.append(reader)
 
-    def leave(self, reader: "FlightReader") -> None:
+    def leave(self, reader: "SharedGenerationReader") -> None:
         """`reader` reads no more. When the last one leaves before the end, all work stops."""
         self._readers.remove(reader)
         if self.abandoned:
@@ -58,7 +58,7 @@ class Flight:
             self._task.cancel()
 
     @property
-    def payer(self) -> "FlightReader":
+    def payer(self) -> "SharedGenerationReader":
         """The one reader that is billed: of those there at the end the earliest, or the last to leave before it.
 
         Before the end it is who would pay now. After the end, and once it is abandoned, it never changes.
@@ -75,7 +75,7 @@ class Flight:
                 if self.generation.attempted != self.attempted:
                     self.attempted, self.deltas = self.generation.attempted, []
                 self.deltas.append(delta)
-                self._tell()
+                self._wake_readers()
             self.whole = True
         except Exception as error:
             self.error = error
@@ -86,15 +86,15 @@ class Flight:
                 self._settle_on(self.payer)
                 self.over = True
                 after = self._ended(self)
-                self._tell()
+                self._wake_readers()
         if after is not None:
             await after
 
-    def _settle_on(self, payer: "FlightReader") -> None:
+    def _settle_on(self, payer: "SharedGenerationReader") -> None:
         if self._payer is None:
             self._payer = payer
 
-    def _tell(self) -> None:
+    def _wake_readers(self) -> None:
         if not self._waiting:
             return
         for waiting in self._waiting:
@@ -103,86 +103,91 @@ class Flight:
         self._waiting.clear()
 
 
-class FlightReader:
+class SharedGenerationReader:
     """Source of an answer that is being made, for its first reader or for another one.
 
-    `another`: for one who came later, the flight to go on with, once, if the generation fails before he has let go of
+    `another`: for one who came later, the shared generation to go on with, once, if the generation fails before he has let go of
     anything.
     """
 
     def __init__(
-        self, flight: Flight, decision: Decision, *, stream: bool, another: Callable[[], Flight] | None = None
+        self,
+        shared: SharedGeneration,
+        decision: Decision,
+        *,
+        stream: bool,
+        another: Callable[[], SharedGeneration] | None = None,
     ) -> None:
         self._decision = decision
         self._stream, self._another = stream, another
         # Those that failed and were left for another one, and the one that is read now.
-        self._flights: list[Flight] = []
+        self._generations: list[SharedGeneration] = []
         self._left = False
-        self._board(flight)
+        self._join(shared)
 
-    def _board(self, flight: Flight) -> None:
-        self._flights.append(flight)
-        self._place, self.attempted = 0, flight.attempted
-        flight.board(self)
+    def _join(self, shared: SharedGeneration) -> None:
+        self._generations.append(shared)
+        self._place, self.attempted = 0, shared.attempted
+        shared.join(self)
 
     @property
-    def _flight(self) -> Flight:
-        return self._flights[-1]
+    def _current(self) -> SharedGeneration:
+        return self._generations[-1]
 
     @property
     def decision(self) -> Decision:
         """The reader's own, unless the fast path failed and the ordinary route took its place."""
-        generation = self._flight.generation
+        generation = self._current.generation
         return generation.decision if generation.rerouted else self._decision
 
     @property
     def tier(self) -> Tier:
         """See `Source`."""
-        return self._flight.generation.tier
+        return self._current.generation.tier
 
     @property
     def attempts(self) -> list[Attempt]:
         """See `Source`."""
-        return self._flight.generation.attempts
+        return self._current.generation.attempts
 
     @property
     def p_ok(self) -> float:
         """See `Source`."""
-        return self._flight.generation.p_ok
+        return self._current.generation.p_ok
 
     @property
     def cached(self) -> CacheUse | None:
         """A miss for the payer of any of its generations, also of one that failed before the one that it shares."""
-        return "miss" if any(flight.payer is self for flight in self._flights) else "shared"
+        return "miss" if any(shared.payer is self for shared in self._generations) else "shared"
 
     async def __anext__(self) -> Delta:
         while not self._left:
-            flight = self._flight
-            if flight.attempted != self.attempted:
-                self.attempted, self._place = flight.attempted, 0
-            if self._place < len(flight.deltas):
+            shared = self._current
+            if shared.attempted != self.attempted:
+                self.attempted, self._place = shared.attempted, 0
+            if self._place < len(shared.deltas):
                 self._place += 1
-                return flight.deltas[self._place - 1]
-            if not flight.over:
-                await flight.news()
-            elif flight.error is None:
+                return shared.deltas[self._place - 1]
+            if not shared.over:
+                await shared.next_delta()
+            elif shared.error is None:
                 self._leave()
-            elif self._may_move(flight.error):
+            elif self._may_move(shared.error):
                 self._move()
             else:
-                raise flight.error
+                raise shared.error
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Stop reading; the last one who does frees the tier's work within one step."""
         self._leave()
-        if self._flight.abandoned:
-            await self._flight.stopped()
+        if self._current.abandoned:
+            await self._current.stopped()
 
     def bill(self) -> Bill:
         """See `Source`."""
-        *failed, last = self._flights
-        owed = [attempt for flight in failed if flight.payer is self for attempt in flight.generation.bill().attempts]
+        *failed, last = self._generations
+        owed = [attempt for shared in failed if shared.payer is self for attempt in shared.generation.bill().attempts]
         bill = last.generation.bill()
         if last.payer is not self:
             bill = bill.unpaid()
@@ -195,10 +200,10 @@ class FlightReader:
     def _move(self) -> None:
         another, self._another = self._another, None
         assert another is not None
-        self._flight.leave(self)
-        self._board(another())
+        self._current.leave(self)
+        self._join(another())
 
     def _leave(self) -> None:
         if not self._left:
             self._left = True
-            self._flight.leave(self)
+            self._current.leave(self)

@@ -11,7 +11,7 @@ from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.file import KnobFile
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.service import Service
 from inference_core.protocol import SamplingParams
@@ -57,7 +57,7 @@ class World:
         self.service = Service(routing, sinks, cache=self.cache)
 
     async def said(self, number: int, *, stream: bool, keep: bool) -> str:
-        ask = Ask(
+        request = InferenceRequest(
             request_id=f"chatcmpl-{number}",
             api="chat",
             requested_model="tier-1",
@@ -69,8 +69,8 @@ class World:
             store_texts=keep,
         )
         if not stream:
-            return (await self.service.complete(ask)).choices[0].text
-        answer = await self.service.start(ask)
+            return (await self.service.complete(request)).choices[0].text
+        answer = await self.service.start(request)
         try:
             return "".join([delta.text async for delta in answer])
         finally:
@@ -121,7 +121,7 @@ async def test_no_reader_misses_a_word_and_every_generation_is_billed_once(
 
     assert set(received) <= {None, ANSWER if fail_at is None else "error"}
     assert world.service.in_flight == 0
-    assert not world.cache._flights
+    assert not world.cache._shared
     asked = {f"chatcmpl-{number}" for number in range(len(callers))}
     assert len(world.records) == len({record.request_id for record in world.records} & asked)
     billed = [one for record in world.records if record.cache == "miss" for one in record.attempts]
