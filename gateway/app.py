@@ -12,40 +12,37 @@ from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.answering.overload import OverloadQueue
-from gateway.answering.service import RecordSink, Service
+from gateway.answering.probes_in_force import ProbesInForce
 from gateway.api.batch_files.line_answers import LineAnswers
+from gateway.api.worker_answers import worker_answers
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import AnswerStore, MemoryStore, SharedStore
+from gateway.composition.active_labels import ActiveLabels
+from gateway.composition.allocator import give_back_free_memory
 from gateway.composition.catalogue_reload import CatalogueReload
+from gateway.composition.hangup import reloading_on_hangup
 from gateway.composition.privacy import Privacy
 from gateway.composition.quality_loop import QualityLoop, running_quality_loop
 from gateway.cores.adapters import CoreAdapters
 from gateway.cores.engine import Engine, running_engine
 from gateway.cores.hidden_states import CoreStates
 from gateway.cores.knobs import CoreKnobs
-from gateway.dashboard.live import Live
-from gateway.dashboard.sign_in.sessions import Sessions
 from gateway.embedding.embedders import embedders_of
 from gateway.http import Lifespan, http_app
 from gateway.jobs.jobs import Jobs
 from gateway.knobs.file import KnobFile
 from gateway.knobs.replicas import ReplicaKnobs
 from gateway.parts import Parts
-from gateway.processes.allocator import give_back_free_memory
-from gateway.processes.hangup import reloading_on_hangup
-from gateway.processes.peer_records import PeerRecords
-from gateway.processes.peers import Peers
-from gateway.processes.worker_answers import worker_answers
-from gateway.processes.worker_place import WorkerPlace
-from gateway.routing.active_labels import ActiveLabels
+from gateway.peers.peer_records import PeerRecords
+from gateway.peers.peers import Peers
+from gateway.peers.worker_place import WorkerPlace
 from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce, Serving
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
+from gateway.service import RecordSink, Service
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore, open_redis
 from gateway.stores.retries import background, until_it_works
@@ -54,9 +51,12 @@ from gateway.telemetry.metrics_export.overload_collector import OverloadCollecto
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.alerts import Figures, keep_looking, webhook_url
 from gateway.telemetry.objectives.levels_of_all import levels_of_all
+from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
 from gateway.tenancy.key_secrets import ApiKeys
+from gateway.tenancy.overload import OverloadQueue
+from gateway.tenancy.sessions import Sessions
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.transport.client import CoreClient
 from quality.comparison.cost_quality_curve import ProbeCurves

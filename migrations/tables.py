@@ -406,7 +406,7 @@ api_keys = Table(
     Column("old_prefix", String(32)),  # of the key before the last rotation, which is good until `old_until`
     Column("old_digest", String(64)),
     Column("old_until", Double),
-    Column("scopes", Json, nullable=False),  # list of gateway.answering.caller.Scope
+    Column("scopes", Json, nullable=False),  # list of gateway.requests.caller.Scope
     Column("tiers", Json),  # list of the numbers of tiers it may use; NULL: all
     Column("models", Json),  # list of the names of models it may use; NULL: all
     Column("consent", Boolean, nullable=False),  # texts may be stored, sampled and learned from

@@ -4,11 +4,11 @@ import time
 from typing import Literal, Protocol
 
 from classifier.decision import Decision
-from gateway.answering.ask import Ask
 from gateway.answering.bill import Bill
 from gateway.answering.choice import Choice
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from gateway.requests.inference_request import Ask
 from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.tier import ChatMessage, Delta, Tier, Usage
 

@@ -9,7 +9,7 @@ from classifier.decision import Decision
 from classifier.evidence.features import Float, evidence_features, with_agreement
 from classifier.evidence.model import EvidenceModel
 from classifier.policy.escalation import EscalationChoice, weigh_escalation
-from gateway.answering.ask import Ask
+from gateway.requests.inference_request import Ask
 from gateway.routing.knobs import RoutingKnobs
 from tiers.catalog.tier_spec import TierSpec
 from tiers.policies.final_answer import agreement, checkable_answer

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from typing import Protocol
 
 from classifier.decision import Decision
-from gateway.answering.ask import Ask
 from gateway.answering.bill import Bill
 from gateway.answering.escalation import Escalation, Verdict
 from gateway.answering.tier_deltas import tier_deltas
-from gateway.telemetry.logs import FIELDS
+from gateway.logs.log_format import FIELDS
+from gateway.requests.inference_request import Ask
 from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd

@@ -8,7 +8,6 @@ from litestar import post
 from litestar.response import Response
 
 from classifier.decision import Decision
-from gateway.answering.ask import Ask
 from gateway.api.access.guard import caller_of
 from gateway.api.inference.aio_headers import wishes_of
 from gateway.api.inference.generating import read_body
@@ -17,6 +16,7 @@ from gateway.api.inference.schemas import Message, PositiveInt
 from gateway.api.operations import describe
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.requests.inference_request import Ask
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
 

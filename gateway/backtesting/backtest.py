@@ -9,9 +9,9 @@ import numpy.typing as npt
 from classifier.decision import Exclusion, PolicyInputs
 from classifier.policy.decide import decide
 from classifier.training.data.dataset import RIGHT
+from gateway.backtesting.dry_run import dry_ask
 from gateway.backtesting.estimates import Interval, gain_over_shuffled, saving
 from gateway.backtesting.log import BacktestLogError, LogRow, TierNames
-from gateway.routing.dry_run import dry_ask
 from gateway.routing.model import rule_of
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import RoutingRule

@@ -9,13 +9,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from gateway.answering.service import Service
+from gateway.backtesting.dry_run import dry_ask
 from gateway.cores.engine import running_engine
 from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
-from gateway.routing.dry_run import dry_ask
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
+from gateway.service import Service
 from gateway.settings import Settings
 from inference_core.bench.workload import Prompts
 from inference_core.tokenization.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gateway.routing.dry_run import dry_ask
+from gateway.backtesting.dry_run import dry_ask
 from gateway.routing.router import RoutingService
 from tiers.tier import ChatMessage
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from classifier.decision import Decision
-from gateway.answering.ask import Ask
+from gateway.requests.inference_request import Ask
 from tiers.catalog.tier_spec import TierSpec
 
 # Another number for another form of what is kept: answers of both never meet in one Redis.

@@ -6,11 +6,11 @@ from functools import partial
 
 import msgspec
 
+from gateway.backtesting.dry_run import dry_ask
 from gateway.cache.cache_key import cache_key
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.similar_prompts import SimilarPrompts, wording_of
 from gateway.knobs.file import KnobFile
-from gateway.routing.dry_run import dry_ask
 from gateway.routing.router import RoutingService
 from tiers.tier import ChatMessage
 

@@ -8,7 +8,6 @@ import msgspec
 
 from classifier.decision import Decision
 from gateway.answering.answer import Source
-from gateway.answering.ask import Ask
 from gateway.answering.generation import Generation
 from gateway.cache.cache_key import CatalogueDigest, cache_key, is_deterministic
 from gateway.cache.flight import Flight, FlightReader
@@ -17,6 +16,7 @@ from gateway.cache.knobs import CacheKnobs
 from gateway.cache.similar_prompts import Embedding, SimilarPrompts, Wording, wording_of
 from gateway.cache.stores import AnswerStore
 from gateway.knobs.file import KnobFile
+from gateway.requests.inference_request import Ask
 from gateway.routing.router import RoutingService
 from quality.records.record import CacheUse
 

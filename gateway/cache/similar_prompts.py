@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.answering.ask import Ask
 from gateway.cache.gist import gist
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.stores import Clock, MemoryStore
 from gateway.knobs.file import KnobFile
+from gateway.requests.inference_request import Ask
 
 Embedding = npt.NDArray[np.float32]
 # Longer prompts seldom come again in other words; bounds what a lookup costs.

@@ -61,8 +61,8 @@ def backtest(
     Nothing is sent anywhere: the classifier in force decides, the catalogue's prices count, labels in LOG judge.
     """
     from gateway.backtesting.backtest import TARGETS, Backtest
+    from gateway.backtesting.dry_run import dry_routing
     from gateway.backtesting.log import TierNames, read_log, training_rows, write_example, write_training
-    from gateway.routing.dry_run import dry_routing
 
     if example:
         from classifier.training.data.dataset import data_folder

@@ -70,7 +70,7 @@ def route(
 def _decide(
     settings: "Settings", prompt: str, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
-    from gateway.routing.dry_run import dry_ask, dry_routing
+    from gateway.backtesting.dry_run import dry_ask, dry_routing
     from tiers.tier import ChatMessage
 
     routing = dry_routing(settings)

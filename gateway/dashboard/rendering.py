@@ -14,14 +14,14 @@ from litestar.datastructures import Cookie
 from litestar.exceptions import HTTPException
 from litestar.response import Response
 
-from gateway.answering.caller import CALLER, KEYLESS
 from gateway.api.access.guard import NotSignedInError, caller_of
 from gateway.dashboard import assets, charts
 from gateway.dashboard.page import OPT, Page, links
-from gateway.dashboard.sign_in.sessions import COOKIE, csrf_of
 from gateway.errors import as_api_error, request_id_of
 from gateway.parts import HttpRequest
+from gateway.requests.caller import CALLER, KEYLESS
 from gateway.telemetry.objectives.slo import Quantiles
+from gateway.tenancy.sessions import COOKIE, csrf_of
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)

@@ -3,8 +3,8 @@
 import time
 from typing import Literal
 
-from gateway.answering.ask import Ask
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from gateway.requests.inference_request import Ask
 from quality.records.embedding_record import EmbeddingRecord
 
 

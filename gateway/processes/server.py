@@ -18,6 +18,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from gateway.app import HttpApp, create_app
 from gateway.http import http_app
 from gateway.parts import PARTS
+from gateway.peers.worker_place import WorkerPlace
 from gateway.processes.announcement import (
     ServerStartError,
     ServerStoppedError,
@@ -26,9 +27,8 @@ from gateway.processes.announcement import (
     ready_text,
     url_of,
 )
-from gateway.processes.http_protocol import BoundedHttpProtocol, connections_allowed
-from gateway.processes.websocket_protocol import BoundedWebSocketProtocol
-from gateway.processes.worker_place import WorkerPlace
+from gateway.protocols.http_protocol import BoundedHttpProtocol, connections_allowed
+from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
 from gateway.settings import Settings
 
 # The implementation that waits for a slow reader, with bounds. Frames are a few tokens: compressing them would cost

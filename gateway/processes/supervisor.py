@@ -14,10 +14,10 @@ from typing import Any
 import click
 import msgspec
 
+from gateway.peers.peers import ask_worker
+from gateway.peers.worker_place import WorkerPlace
 from gateway.processes.announcement import ServerStartError, policy_text, ready_text
 from gateway.processes.kept_process import KeptProcess, ProcessEndedError
-from gateway.processes.peers import ask_worker
-from gateway.processes.worker_place import WorkerPlace
 from gateway.settings import Settings, variable_of
 from tiers.catalog.load import load_catalog
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from classifier.features.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
-from gateway.answering.ask import Ask
+from gateway.requests.inference_request import Ask
 from gateway.routing.tiers_by_digest import DIGEST_BYTES, TiersByDigest
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec

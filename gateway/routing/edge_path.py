@@ -7,8 +7,8 @@ import msgspec
 from classifier.decision import EdgePath, Prediction
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.length_heuristic import heuristic_prediction
-from gateway.answering.ask import Ask
-from gateway.answering.slo_class import SLO_CLASSES
+from gateway.requests.inference_request import Ask
+from gateway.requests.slo_class import SLO_CLASSES
 from gateway.routing.knobs import RoutingKnobs
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer

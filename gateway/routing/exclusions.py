@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from classifier.decision import Exclusion
-from gateway.answering.ask import Ask
+from gateway.requests.inference_request import Ask
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier

@@ -12,8 +12,8 @@ from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.length_heuristic import heuristic_prediction
 from classifier.policy.quality_setting import QualitySetting, target_of
-from gateway.answering.ask import Ask
 from gateway.errors import ApiError, bad_request
+from gateway.requests.inference_request import Ask
 from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
 from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt

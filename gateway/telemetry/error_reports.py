@@ -17,8 +17,8 @@ from types import TracebackType
 import msgspec
 
 from gateway import __version__
-from gateway.telemetry.log_context import LOG_CONTEXT
-from gateway.telemetry.logs import FIELDS, REPORT, chain_of
+from gateway.logs.log_context import LOG_CONTEXT
+from gateway.logs.log_format import FIELDS, REPORT, chain_of
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import logging
 
 from gateway.answering.answer import Answer
-from gateway.telemetry.logs import FIELDS
+from gateway.logs.log_format import FIELDS
 from quality.records.record import Record
 
 log = logging.getLogger("aio.requests")

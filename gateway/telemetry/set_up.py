@@ -1,8 +1,8 @@
 """What a process tells of itself from its start on: the log, and reports of errors."""
 
+from gateway.logs.log_format import configure_logging
 from gateway.settings import Settings
 from gateway.telemetry.error_reports import report_errors
-from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.sentry import sentry_sender
 
 

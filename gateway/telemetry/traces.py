@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from gateway import __version__
 from gateway.answering.answer import Answer
-from gateway.answering.trace_context import TraceContext, new_span_id
+from gateway.requests.trace_context import TraceContext, new_span_id
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.gen_ai import operation_name
 from gateway.telemetry.told_url import refuse_metadata_behind, told_url

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.answering.ask import Ask
-from gateway.answering.caller import Caller
 from gateway.errors import ApiError
+from gateway.requests.caller import Caller
+from gateway.requests.inference_request import Ask
 from gateway.stores.redis_store import RedisAwayError
 from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
 from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.answering.caller import Period
+from gateway.requests.caller import Period
 from gateway.tenancy.errors import UnknownSubjectError
 from gateway.tenancy.orders import Order, budgets_changed, tenancy_transaction, write_down
 from gateway.tenancy.periods import MICRO, period_key

@@ -1,6 +1,6 @@
 """The most that an answer may cost: no tokeniser makes more tokens than bytes, and tiers stop at their limits."""
 
-from gateway.answering.ask import Ask
+from gateway.requests.inference_request import Ask
 from gateway.routing.exclusions import most_tokens
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier

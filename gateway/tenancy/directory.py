@@ -13,7 +13,7 @@ from sqlalchemy import Column, Table, literal, select, tuple_
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.answering.caller import KEYLESS, Allowance, BudgetRef, Caller
+from gateway.requests.caller import KEYLESS, Allowance, BudgetRef, Caller
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.key_secrets import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION, KnownKey, KnownKeys

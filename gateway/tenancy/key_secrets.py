@@ -6,7 +6,7 @@ import secrets
 
 import msgspec
 
-from gateway.answering.caller import Caller
+from gateway.requests.caller import Caller
 from gateway.settings import SettingsError
 
 MIN_KEY_LENGTH = 20

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from classifier.policy.quality_setting import QualitySetting
-from gateway.answering.caller import Scope
+from gateway.requests.caller import Scope
 from gateway.tenancy.errors import TenancyError
 from tiers.catalog.tier_spec import TierNumber
 

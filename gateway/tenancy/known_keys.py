@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from classifier.policy.quality_setting import target_of
-from gateway.answering.caller import Allowance, BudgetRef, Caller
+from gateway.requests.caller import Allowance, BudgetRef, Caller
 from tiers.catalog.catalog import Catalog
 
 ADMINISTRATION: frozenset[str] = frozenset({"viewer", "admin"})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.answering.caller import BudgetRef
+from gateway.requests.caller import BudgetRef
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import Grant, LeaseBook, Statement
 from gateway.tenancy.periods import MICRO, period_key

@@ -5,7 +5,7 @@ What requests of one moment ask goes in one round trip (`gateway.stores.redis_sc
 
 import asyncio
 
-from gateway.answering.caller import Allowance
+from gateway.requests.caller import Allowance
 from gateway.stores.redis_scripts import Argument, Call, RedisScripts, script
 from gateway.stores.redis_store import RedisAwayError, RedisStore
 from gateway.tenancy.windows import WINDOW_SECONDS, Entry, LocalWindows, Sums, Windows, judged

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gateway.answering.caller import Allowance
+from gateway.requests.caller import Allowance
 
 WINDOW_SECONDS = 60
 # Requests are counted by whole seconds; each counts until its second has left the window.

@@ -19,14 +19,14 @@ import dis
 import sys
 import tempfile
 import threading
-from functools import lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.processes.http_protocol import BoundedHttpProtocol
+from gateway.protocols.http_protocol import BoundedHttpProtocol
 from gateway.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
@@ -119,7 +119,7 @@ def _is_complete(layers: list[str]) -> bool:
     return len(layers) > 1 and layers[-1].startswith("gateway/api/")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _path(code: CodeType) -> str | None:
     """The file of the project that `code` is from; None for other code, generated code included."""
     path = code.co_filename.removeprefix(ROOT)
@@ -127,7 +127,7 @@ def _path(code: CodeType) -> str | None:
     return path if package in ("gateway", "tiers", *SUBSYSTEMS) and path != code.co_filename else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _calls_nothing(code: CodeType) -> bool:
     return not any(instruction.opname.startswith("CALL") for instruction in dis.get_instructions(code))
 

@@ -10,14 +10,14 @@ from typing import Any, cast
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from gateway.answering.caller import CALLER, KEYLESS, Caller
 from gateway.api.access.cross_origin import READING, refuse_other_sites, refuse_unknown_hosts
-from gateway.dashboard.sign_in.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsAwayError, csrf_is_right
 from gateway.errors import ApiError
+from gateway.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import PARTS, HttpRequest
 from gateway.request_ids import new_request_id
-from gateway.telemetry.log_context import LOG_CONTEXT, LogContext
+from gateway.requests.caller import CALLER, KEYLESS, Caller
 from gateway.tenancy.directory import Directory, KeysAwayError, UnknownKeyError
+from gateway.tenancy.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsAwayError, csrf_is_right
 
 # The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
 OPERATOR: dict[str, str] = {"role": "operator"}

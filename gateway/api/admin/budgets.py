@@ -8,13 +8,13 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.answering.caller import Period
 from gateway.api.admin.keys import Reason, obeyed, order_of
 from gateway.api.inference.generating import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import csv_response, wants_csv
 from gateway.api.quality_loop.quality_lists import page_asked_for
 from gateway.parts import HttpRequest, parts_of
+from gateway.requests.caller import Period
 from gateway.stores.database_reach import reached
 from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.listings import BUDGETS

@@ -8,9 +8,9 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
+from gateway.api.admin.system_state import SystemState, system_state
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
-from gateway.composition.system_state import SystemState, system_state
 from gateway.parts import HttpRequest, parts_of
 from gateway.reporting.checklist import CheckedItem, checklist
 

@@ -7,7 +7,6 @@ from litestar import delete, get, post
 from litestar.params import FromPath
 from litestar.response import Response, Stream
 
-from gateway.answering.caller import Caller
 from gateway.api.access.guard import caller_of
 from gateway.api.batch_files.owned_queries import is_id, not_found, owned_query
 from gateway.api.batch_files.uploads import FILE, UploadedForm, unused_fields
@@ -15,6 +14,7 @@ from gateway.api.operations import describe, describe_form
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
 from gateway.parts import HttpRequest, parts_of
+from gateway.requests.caller import Caller
 from gateway.stores.database_reach import reached
 
 # Of OpenAI's purposes those that mean something here; the models read no files by themselves.

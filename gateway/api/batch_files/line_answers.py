@@ -8,9 +8,6 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.answering.answer import Answer
-from gateway.answering.ask import Ask
-from gateway.answering.caller import Caller
-from gateway.answering.slo_class import SLO_CLASSES
 from gateway.api.inference.chat import chat_ask
 from gateway.api.inference.completions import completion_ask
 from gateway.api.inference.embeddings import EmbeddingsRequest, embedded
@@ -24,6 +21,9 @@ from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
 from gateway.parts import Parts
+from gateway.requests.caller import Caller
+from gateway.requests.inference_request import Ask
+from gateway.requests.slo_class import SLO_CLASSES
 from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
 
 _BATCH = SLO_CLASSES["batch"]

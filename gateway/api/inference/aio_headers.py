@@ -9,9 +9,9 @@ import msgspec
 
 from classifier.complexity.prior import QUALITY_SETTINGS
 from gateway.answering.answer import Answer
-from gateway.answering.ask import CacheWish
-from gateway.answering.slo_class import SLO_CLASSES, SloName
 from gateway.errors import bad_request
+from gateway.requests.inference_request import CacheWish
+from gateway.requests.slo_class import SLO_CLASSES, SloName
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 

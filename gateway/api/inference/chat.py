@@ -4,7 +4,6 @@ import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
-from gateway.answering.ask import Ask
 from gateway.api.inference.answers import ChatAnswer
 from gateway.api.inference.constraints import format_of, tooling_of
 from gateway.api.inference.generating import CompletionsWording, Received, ask_fields, read_body, received, respond
@@ -12,6 +11,7 @@ from gateway.api.inference.parsing import check_chat, served_tier
 from gateway.api.inference.schemas import ChatRequest
 from gateway.api.operations import describe
 from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.requests.inference_request import Ask
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 

@@ -4,13 +4,13 @@ import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
-from gateway.answering.ask import Ask
 from gateway.api.inference.answers import CompletionAnswer
 from gateway.api.inference.generating import CompletionsWording, Received, ask_fields, read_body, received, respond
 from gateway.api.inference.parsing import check_completion
 from gateway.api.inference.schemas import CompletionRequest
 from gateway.api.operations import describe
 from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.requests.inference_request import Ask
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
 

@@ -11,7 +11,6 @@ from litestar import post
 from litestar.types import ASGIApp
 from msgspec import Meta
 
-from gateway.answering.ask import Ask, Prompt
 from gateway.api.inference.generating import Received, read_body, received
 from gateway.api.inference.parsing import prompts_of
 from gateway.api.inference.schemas import Metadata, PositiveInt, TokenId
@@ -22,6 +21,7 @@ from gateway.embedding.embedder import Embedder, require_dimensions, unit_vector
 from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.requests.inference_request import Ask, Prompt
 from inference_core.protocol import SamplingParams
 from tiers.tier import UsageMeter
 

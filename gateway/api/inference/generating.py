@@ -9,9 +9,6 @@ from litestar.connection import ASGIConnection
 from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
-from gateway.answering.ask import Ask
-from gateway.answering.caller import CALLER, Caller
-from gateway.answering.trace_context import trace_context
 from gateway.api.inference.aio_headers import response_headers, wishes_of
 from gateway.api.inference.answers import whole_answer
 from gateway.api.inference.chunks import ChatChunks, Chunks, CompletionChunks, error_event
@@ -21,9 +18,12 @@ from gateway.api.streaming.disconnects import Presence
 from gateway.api.streaming.keep_alive import KeepAlive
 from gateway.api.streaming.sending import EndOfEvents, EventResponse, Headers, WholeResponse
 from gateway.errors import ApiError, ClientGoneError
+from gateway.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.request_ids import caller_request_id
-from gateway.telemetry.log_context import LOG_CONTEXT, LogContext
+from gateway.requests.caller import CALLER, Caller
+from gateway.requests.inference_request import Ask
+from gateway.requests.trace_context import trace_context
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

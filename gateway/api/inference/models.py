@@ -7,11 +7,11 @@ from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.answering.caller import Caller
 from gateway.api.access.guard import caller_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.requests.caller import Caller
 from tiers.catalog.tier_spec import TierSpec
 
 

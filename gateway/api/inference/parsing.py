@@ -5,8 +5,6 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from gateway.answering.ask import TIER_DEFAULTS, Prompt
-from gateway.answering.slo_class import SERVICE_TIERS, SloName, slo_class
 from gateway.api.inference.constraints import grammar_of
 from gateway.api.inference.schemas import (
     MAX_MESSAGES,
@@ -19,6 +17,8 @@ from gateway.api.inference.schemas import (
     Sampling,
 )
 from gateway.errors import ApiError, bad_request
+from gateway.requests.inference_request import TIER_DEFAULTS, Prompt
+from gateway.requests.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
 from tiers.tool_types import ToolCall

@@ -10,7 +10,6 @@ from litestar import post
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.answering.ask import Ask, Prompt
 from gateway.api.access.guard import caller_of
 from gateway.api.inference.generating import read_body
 from gateway.api.inference.parsing import turns_of
@@ -18,6 +17,7 @@ from gateway.api.inference.schemas import Message, TokenId
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
+from gateway.requests.inference_request import Ask, Prompt
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Piece, Tokenizer

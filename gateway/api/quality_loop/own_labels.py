@@ -11,9 +11,9 @@ from msgspec import Meta
 from gateway.api.access.guard import OPERATOR, actor_of
 from gateway.api.inference.generating import read_body
 from gateway.api.operations import describe
+from gateway.composition.active_labels import ActiveLabels
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
-from gateway.routing.active_labels import ActiveLabels
 from gateway.stores.database_reach import reached
 from quality.learning.own_labels import reset_labels
 

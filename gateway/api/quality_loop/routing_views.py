@@ -15,12 +15,12 @@ from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import QUALITY_SETTINGS
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
+from gateway.backtesting.preview import OperatingPoint, Preview, preview
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.loaded_version import LoadedVersion
 from gateway.routing.model import rule_of
-from gateway.routing.preview import OperatingPoint, Preview, preview
 from gateway.routing.rule import RoutingRule
 from gateway.stores.database_reach import reached
 from quality.estimates.decision_sample import sample_decisions

@@ -14,7 +14,7 @@ from gateway.api.access.guard import admit
 from gateway.api.inference.parsing import decode_body
 from gateway.api.streaming.socket_session import SocketSession
 from gateway.errors import ApiError, ErrorEnvelope, as_api_error
-from gateway.processes.websocket_protocol import admit_frames
+from gateway.protocols.websocket_protocol import admit_frames
 
 Socket = WebSocket[Any, Any, State]
 Handshake = ASGIConnection[Any, Any, Any, State]

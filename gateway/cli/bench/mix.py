@@ -37,9 +37,9 @@ def mix(
     import msgspec
 
     from classifier.training.data.dataset import data_folder, load_outcomes
+    from gateway.backtesting.dry_run import dry_routing
     from gateway.backtesting.log import read_log
     from gateway.bench.mixed_workload import mixed_workload
-    from gateway.routing.dry_run import dry_routing
     from inference_core.io.atomic_file import atomic_file
 
     if prompts is not None:

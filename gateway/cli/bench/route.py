@@ -16,8 +16,8 @@ from classifier.features.words import tokenise
 from classifier.model.outcome_model import EncodedTurn
 from classifier.policy.decide import decide
 from classifier.prediction.class_predictor import ClassPredictor
-from gateway.answering.ask import Ask
 from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
+from gateway.requests.inference_request import Ask
 from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Reading

@@ -63,7 +63,7 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     """
     if role == "gateway":
         # First, for libraries begin threads when they are imported. A core's threads compute, and keep their heaps.
-        from gateway.processes.allocator import share_one_heap
+        from gateway.composition.allocator import share_one_heap
 
         share_one_heap()
     from gateway.telemetry.set_up import set_up_telemetry
@@ -73,7 +73,7 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
     if supervised:
-        from gateway.processes.worker_place import end_with_supervisor
+        from gateway.peers.worker_place import end_with_supervisor
 
         end_with_supervisor()
     if role == "core":
@@ -142,7 +142,7 @@ def _serve_supervised(settings: "Settings") -> None:
 def _serve_http(settings: "Settings", worker: str | None) -> None:
     import msgspec
 
+    from gateway.peers.worker_place import WorkerPlace
     from gateway.processes.server import run_server
-    from gateway.processes.worker_place import WorkerPlace
 
     run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace))

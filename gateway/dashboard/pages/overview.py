@@ -11,10 +11,10 @@ from litestar.response import Response, Stream
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.dashboard.charts import DASHES, Series
-from gateway.dashboard.figures import Overview, TierNow
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import HEADERS, TEMPLATES, page
 from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.telemetry.overview.figures import Overview, TierNow
 
 EVENT_SECONDS = 2.0
 # A stream ends soon and the browser comes back: by then the session may be over, or the server about to stop.

@@ -24,13 +24,13 @@ from gateway.api.quality_loop.routing_views import (
     tiers_compared,
     traffic_shown,
 )
+from gateway.backtesting.preview import Preview
 from gateway.dashboard.charts import Curve, Mark, Plane
 from gateway.dashboard.forms import fields_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.routing.preview import Preview
 from gateway.stores.database_reach import reached
 from quality.estimates.kinds import acceptance
 from quality.estimates.reliability import ReliabilityBin, reliability

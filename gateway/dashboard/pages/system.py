@@ -6,7 +6,7 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.api.admin.system import MEASUREMENTS
-from gateway.composition.system_state import system_state
+from gateway.api.admin.system_state import system_state
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import page
 from gateway.parts import HttpRequest, parts_of

@@ -14,9 +14,9 @@ from gateway.api.quality_loop.quality_lists import page_asked_for, page_of
 from gateway.dashboard.forms import form_of, given_of, taken, text_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
-from gateway.dashboard.sign_in import users
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.stores.database_reach import reached
+from gateway.tenancy import users
 from migrations.tables import dashboard_sessions
 from quality.store.pages import Page as Rows
 

@@ -10,7 +10,14 @@ from litestar.response import Response
 from gateway.api.access.guard import actor_of
 from gateway.dashboard.rendering import HOME, LOGIN, back_to, page
 from gateway.dashboard.sign_in.login_limit import LoginLimit
-from gateway.dashboard.sign_in.sessions import (
+from gateway.dashboard.sign_in.sign_in_trail import Means, address_of, note, note_failure
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
+from gateway.tenancy.key_secrets import PREFIX_LENGTH, digest_of
+from gateway.tenancy.known_keys import ADMINISTRATION
+from gateway.tenancy.sessions import (
     COOKIE,
     CSRF_FIELD,
     SESSION_SECONDS,
@@ -19,14 +26,7 @@ from gateway.dashboard.sign_in.sessions import (
     csrf_is_right,
     new_token,
 )
-from gateway.dashboard.sign_in.sign_in_trail import Means, address_of, note, note_failure
-from gateway.dashboard.sign_in.users import password_is_right
-from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
-from gateway.stores.database_reach import reached
-from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
-from gateway.tenancy.key_secrets import PREFIX_LENGTH, digest_of
-from gateway.tenancy.known_keys import ADMINISTRATION
+from gateway.tenancy.users import password_is_right
 
 log = logging.getLogger(__name__)
 

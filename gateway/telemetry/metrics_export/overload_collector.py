@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.answering.overload import OverloadQueue
-from gateway.answering.slo_class import SERVICE_TIERS
+from gateway.requests.slo_class import SERVICE_TIERS
+from gateway.tenancy.overload import OverloadQueue
 
 
 class OverloadCollector(Collector):

@@ -4,7 +4,7 @@ import logging
 
 import msgspec
 
-from gateway.processes.peers import Peers
+from gateway.peers.peers import Peers
 from gateway.telemetry.objectives.service_levels import Figures, ServiceLevels, merged
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from gateway.answering.answer import Answer
-from gateway.answering.slo_class import slo_class
+from gateway.requests.slo_class import slo_class
 from gateway.telemetry.objectives.sketch import Sketch
 from quality.records.record import Record
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.answering.slo_class import SLO_CLASSES
+from gateway.requests.slo_class import SLO_CLASSES
 from gateway.telemetry.metrics_export.request_metrics import SECONDS
 from gateway.telemetry.objectives.service_levels import STAGES, Figures, Stage, TierFigures
 from gateway.telemetry.objectives.sketch import Sketch

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.answering.answer import Answer
-from gateway.answering.ask import Ask
-from gateway.answering.service import Service
 from gateway.errors import ApiError
+from gateway.requests.inference_request import Ask
 from gateway.routing.router import RoutingService
+from gateway.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from classifier.registry.registry import ArtefactRegistry
 from gateway.answering.answer import Answer
-from gateway.answering.ask import Ask
-from gateway.answering.service import Service
+from gateway.answering.probes_in_force import ProbesInForce
+from gateway.requests.inference_request import Ask
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
+from gateway.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples

@@ -11,10 +11,10 @@ from classifier.decision import Decision
 from classifier.evidence.model import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
-from gateway.answering.ask import Ask
+from gateway.answering.probes_in_force import ProbesInForce
+from gateway.requests.inference_request import Ask
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tiers.catalog.load import load_catalog

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert
 
 from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
-from gateway.routing.active_labels import ActiveLabels
+from gateway.composition.active_labels import ActiveLabels
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from migrations.tables import audit_events, training_rows

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from gateway.processes.http_protocol import MAX_HEADERS, MAX_PIPELINED, BoundedHttpProtocol
+from gateway.protocols.http_protocol import MAX_HEADERS, MAX_PIPELINED, BoundedHttpProtocol
 
 LIMIT = 8192
 LINE, HEADER = LIMIT // 8, LIMIT // 4

@@ -7,13 +7,13 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.answering.ask import Ask
-from gateway.answering.service import Service
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.file import KnobFile
+from gateway.requests.inference_request import Ask
 from gateway.routing.router import RoutingService
+from gateway.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples

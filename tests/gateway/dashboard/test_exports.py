@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from classifier.complexity.classes import Complexity
 from gateway.api.quality_loop.estimate_rows import estimate_rows
+from gateway.composition.active_labels import ActiveLabels
 from gateway.dashboard.site import PAGES
-from gateway.routing.active_labels import ActiveLabels
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.settings import Settings
 from quality.estimates.kinds import Kind, KindShare

@@ -8,9 +8,9 @@ import threading
 import httpx
 import pytest
 
-from gateway.dashboard.figures import over_limit
 from gateway.settings import Settings
 from gateway.telemetry.objectives.alert_rules import RULES
+from gateway.telemetry.overview.figures import over_limit
 from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway

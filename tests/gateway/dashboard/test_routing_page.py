@@ -14,8 +14,8 @@ from sqlalchemy import insert, update
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
+from gateway.backtesting.preview import preview
 from gateway.routing.classifier_in_force import ClassifierInForce
-from gateway.routing.preview import preview
 from gateway.routing.rule import RoutingRule
 from gateway.settings import Settings
 from migrations.tables import routing_decisions, training_rows, verifications

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gateway.processes.allocator import give_back_free_memory
+from gateway.composition.allocator import give_back_free_memory
 from gateway.processes.server_process import ServerProcess
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other options")

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.answering.ask import Ask
-from gateway.answering.caller import Caller
+from gateway.requests.caller import Caller
+from gateway.requests.inference_request import Ask
 from gateway.routing.conversations import Conversations, circumstances
 from gateway.routing.tiers_by_digest import TIERS_KEPT
 from inference_core.protocol import SamplingParams

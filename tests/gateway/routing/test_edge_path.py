@@ -11,16 +11,16 @@ from classifier.features.routing_input import RoutingInput
 from classifier.policy.decide import decide
 from classifier.policy.experiment_split import Arm, Split
 from gateway.answering.answer import Answer
-from gateway.answering.ask import Ask
-from gateway.answering.caller import Caller
-from gateway.answering.service import Service
+from gateway.answering.probes_in_force import ProbesInForce
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.file import KnobFile
+from gateway.requests.caller import Caller
+from gateway.requests.inference_request import Ask
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
+from gateway.service import Service
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.loading import load_tokenizer

@@ -20,8 +20,8 @@ from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from classifier.training.recipes.train_hidden_state import ReadLayer, train_over_hidden_states
 from classifier.training.recipes.train_static import Candidate
-from gateway.answering.ask import Ask
 from gateway.cores.hidden_states import CoreStates, require_model
+from gateway.requests.inference_request import Ask
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.router import RoutingService
 from inference_core.loading.load_core import load_core

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from gateway.answering.trace_context import TraceContext, trace_context
+from gateway.requests.trace_context import TraceContext, trace_context
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry import traces
 from gateway.telemetry.traces import Traces, span_exporter

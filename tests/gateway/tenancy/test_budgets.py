@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.answering.caller import BudgetRef, Period
+from gateway.requests.caller import BudgetRef, Period
 from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LeaseBook
@@ -250,7 +250,7 @@ async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(s
 
 _DOOMED = """
 import asyncio, sys
-from gateway.answering.caller import BudgetRef
+from gateway.requests.caller import BudgetRef
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.purse import Purse

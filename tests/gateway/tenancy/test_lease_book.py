@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import select
 
-from gateway.answering.caller import BudgetRef
+from gateway.requests.caller import BudgetRef
 from gateway.tenancy.budget_orders import set_budget
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LEASE_SECONDS, LeaseBook

@@ -8,7 +8,7 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.answering.caller import Allowance
+from gateway.requests.caller import Allowance
 from gateway.stores.redis_store import RedisAwayError, RedisStore
 from gateway.tenancy import redis_windows, windows
 from gateway.tenancy.redis_windows import RedisWindows

@@ -2,7 +2,7 @@
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.processes.peers import Peers
+from gateway.peers.peers import Peers
 from quality.ledger.ledger import Ledger
 from quality.records.any_record import Recorded, decoded, encoded
 

@@ -10,16 +10,16 @@ import msgspec
 
 from classifier.decision import Decision, Exclusion
 from gateway.answering.answer import Answer, Source
-from gateway.answering.ask import Ask
 from gateway.answering.escalation import Escalation
 from gateway.answering.generation import Generation
-from gateway.answering.overload import OverloadQueue
+from gateway.answering.probes_in_force import ProbesInForce
 from gateway.cache.response_cache import ResponseCache
 from gateway.errors import ApiError
-from gateway.routing.probes_in_force import ProbesInForce
+from gateway.requests.inference_request import Ask
 from gateway.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
 from gateway.tenancy.cost_bound import most_usd
+from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import Tenancy
 from quality.records.record import Record
 from quality.records.redaction import Redact, redacted, without_texts

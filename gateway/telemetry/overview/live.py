@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.cores.reading import read_cores
-from gateway.dashboard.figures import AlertNow, CoreNow, Overview, Point, over_limit, tiers_now
-from gateway.processes.peers import Peers
+from gateway.peers.peers import Peers
 from gateway.routing.router import RoutingService
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.levels_of_all import levels_of_all
+from gateway.telemetry.overview.figures import AlertNow, CoreNow, Overview, Point, over_limit, tiers_now
 from inference_core.protocol import CoreStats
 from inference_core.transport.client import CoreClient
 from quality.estimates.upgrade_rate import UpgradeRate

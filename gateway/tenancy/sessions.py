@@ -10,10 +10,10 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.answering.caller import Caller
-from gateway.dashboard.sign_in.users import SCOPES_OF
+from gateway.requests.caller import Caller
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory, KeysAwayError, UnknownKeyError
+from gateway.tenancy.users import SCOPES_OF
 from migrations.tables import dashboard_sessions, dashboard_users
 
 COOKIE = "aio_session"

@@ -11,7 +11,7 @@ import msgspec
 class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Number `number` of `count` processes of one port; it accepts from an inherited socket, the descriptor `listener`.
 
-    `folder`: where each of them listens for the others ([gateway.processes.peers][]).
+    `folder`: where each of them listens for the others ([gateway.peers.peers][]).
     """
 
     number: int

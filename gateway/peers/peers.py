@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.processes.worker_place import WorkerPlace, socket_of_worker
+from gateway.peers.worker_place import WorkerPlace, socket_of_worker
 
 log = logging.getLogger(__name__)
 

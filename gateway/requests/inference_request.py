@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.answering.caller import KEYLESS, Caller
-from gateway.answering.slo_class import SLO_CLASSES, SloName
-from gateway.answering.trace_context import TraceContext
+from gateway.requests.caller import KEYLESS, Caller
+from gateway.requests.slo_class import SLO_CLASSES, SloName
+from gateway.requests.trace_context import TraceContext
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
 from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort

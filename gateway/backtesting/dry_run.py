@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.answering.ask import Ask
+from gateway.answering.probes_in_force import ProbesInForce
+from gateway.requests.inference_request import Ask
 from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.probes_in_force import ProbesInForce
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
 from inference_core.protocol import SamplingParams

@@ -11,8 +11,8 @@ from classifier.evidence.artefact import load_probes
 from classifier.evidence.model import EvidenceModel, EvidenceModels
 from classifier.model.answer_length import AnswerLength
 from classifier.registry.registry import POINTER, ArtefactRegistry
-from gateway.answering.ask import Ask
 from gateway.answering.escalation import Escalation, Ladder, may_escalate
+from gateway.requests.inference_request import Ask
 from gateway.routing.knobs import RoutingKnobFile
 from tiers.catalog.catalog import Catalog
 

@@ -6,8 +6,8 @@ import signal
 import msgspec
 
 from gateway.parts import Parts
-from gateway.processes.peer_records import PeerRecords
-from gateway.processes.peers import Answer
+from gateway.peers.peer_records import PeerRecords
+from gateway.peers.peers import Answer
 
 
 def worker_answers(parts: Parts, records: PeerRecords) -> dict[str, Answer]:

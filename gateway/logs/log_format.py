@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.telemetry.log_context import LOG_CONTEXT
+from gateway.logs.log_context import LOG_CONTEXT
 
 LogFormat = Literal["text", "json"]
 

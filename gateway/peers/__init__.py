@@ -1,0 +1,1 @@
+"""The other gateway processes behind the same port."""

@@ -1,0 +1,1 @@
+"""HTTP and WebSocket as uvicorn speaks them, with bounds."""
