@@ -365,7 +365,7 @@ class Composition:
         loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode, self._redact)
         await stack.enter_async_context(running_quality_loop(loop))
         # An answer that had to be a call, or to obey a grammar of its own, is no fair match for a free one.
-        self.sinks.append(lambda answer, record: loop.offer(record) if answer.ask.is_comparable else None)
+        self.sinks.append(lambda answer, record: loop.offer(record) if answer.request.is_comparable else None)
         return loop
 
     async def _refresh(self, engine: Engine, ledger: Ledger, parts: Parts, loop: QualityLoop | None) -> None:

@@ -1,4 +1,4 @@
-"""The main job, independent of HTTP: route an Ask, answer it by a tier, hand its Record to ledger and monitor."""
+"""Answer requests, independent of HTTP: admission, route, generation or cache, and the record for the sinks."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from gateway.answering.generation import Generation
 from gateway.answering.probes_in_force import ProbesInForce
 from gateway.cache.response_cache import ResponseCache
 from gateway.errors import ApiError
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
 from gateway.tenancy.cost_bound import most_usd
@@ -60,7 +60,7 @@ class Service:
         self.routing = routing
         self.probes = probes
         self.replica = None if tenancy is None else tenancy.replica
-        self._door = None if tenancy is None else tenancy.door
+        self._admission_control = None if tenancy is None else tenancy.admission_control
         self.overload = overload or OverloadQueue(MOST_IN_FLIGHT, MOST_WAITING)
         self._cache = cache
         self._entered: dict[str, float] = {}
@@ -73,73 +73,75 @@ class Service:
         self._idle.set()
         self._draining = False
 
-    async def start(self, ask: Ask) -> Answer:
-        """Route `ask` and wait for the first delta of its answer; the caller iterates over it and closes it.
+    async def start(self, request: InferenceRequest) -> Answer:
+        """Route `request` and wait for the first delta of its answer; the caller iterates over it and closes it.
 
         Raises `ApiError` if no tier may serve it, and what the tier raised if it failed before its first delta.
         """
-        answer = await self._begin(ask)
+        answer = await self._begin(request)
         await answer.open()
         return answer
 
-    async def complete(self, ask: Ask) -> Answer:
-        """Route `ask` and answer it to the end."""
-        answer = await self._begin(ask)
+    async def complete(self, request: InferenceRequest) -> Answer:
+        """Route `request` and answer it to the end."""
+        answer = await self._begin(request)
         await answer.whole()
         return answer
 
-    async def _begin(self, ask: Ask) -> Answer:
+    async def _begin(self, request: InferenceRequest) -> Answer:
         """The caller's limits first, then a place among the answers that are given at once, then the route, which says
         what the budget has to bear."""
-        admission, entered = await self._enter(ask)
+        admission, entered = await self._enter(request)
         try:
-            await self.routing.prepare(ask)
-            answer = await self._routed(ask, admission)
+            await self.routing.prepare(request)
+            answer = await self._routed(request, admission)
         except BaseException:
             self.overload.leave(entered, answered=False)
             admission.close(None)
             raise
-        self._entered[ask.request_id] = entered
+        self._entered[request.request_id] = entered
         return answer
 
-    async def _enter(self, ask: Ask) -> tuple[Admission, float]:
+    async def _enter(self, request: InferenceRequest) -> tuple[Admission, float]:
         """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
         if self._draining:
-            raise self.overload.shutting_down(ask.priority)
-        admission = Admission() if self._door is None else await self._door.enter(ask)
+            raise self.overload.shutting_down(request.priority)
+        admission = Admission() if self._admission_control is None else await self._admission_control.enter(request)
         try:
-            return admission, await self.overload.enter(ask.priority)
+            return admission, await self.overload.enter(request.priority)
         except BaseException:
             admission.close(None)
             raise
 
     @asynccontextmanager
-    async def reading(self, ask: Ask) -> AsyncIterator[Admission]:
+    async def reading(self, request: InferenceRequest) -> AsyncIterator[Admission]:
         """Admit a request whose text is read and that gets no answer of a tier: it counts against the caller's limits
         as any other, with the estimated tokens of its text unless the block settles for others."""
-        admission, entered = await self._enter(msgspec.structs.replace(ask, max_tokens=0))
+        admission, entered = await self._enter(msgspec.structs.replace(request, max_tokens=0))
         try:
             yield admission
         finally:
             self.overload.leave(entered, answered=False)
             admission.settle(0.0, 0 if admission.entry is None else admission.entry.asked_tokens)
 
-    async def _routed(self, ask: Ask, admission: Admission) -> Answer:
-        _, adapter = self.routing.split_adapter(ask.requested_model)
+    async def _routed(self, request: InferenceRequest, admission: Admission) -> Answer:
+        _, adapter = self.routing.split_adapter(request.requested_model)
         if adapter:
-            ask = msgspec.structs.replace(ask, adapter=adapter)
-        decision, embedding = self.routing.routed(ask)
+            request = msgspec.structs.replace(request, adapter=adapter)
+        decision, embedding = self.routing.routed(request)
         tier = self.routing.tier(decision.tier)
-        if ask.caller.allowance.budgets:
-            await admission.pay(ask.caller, most_usd(ask, tier, self.spec(decision.tier)))
+        if request.caller.allowance.budgets:
+            await admission.pay(request.caller, most_usd(request, tier, self.spec(decision.tier)))
         source: Source
         if self._cache is None:
-            source = Generation(ask, decision, tier, self)
+            source = Generation(request, decision, tier, self)
         else:
-            source = await self._cache.source(ask, decision, lambda: Generation(ask, decision, tier, self), embedding)
-        answer = Answer(ask, source, self)
+            source = await self._cache.source(
+                request, decision, lambda: Generation(request, decision, tier, self), embedding
+            )
+        answer = Answer(request, source, self)
         answer.rate_headers = admission.headers
-        self._admissions[ask.request_id] = admission
+        self._admissions[request.request_id] = admission
         self._open.add(answer)
         self._idle.clear()
         return answer
@@ -191,30 +193,30 @@ class Service:
         """The tier of this number, as it is now."""
         return self.routing.tier(number)
 
-    async def ordinary(self, ask: Ask, decision: Decision) -> Decision | None:
+    async def ordinary(self, request: InferenceRequest, decision: Decision) -> Decision | None:
         """The ordinary route of a request whose fast path has failed; None if no other tier may answer."""
         failed = Exclusion(tier=decision.tier, reason="it failed on the fast path")
-        await self.routing.prepare(ask, failed)
+        await self.routing.prepare(request, failed)
         try:
-            return self.routing.route(ask, failed)
+            return self.routing.route(request, failed)
         except ApiError:
             return None
 
-    def affords(self, ask: Ask, tier: Tier) -> bool:
+    def affords(self, request: InferenceRequest, tier: Tier) -> bool:
         """Whether the caller's budgets bear another attempt, by `tier`; what it may cost is then held."""
-        admission = self._admissions.get(ask.request_id)
+        admission = self._admissions.get(request.request_id)
         if admission is None or admission.hold is None:
             return True
-        return admission.affords(most_usd(ask, tier, self.spec(tier.number)))
+        return admission.affords(most_usd(request, tier, self.spec(tier.number)))
 
-    def escalation(self, ask: Ask, decision: Decision, tier: int) -> Escalation | None:
+    def escalation(self, request: InferenceRequest, decision: Decision, tier: int) -> Escalation | None:
         """What judges an answer of `tier` while it is given."""
-        return None if self.probes is None else self.probes.escalation(ask, decision, tier, self.routing)
+        return None if self.probes is None else self.probes.escalation(request, decision, tier, self.routing)
 
     def finished(self, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""
         if record.status == "ok":
-            self.routing.remember(answer.ask, record.decision.would_be or record.tier)
+            self.routing.remember(answer.request, record.decision.would_be or record.tier)
         self._open.discard(answer)
         if (entered := self._entered.pop(record.request_id, None)) is not None:
             self.overload.leave(entered, answered=record.status == "ok")

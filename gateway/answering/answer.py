@@ -1,4 +1,4 @@
-"""An Answer: what one caller reads of an Ask being answered, with exactly one Record at the end."""
+"""An Answer: what one caller reads of an InferenceRequest being answered, with exactly one Record at the end."""
 
 import time
 from typing import Literal, Protocol
@@ -8,7 +8,7 @@ from gateway.answering.bill import Bill
 from gateway.answering.choice import Choice
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.tier import ChatMessage, Delta, Tier, Usage
 
@@ -74,11 +74,11 @@ class Surroundings(Protocol):
 class Answer:
     """Iterate over it for the deltas; `aclose` it, always. After the end `record` holds the whole story."""
 
-    def __init__(self, ask: Ask, source: Source, surroundings: Surroundings) -> None:
-        self.ask = ask
+    def __init__(self, request: InferenceRequest, source: Source, surroundings: Surroundings) -> None:
+        self.request = request
         self.source = source
-        self.stamps = Stamps(arrival=ask.arrival, routed=time.monotonic(), attempted=source.attempted)
-        self.choices = [Choice() for _ in range(ask.choices)]
+        self.stamps = Stamps(arrival=request.arrival, routed=time.monotonic(), attempted=source.attempted)
+        self.choices = [Choice() for _ in range(request.choices)]
         self.usage: Usage | None = None
         self.record: Record | None = None
         # What is left of the caller's limits, for the response.
@@ -178,7 +178,7 @@ class Answer:
     def _take(self, delta: Delta, now: float) -> None:
         if self.source.attempted != self.stamps.attempted:
             # Another tier has taken over.
-            self.choices = [Choice() for _ in range(self.ask.choices)]
+            self.choices = [Choice() for _ in range(self.request.choices)]
             self.stamps = self.stamps.again(self.source.attempted)
         if not delta.at_once:
             self.stamps.take(now, len(delta.token_ids))
@@ -191,7 +191,7 @@ class Answer:
     def _give_up(self, status: Literal["error", "aborted"], error: Exception | None) -> None:
         if self.record is None:
             http_status = CLIENT_CLOSED_REQUEST if error is None else as_api_error(error).status
-            begun = self.ask.stream and self.stamps.first_delta is not None
+            begun = self.request.stream and self.stamps.first_delta is not None
             self._finish(status, 200 if begun else http_status, error)
 
     def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:
@@ -200,14 +200,14 @@ class Answer:
         self._surroundings.finished(self, self.record)
 
     def _recorded(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:
-        ask, first, usage = self.ask, self.choices[0], bill.usage
+        request, first, usage = self.request, self.choices[0], bill.usage
         return Record(
-            request_id=ask.request_id,
-            created_at=ask.created_at,
-            api=ask.api,
-            requested_model=ask.requested_model,
-            key_id=ask.key_id,
-            stream=ask.stream,
+            request_id=request.request_id,
+            created_at=request.created_at,
+            api=request.api,
+            requested_model=request.requested_model,
+            key_id=request.key_id,
+            stream=request.stream,
             status=status,
             http_status=http_status,
             error=None if error is None else _shown(error),
@@ -215,9 +215,9 @@ class Answer:
             tier=self.tier.number,
             model=self.tier.model,
             attempts=bill.attempts,
-            messages=ask.recorded_messages(),
-            answer=_recorded_answer(first) if ask.store_texts else None,
-            reasoning=(first.reasoning or None) if ask.store_texts else None,
+            messages=request.recorded_messages(),
+            answer=_recorded_answer(first) if request.store_texts else None,
+            reasoning=(first.reasoning or None) if request.store_texts else None,
             finish_reason=first.finish_reason,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -226,9 +226,9 @@ class Answer:
             cost_usd=bill.cost_usd,
             baseline_cost_usd=self._surroundings.baseline(usage) if bill.paid else 0.0,
             timings=self._timings(),
-            response_format=ask.response_format if ask.store_texts else None,
+            response_format=request.response_format if request.store_texts else None,
             cache=self.source.cached,
-            tags=ask.metadata,
+            tags=request.metadata,
             replica=self._surroundings.replica,
         )
 

@@ -9,7 +9,7 @@ from classifier.decision import Decision
 from classifier.evidence.features import Float, evidence_features, with_agreement
 from classifier.evidence.model import EvidenceModel
 from classifier.policy.escalation import EscalationChoice, weigh_escalation
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobs
 from tiers.catalog.tier_spec import TierSpec
 from tiers.policies.final_answer import agreement, checkable_answer
@@ -36,7 +36,7 @@ class Ladder(Protocol):
 
 
 class Escalation:
-    """Judges the answer of the tier of `spec` to `ask` as its deltas come; what follows is up to the answer's owner.
+    """Judges the answer of the tier of `spec` to `request` as its deltas come; the generation acts on the verdict.
 
     It speaks once: when a whole answer has ended, and of a stream when `hold_tokens` tokens of it are held, or it ended
     before. `holding`: whether what has come must be kept from the caller, because its fate is not decided.
@@ -45,11 +45,17 @@ class Escalation:
     """
 
     def __init__(
-        self, model: EvidenceModel, knobs: RoutingKnobs, ask: Ask, decision: Decision, spec: TierSpec, ladder: Ladder
+        self,
+        model: EvidenceModel,
+        knobs: RoutingKnobs,
+        request: InferenceRequest,
+        decision: Decision,
+        spec: TierSpec,
+        ladder: Ladder,
     ) -> None:
         self.verdict: Verdict | None = None
-        self.holding = ask.stream
-        self._model, self._ask, self._decision, self._spec, self._ladder = model, ask, decision, spec, ladder
+        self.holding = request.stream
+        self._model, self._request, self._decision, self._spec, self._ladder = model, request, decision, spec, ladder
         self._hold = knobs.hold_tokens
         self._texts: list[str] = []
         self._finish_reason: str | None = None
@@ -58,7 +64,7 @@ class Escalation:
 
     def take(self, delta: Delta) -> Verdict | None:
         """Look at the next delta; a verdict when there is one. After one that escalates nothing more is taken."""
-        if self.verdict is not None or (self._ask.stream and not self.holding):
+        if self.verdict is not None or (self._request.stream and not self.holding):
             return None
         ended = delta.usage is not None
         self._texts.append(delta.text)
@@ -84,7 +90,7 @@ class Escalation:
         higher = self._ladder.next_up(self._decision, tier)
         if verdict is None or not verdict.escalate or higher is None or not self._model.spec.reads_agreement:
             return None
-        if self._ask.stream or self._ask.deadline_seconds is not None or inputs.max_cost_usd is not None:
+        if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
             return None
         if checkable_answer(self._question, self._text) is None:
             return None
@@ -114,7 +120,7 @@ class Escalation:
 
     @property
     def _question(self) -> str:
-        return self._ask.messages[-1].content if self._ask.messages else ""
+        return self._request.messages[-1].content if self._request.messages else ""
 
     def _evidence(self) -> Float:
         return evidence_features(self._text, self._finish_reason, self._uncertainty)
@@ -134,14 +140,14 @@ class Escalation:
 
     def _left_usd(self) -> float:
         """What the rest of the answer is predicted to cost."""
-        left = max(_expected_tokens(self._ask, self._decision, self._spec) - self._drawn, 0.0)
+        left = max(_expected_tokens(self._request, self._decision, self._spec) - self._drawn, 0.0)
         return left * self._spec.price.output_usd_per_million / 1e6
 
     def _lateness(self, higher: Tier) -> str | None:
         """Why the dearer tier cannot begin in time."""
-        if self._ask.deadline_seconds is None:
+        if self._request.deadline_seconds is None:
             return None
-        left = self._ask.arrival + self._ask.deadline_seconds - time.monotonic()
+        left = self._request.arrival + self._request.deadline_seconds - time.monotonic()
         wait = higher.load().predicted_wait_seconds
         if left > 0 and wait <= left:
             return None
@@ -157,17 +163,17 @@ _STAGE_NAMES: dict[Stage, str] = {
 }
 
 
-def may_escalate(ask: Ask, decision: Decision, hold_tokens: int) -> bool:
+def may_escalate(request: InferenceRequest, decision: Decision, hold_tokens: int) -> bool:
     """Whether an answer is judged at all: one free chat answer, of a tier that neither caller nor operator named; a
     stream only where some of it is held."""
-    single = ask.choices == 1 and ask.best_of in (None, 1)
+    single = request.choices == 1 and request.best_of in (None, 1)
     named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
-    seen = not ask.stream or hold_tokens > 0
-    return seen and ask.messages is not None and single and not ask.is_bound and not named
+    seen = not request.stream or hold_tokens > 0
+    return seen and request.messages is not None and single and not request.is_bound and not named
 
 
-def _expected_tokens(ask: Ask, decision: Decision, spec: TierSpec) -> float:
+def _expected_tokens(request: InferenceRequest, decision: Decision, spec: TierSpec) -> float:
     predicted = decision.inputs.prediction.predicted_tokens
     expected = predicted[spec.number - 1] if len(predicted) >= spec.number else None
     tokens = float(spec.expected_answer_tokens) if expected is None else expected
-    return tokens if ask.max_tokens is None else min(tokens, float(ask.max_tokens * spec.samples_per_choice))
+    return tokens if request.max_tokens is None else min(tokens, float(request.max_tokens * spec.samples_per_choice))

@@ -12,7 +12,7 @@ from gateway.answering.bill import Bill
 from gateway.answering.escalation import Escalation, Verdict
 from gateway.answering.tier_deltas import tier_deltas
 from gateway.logs.log_format import FIELDS
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
@@ -39,13 +39,13 @@ class Ladder(Protocol):
     def tier(self, number: int) -> Tier:
         """The tier of this number."""
 
-    async def ordinary(self, ask: Ask, decision: Decision) -> Decision | None:
+    async def ordinary(self, request: InferenceRequest, decision: Decision) -> Decision | None:
         """What is decided where the fast path of `decision` has failed; None if no other tier may answer."""
 
-    def affords(self, ask: Ask, tier: Tier) -> bool:
+    def affords(self, request: InferenceRequest, tier: Tier) -> bool:
         """Whether the budgets of who asks bear another attempt, by `tier`."""
 
-    def escalation(self, ask: Ask, decision: Decision, tier: int) -> Escalation | None:
+    def escalation(self, request: InferenceRequest, decision: Decision, tier: int) -> Escalation | None:
         """What judges an answer of `tier` while it is given; None where nothing does."""
 
 
@@ -62,8 +62,8 @@ class Generation:
     # Nobody else reads it, and it is not kept.
     cached: CacheUse | None = None
 
-    def __init__(self, ask: Ask, decision: Decision, tier: Tier, ladder: Ladder) -> None:
-        self.ask = ask
+    def __init__(self, request: InferenceRequest, decision: Decision, tier: Tier, ladder: Ladder) -> None:
+        self.request = request
         self.decision = decision
         self.rerouted = False
         self.tier = tier
@@ -72,14 +72,14 @@ class Generation:
         self.usage: Usage | None = None
         self._ladder = ladder
         self._replicas: list[ReplicaTry] = []
-        self._escalation = ladder.escalation(ask, decision, tier.number)
+        self._escalation = ladder.escalation(request, decision, tier.number)
         self._spec = ladder.spec(tier.number)
-        self._requests = ask.generations(self._spec)
+        self._requests = request.generations(self._spec)
         # What only the judge asks for is not the caller's.
-        self._hides_logprobs = self._escalation is not None and ask.sampling.logprobs is None
+        self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
         if self._escalation is not None:
             self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
-        self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._requests, ask.n)
+        self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._requests, request.n)
         self._held: deque[Delta] = deque()
         self._let_go = False
         self._over = False
@@ -163,7 +163,7 @@ class Generation:
         if self._escalation is None or verdict is None or not verdict.escalate:
             return False
         again = self._escalation.second_sample(self._requests[0])
-        if again is not None and self._ladder.affords(self.ask, self.tier):
+        if again is not None and self._ladder.affords(self.request, self.tier):
             text = await self._second_sample(again)
             verdict = verdict if text is None else self._escalation.compared(text)
         return verdict.escalate and await self._escalate(verdict)
@@ -204,7 +204,7 @@ class Generation:
         self._close_attempt("escalated", None)
         log.info(
             "request %s: tier %d hands over to tier %d (%s)",
-            self.ask.request_id, self.tier.number, higher.number, verdict.reason,
+            self.request.request_id, self.tier.number, higher.number, verdict.reason,
         )  # fmt: skip
         self._go_on_with(higher)
         return True
@@ -214,12 +214,12 @@ class Generation:
         request is not lost sight of where the next tier is down for that very reason."""
         if not isinstance(error, TierError):
             log.error(
-                "tier %d failed in request %s", self.tier.number, self.ask.request_id,
+                "tier %d failed in request %s", self.tier.number, self.request.request_id,
                 exc_info=error, extra={FIELDS: {"tier": self.tier.number}},
             )  # fmt: skip
         if isinstance(error, TierLostError):
             self._lost = error
-        committed = self.ask.stream and self._let_go
+        committed = self.request.stream and self._let_go
         failed_before = any(attempt.status == "error" for attempt in self.attempts)
         may_move = not committed and not failed_before
         stand_in = await self._stand_in() if may_move else None
@@ -229,7 +229,7 @@ class Generation:
         self._close_attempt("error", error)
         log.warning(
             "request %s: tier %d failed (%s), tier %d takes over",
-            self.ask.request_id, self.tier.number, type(error).__name__, stand_in.number,
+            self.request.request_id, self.tier.number, type(error).__name__, stand_in.number,
         )  # fmt: skip
         self._go_on_with(stand_in)
 
@@ -237,8 +237,8 @@ class Generation:
         """Who goes on in place of a tier that failed: whom the ordinary route chooses where it was the fast path's."""
         if not self.decision.by_edge:
             return self._next_up()
-        ordinary = await self._ladder.ordinary(self.ask, self.decision)
-        if ordinary is None or not self._ladder.affords(self.ask, tier := self._ladder.tier(ordinary.tier)):
+        ordinary = await self._ladder.ordinary(self.request, self.decision)
+        if ordinary is None or not self._ladder.affords(self.request, tier := self._ladder.tier(ordinary.tier)):
             return None
         self.decision, self.rerouted = ordinary, True
         return tier
@@ -246,7 +246,7 @@ class Generation:
     def _next_up(self) -> Tier | None:
         """The next tier that is allowed, and that the caller's budgets bear."""
         higher = self._ladder.next_up(self.decision, self.tier.number)
-        return higher if higher is not None and self._ladder.affords(self.ask, higher) else None
+        return higher if higher is not None and self._ladder.affords(self.request, higher) else None
 
     def _go_on_with(self, tier: Tier) -> None:
         """Begin anew with `tier`, whose answer nothing judges any more."""
@@ -255,8 +255,8 @@ class Generation:
         self._held.clear()
         self.usage, self._replicas = None, []
         self._spec = self._ladder.spec(tier.number)
-        self._requests = self.ask.generations(self._spec)
-        self._deltas = tier_deltas(tier, self._requests, self.ask.n)
+        self._requests = self.request.generations(self._spec)
+        self._deltas = tier_deltas(tier, self._requests, self.request.n)
 
     def _end(self, status: AttemptStatus, error: Exception | None) -> None:
         if not self._over:

@@ -9,14 +9,14 @@ from litestar.response import Response
 
 from classifier.decision import Decision
 from gateway.api.access.guard import caller_of
-from gateway.api.inference.aio_headers import wishes_of
+from gateway.api.inference.aio_headers import routing_headers
 from gateway.api.inference.generating import read_body
 from gateway.api.inference.parsing import turns_of
 from gateway.api.inference.schemas import Message, PositiveInt
 from gateway.api.operations import describe
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
 
@@ -54,8 +54,8 @@ async def route(request: HttpRequest) -> Response[Any]:
     counts against the limits of the key, with the tokens of its prompt."""
     body = await read_body(request, _decoder)
     parts = parts_of(request)
-    wishes = wishes_of(request.headers, parts.routing.strongest)
-    ask = Ask(
+    wishes = routing_headers(request.headers, parts.routing.strongest)
+    inference_request = InferenceRequest(
         request_id=request.state["request_id"],
         api="chat",
         requested_model=body.model,
@@ -67,10 +67,10 @@ async def route(request: HttpRequest) -> Response[Any]:
         max_tokens=body.max_tokens,
         **msgspec.structs.asdict(wishes),
     )
-    async with parts.service.reading(ask) as admission:
+    async with parts.service.reading(inference_request) as admission:
         began = time.thread_time()
-        await parts.routing.prepare(ask)
-        decision = parts.routing.route(ask)
+        await parts.routing.prepare(inference_request)
+        decision = parts.routing.route(inference_request)
         cpu_ms = (time.thread_time() - began) * 1e3
     return Response(
         Routing(

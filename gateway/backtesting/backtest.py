@@ -9,7 +9,7 @@ import numpy.typing as npt
 from classifier.decision import Exclusion, PolicyInputs
 from classifier.policy.decide import decide
 from classifier.training.data.dataset import RIGHT
-from gateway.backtesting.dry_run import dry_ask
+from gateway.backtesting.dry_run import dry_request
 from gateway.backtesting.estimates import Interval, gain_over_shuffled, saving
 from gateway.backtesting.log import BacktestLogError, LogRow, TierNames
 from gateway.routing.model import rule_of
@@ -89,7 +89,7 @@ class Backtest:
         """Decide about one row at every target. Raises `BacktestLogError` for a score of no known tier."""
         scores = self._names.scores(row)
         turns = [ChatMessage(role=turn.role, content=turn.text) for turn in row.turns]
-        inputs = self._routing.route(dry_ask(turns, max_tokens=row.max_tokens)).inputs
+        inputs = self._routing.route(dry_request(turns, max_tokens=row.max_tokens)).inputs
         self._said_by = inputs.prediction.classifier_version, inputs.prediction.kind
         chosen = [choice_at(inputs, rule) for rule in self._rules]
         self._chosen.append(chosen)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.answering.probes_in_force import ProbesInForce
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile
@@ -28,9 +28,9 @@ def dry_routing(settings: Settings) -> RoutingService:
     return RoutingService(catalog, {}, classifier, settings.quality_target, knobs)
 
 
-def dry_ask(messages: Iterable[ChatMessage], **wishes: Any) -> Ask:
-    """A request for `auto` that nobody sends; `wishes` are fields of the Ask."""
-    return Ask(
+def dry_request(messages: Iterable[ChatMessage], **wishes: Any) -> InferenceRequest:
+    """A request for `auto` that nobody sends; `wishes` are fields of the InferenceRequest."""
+    return InferenceRequest(
         request_id="dry-run",
         api="chat",
         requested_model="auto",

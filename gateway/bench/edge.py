@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from gateway.backtesting.dry_run import dry_ask
+from gateway.backtesting.dry_run import dry_request
 from gateway.cores.engine import running_engine
 from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
@@ -65,8 +65,8 @@ async def bench_edge(
             for limit in (prompt_tokens, 0):
                 knobs.change({"edge_max_prompt_tokens": limit, "edge_max_new_tokens": new_tokens})
                 turns = [ChatMessage(role="user", content=next(texts))]
-                ask = dry_ask(turns, max_tokens=new_tokens, stream=True)
-                await (await service.start(msgspec.structs.replace(ask, arrival=time.monotonic()))).whole()
+                request = dry_request(turns, max_tokens=new_tokens, stream=True)
+                await (await service.start(msgspec.structs.replace(request, arrival=time.monotonic()))).whole()
             if number < 0:
                 records.clear()
             progress("answering", max(number + 1, 0) / requests)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gateway.backtesting.dry_run import dry_ask
+from gateway.backtesting.dry_run import dry_request
 from gateway.routing.router import RoutingService
 from tiers.tier import ChatMessage
 
@@ -50,7 +50,7 @@ def mixed_workload(
     given = list(dict.fromkeys(prompts))
     random.Random(seed).shuffle(given)
     for number, prompt in enumerate(given):
-        tier = routing.route(dry_ask([ChatMessage(role="user", content=prompt)])).tier
+        tier = routing.route(dry_request([ChatMessage(role="user", content=prompt)])).tier
         if len(found[tier - 1]) < wanted[tier - 1]:
             turn = {"role": "user", "content": prompt}
             found[tier - 1].append(MixedPrompt(f"mix-{number}", [turn], tier))

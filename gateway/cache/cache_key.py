@@ -6,53 +6,55 @@ from collections.abc import Sequence
 import msgspec
 
 from classifier.decision import Decision
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from tiers.catalog.tier_spec import TierSpec
 
 # Another number for another form of what is kept: answers of both never meet in one Redis.
 VERSION = 1
 
 
-def is_deterministic(ask: Ask, spec: TierSpec) -> bool:
+def is_deterministic(request: InferenceRequest, spec: TierSpec) -> bool:
     """Whether the tier of `spec` says the same to an equal request: at temperature 0, or from a seed, all draws of our
     tiers are functions of the request (SPEC GW-04); of other servers it is what the caller asked for."""
-    unset = "temperature" in ask.unset
-    return ask.sampling.seed is not None or (spec.sampling.temperature if unset else ask.sampling.temperature) == 0
+    unset = "temperature" in request.unset
+    return (
+        request.sampling.seed is not None or (spec.sampling.temperature if unset else request.sampling.temperature) == 0
+    )
 
 
-def cache_key(ask: Ask, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
+def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
     """32 bytes, equal for requests of one tenant that get the same answer while `catalogue` is in force.
 
     The tier that was chosen is part of it, and so is what bounds to whom that tier may hand the answer. What only
     words the answer (streaming, usage, tags) is not.
     """
-    unset = {name: getattr(spec.sampling, name) for name in ask.unset}
-    allowed = ask.caller.tiers
+    unset = {name: getattr(spec.sampling, name) for name in request.unset}
+    allowed = request.caller.tiers
     parts = (
         VERSION,
         catalogue,
-        ask.caller.tenant,
-        ask.api,
-        ask.requested_model,
-        ask.adapter,
+        request.caller.tenant,
+        request.api,
+        request.requested_model,
+        request.adapter,
         decision.tier,
         decision.inputs.prediction.classifier_version,
-        msgspec.structs.replace(ask.sampling, **unset),
-        ask.messages,
-        ask.prompts,
-        ask.max_tokens,
-        ask.stop,
-        ask.n,
-        ask.best_of,
-        ask.echo,
-        ask.include_stop,
-        ask.reasoning_effort,
-        ask.reasoning_budget,
-        ask.tooling,
-        ask.response_format,
-        ask.wanted_quality,
-        max(ask.min_tier or 0, ask.caller.min_tier or 0) or None,
-        ask.max_cost_usd,
+        msgspec.structs.replace(request.sampling, **unset),
+        request.messages,
+        request.prompts,
+        request.max_tokens,
+        request.stop,
+        request.n,
+        request.best_of,
+        request.echo,
+        request.include_stop,
+        request.reasoning_effort,
+        request.reasoning_budget,
+        request.tooling,
+        request.response_format,
+        request.wanted_quality,
+        max(request.min_tier or 0, request.caller.min_tier or 0) or None,
+        request.max_cost_usd,
         None if allowed is None else sorted(allowed),
     )
     return hashlib.blake2b(_encode(parts), digest_size=32).digest()

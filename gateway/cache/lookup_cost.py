@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from gateway.backtesting.dry_run import dry_ask
+from gateway.backtesting.dry_run import dry_request
 from gateway.cache.cache_key import cache_key
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.similar_prompts import SimilarPrompts, wording_of
@@ -30,11 +30,11 @@ async def lookup_cost(routing: RoutingService, prompts: Sequence[str]) -> Lookup
     seconds: list[float] = []
     for keeps in (True, False):
         for prompt in prompts:
-            ask = dry_ask([ChatMessage(role="user", content=prompt)])
-            decision, embedding = routing.routed(ask)
+            request = dry_request([ChatMessage(role="user", content=prompt)])
+            decision, embedding = routing.routed(request)
             key = partial(cache_key, decision=decision, spec=routing.spec(decision.tier), catalogue=b"")
             began = time.perf_counter()
-            wording = None if embedding is None else wording_of(ask, embedding, key)
+            wording = None if embedding is None else wording_of(request, embedding, key)
             if wording is None:
                 continue
             if keeps:

@@ -10,20 +10,20 @@ from classifier.decision import Decision
 from gateway.answering.answer import Source
 from gateway.answering.generation import Generation
 from gateway.cache.cache_key import CatalogueDigest, cache_key, is_deterministic
-from gateway.cache.flight import Flight, FlightReader
 from gateway.cache.kept_answer import KeptAnswer, Replay, kept_answer
 from gateway.cache.knobs import CacheKnobs
+from gateway.cache.shared_generation import SharedGeneration, SharedGenerationReader
 from gateway.cache.similar_prompts import Embedding, SimilarPrompts, Wording, wording_of
 from gateway.cache.stores import AnswerStore
 from gateway.knobs.file import KnobFile
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from quality.records.record import CacheUse
 
 log = logging.getLogger(__name__)
 
 # Who waits together: requests of one key, read in the same way and no less urgent than each other.
-FlightKey = tuple[bytes, bool, int]
+SharedKey = tuple[bytes, bool, int]
 
 
 class ResponseCache:
@@ -37,66 +37,76 @@ class ResponseCache:
         self.knobs, self.store, self._routing = knobs, store, routing
         self.similar = SimilarPrompts(knobs)
         self._catalogue = CatalogueDigest()
-        self._flights: dict[FlightKey, Flight] = {}
+        self._flights: dict[SharedKey, SharedGeneration] = {}
 
     async def source(
-        self, ask: Ask, decision: Decision, generate: Callable[[], Generation], embedding: Embedding | None = None
+        self,
+        request: InferenceRequest,
+        decision: Decision,
+        generate: Callable[[], Generation],
+        embedding: Embedding | None = None,
     ) -> Source:
-        """What answers `ask`; `generate` begins a generation for it. `embedding`: of its prompt, by the classifier that
-        has decided; without one, none but an equal request's answer does."""
-        if not self._concerns(ask, decision):
+        """Return what answers `request`; `generate` starts a generation for it. `embedding`: of its prompt, by the
+        classifier that decided; without it only an equal request's answer is found."""
+        if not self._concerns(request, decision):
             return generate()
-        key, wording = self._key(ask, decision), self._wording(ask, decision, embedding)
-        if ask.cache == "refresh":
-            return FlightReader(self._take_off(key, ask, generate, wording), decision, stream=ask.stream)
-        if self._joinable(key, ask) is None and (found := await self._found(key, wording, ask)) is not None:
+        key, wording = self._key(request, decision), self._wording(request, decision, embedding)
+        if request.cache == "refresh":
+            return SharedGenerationReader(
+                self._take_off(key, request, generate, wording), decision, stream=request.stream
+            )
+        if self._joinable(key, request) is None and (found := await self._found(key, wording, request)) is not None:
             kept, use = found
             return Replay(kept, decision, self._routing.tier(kept.tier), use)
-        flight = self._joinable(key, ask)
+        flight = self._joinable(key, request)
         if flight is None:
-            return FlightReader(self._take_off(key, ask, generate, wording), decision, stream=ask.stream)
+            return SharedGenerationReader(
+                self._take_off(key, request, generate, wording), decision, stream=request.stream
+            )
 
-        def another() -> Flight:
-            return self._joinable(key, ask) or self._take_off(key, ask, generate, wording)
+        def another() -> SharedGeneration:
+            return self._joinable(key, request) or self._take_off(key, request, generate, wording)
 
-        return FlightReader(flight, decision, stream=ask.stream, another=another)
+        return SharedGenerationReader(flight, decision, stream=request.stream, another=another)
 
-    def _concerns(self, ask: Ask, decision: Decision) -> bool:
-        if ask.cache == "off" or not self.knobs.in_force.enabled:
+    def _concerns(self, request: InferenceRequest, decision: Decision) -> bool:
+        if request.cache == "off" or not self.knobs.in_force.enabled:
             return False
-        return ask.cache in ("use", "refresh") or is_deterministic(ask, self._routing.spec(decision.tier))
+        return request.cache in ("use", "refresh") or is_deterministic(request, self._routing.spec(decision.tier))
 
-    def _wording(self, ask: Ask, decision: Decision, embedding: Embedding | None) -> Wording | None:
-        if not self.knobs.in_force.semantic or embedding is None or not _may_be_kept(ask):
+    def _wording(self, request: InferenceRequest, decision: Decision, embedding: Embedding | None) -> Wording | None:
+        if not self.knobs.in_force.semantic or embedding is None or not _may_be_kept(request):
             return None
-        return wording_of(ask, embedding, lambda worded: self._key(worded, decision))
+        return wording_of(request, embedding, lambda worded: self._key(worded, decision))
 
-    def _key(self, ask: Ask, decision: Decision) -> bytes:
+    def _key(self, request: InferenceRequest, decision: Decision) -> bytes:
         catalogue = self._catalogue.of(self._routing.catalog.tiers, self._routing.fingerprint)
-        return cache_key(ask, decision, self._routing.spec(decision.tier), catalogue)
+        return cache_key(request, decision, self._routing.spec(decision.tier), catalogue)
 
-    def _joinable(self, key: bytes, ask: Ask) -> Flight | None:
-        flight = self._flights.get((key, ask.stream, ask.priority))
+    def _joinable(self, key: bytes, request: InferenceRequest) -> SharedGeneration | None:
+        flight = self._flights.get((key, request.stream, request.priority))
         return None if flight is None or flight.abandoned else flight
 
-    def _take_off(self, key: bytes, ask: Ask, generate: Callable[[], Generation], wording: Wording | None) -> Flight:
-        place = key, ask.stream, ask.priority
-        keeps = _may_be_kept(ask)
+    def _take_off(
+        self, key: bytes, request: InferenceRequest, generate: Callable[[], Generation], wording: Wording | None
+    ) -> SharedGeneration:
+        place = key, request.stream, request.priority
+        keeps = _may_be_kept(request)
 
-        def ended(flight: Flight) -> Awaitable[None] | None:
+        def ended(flight: SharedGeneration) -> Awaitable[None] | None:
             if flight.whole and keeps:
                 return self._keep(place, flight, wording)
             self._land(place, flight)
             return None
 
-        flight = self._flights[place] = Flight(generate(), ended)
+        flight = self._flights[place] = SharedGeneration(generate(), ended)
         return flight
 
-    def _land(self, place: FlightKey, flight: Flight) -> None:
+    def _land(self, place: SharedKey, flight: SharedGeneration) -> None:
         if self._flights.get(place) is flight:
             del self._flights[place]
 
-    async def _keep(self, place: FlightKey, flight: Flight, wording: Wording | None) -> None:
+    async def _keep(self, place: SharedKey, flight: SharedGeneration, wording: Wording | None) -> None:
         """Put the answer away; who asks meanwhile still reads the flight."""
         try:
             value = _encode(kept_answer(flight.generation, flight.deltas))
@@ -109,17 +119,19 @@ class ResponseCache:
         finally:
             self._land(place, flight)
 
-    async def _found(self, key: bytes, wording: Wording | None, ask: Ask) -> tuple[KeptAnswer, CacheUse] | None:
-        if (kept := await self._kept(key, ask)) is not None:
+    async def _found(
+        self, key: bytes, wording: Wording | None, request: InferenceRequest
+    ) -> tuple[KeptAnswer, CacheUse] | None:
+        if (kept := await self._kept(key, request)) is not None:
             return kept, "hit"
-        if wording is None or ask.cache == "exact":
+        if wording is None or request.cache == "exact":
             return None
         answer = await self.similar.find(wording)
-        kept = None if answer is None else await self._kept(answer, ask)
+        kept = None if answer is None else await self._kept(answer, request)
         return None if kept is None else (kept, "similar")
 
-    async def _kept(self, key: bytes, ask: Ask) -> KeptAnswer | None:
-        if not _may_be_kept(ask):
+    async def _kept(self, key: bytes, request: InferenceRequest) -> KeptAnswer | None:
+        if not _may_be_kept(request):
             return None
         value = await self.store.get(key)
         try:
@@ -129,10 +141,10 @@ class ResponseCache:
             return None
 
 
-def _may_be_kept(ask: Ask) -> bool:
+def _may_be_kept(request: InferenceRequest) -> bool:
     """Texts that nobody consented to storing are not; nor what an adapter said, since only the core knows whether the
     adapter of that name still has the same weights."""
-    return ask.store_texts and not ask.adapter
+    return request.store_texts and not request.adapter
 
 
 _encode = msgspec.msgpack.Encoder().encode

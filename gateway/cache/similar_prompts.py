@@ -15,7 +15,7 @@ from gateway.cache.gist import gist
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.stores import Clock, MemoryStore
 from gateway.knobs.file import KnobFile
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 
 Embedding = npt.NDArray[np.float32]
 # Longer prompts seldom come again in other words; bounds what a lookup costs.
@@ -39,15 +39,22 @@ class Wording(NamedTuple):
     embedding: Embedding
 
 
-def wording_of(ask: Ask, embedding: Embedding, key: Callable[[Ask], bytes]) -> Wording | None:
+def wording_of(
+    request: InferenceRequest, embedding: Embedding, key: Callable[[InferenceRequest], bytes]
+) -> Wording | None:
     """Of a chat of one user turn without tools, after instructions at most; None for every other request."""
-    messages = ask.messages
-    if not messages or ask.tooling is not None or messages[-1].role != "user" or len(messages[-1].content) > MAX_CHARS:
+    messages = request.messages
+    if (
+        not messages
+        or request.tooling is not None
+        or messages[-1].role != "user"
+        or len(messages[-1].content) > MAX_CHARS
+    ):
         return None
     if any(message.role not in ("system", "developer") for message in messages[:-1]):
         return None
     prompt = msgspec.structs.replace(messages[-1], content=gist(messages[-1].content))
-    return Wording(key(msgspec.structs.replace(ask, messages=[*messages[:-1], prompt])), embedding)
+    return Wording(key(msgspec.structs.replace(request, messages=[*messages[:-1], prompt])), embedding)
 
 
 class SimilarPrompts:

@@ -70,14 +70,14 @@ def route(
 def _decide(
     settings: "Settings", prompt: str, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
-    from gateway.backtesting.dry_run import dry_ask, dry_routing
+    from gateway.backtesting.dry_run import dry_request, dry_routing
     from tiers.tier import ChatMessage
 
     routing = dry_routing(settings)
-    ask = dry_ask([ChatMessage(role="user", content=prompt)], max_tokens=max_tokens, **wishes)
-    routing.route(ask)  # the first decision pays for caches that a server has warm
+    request = dry_request([ChatMessage(role="user", content=prompt)], max_tokens=max_tokens, **wishes)
+    routing.route(request)  # the first decision pays for caches that a server has warm
     began = time.thread_time()
-    decision = routing.route(ask)
+    decision = routing.route(request)
     return decision, (time.thread_time() - began) * 1e3, routing.catalog
 
 

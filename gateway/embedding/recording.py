@@ -4,15 +4,21 @@ import time
 from typing import Literal
 
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from quality.records.embedding_record import EmbeddingRecord
 
 
 def embedding_record(
-    ask: Ask, model: str, begun: float, error: BaseException | None, tokens: int, cost_usd: float, replica: str | None
+    request: InferenceRequest,
+    model: str,
+    begun: float,
+    error: BaseException | None,
+    tokens: int,
+    cost_usd: float,
+    replica: str | None,
 ) -> EmbeddingRecord:
-    """Of `ask`, which ends now. `begun`: when `model` was asked, monotonic seconds; `error`: what it failed by, if it
-    did, no Exception where the caller left; `tokens` and `cost_usd` as charged."""
+    """The record of `request`, which ends now. `begun`: when `model` was called, monotonic seconds; `error`: why it
+    failed, no Exception where the caller left; `tokens` and `cost_usd` as charged."""
     now = time.monotonic()
     status: Literal["ok", "error", "aborted"] = "ok"
     http_status, said = 200, None
@@ -21,18 +27,18 @@ def embedding_record(
     elif error is not None:
         status, http_status = "aborted", CLIENT_CLOSED_REQUEST
     return EmbeddingRecord(
-        request_id=ask.request_id,
-        created_at=ask.created_at,
-        requested_model=ask.requested_model,
-        key_id=ask.key_id,
+        request_id=request.request_id,
+        created_at=request.created_at,
+        requested_model=request.requested_model,
+        key_id=request.key_id,
         status=status,
         http_status=http_status,
         error=said,
         model=model,
         prompt_tokens=tokens,
         cost_usd=cost_usd,
-        e2e_ms=(now - ask.arrival) * 1e3,
-        overhead_ms=(begun - ask.arrival) * 1e3,
-        tags=ask.metadata,
+        e2e_ms=(now - request.arrival) * 1e3,
+        overhead_ms=(begun - request.arrival) * 1e3,
+        tags=request.metadata,
         replica=replica,
     )

@@ -22,7 +22,7 @@ class Again(msgspec.Struct, frozen=True):
 def again(failure: ApiError, attempts: int, most: int, backoff_seconds: float) -> Again | None:
     """What to do after so many `attempts` of `most`; None if the failure is the line's answer.
 
-    A caller who is over the limits of a key was refused at the door, which is no attempt; all lines of the batch wait.
+    A caller who is over the limits of a key was refused at admission, which is no attempt; all lines of the batch wait.
     One whose budget is used up, or whose request is larger than the limit, would be refused again.
     """
     if failure.body.code == "shutting_down":

@@ -1,4 +1,4 @@
-"""An Ask: one caller's request after parsing, independent of HTTP, as routing and service read it."""
+"""An InferenceRequest: one caller's request after parsing, independent of HTTP, as routing and service read it."""
 
 from typing import Any, Literal
 
@@ -13,11 +13,11 @@ from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
 from tiers.tool_types import Tooling
 
 Prompt = str | list[int]
-CacheWish = Literal["use", "refresh", "exact", "off"]
+CacheMode = Literal["use", "refresh", "exact", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly one of `messages` and `prompts` is set.
 
     `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
@@ -63,7 +63,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""
     conversation: str | None = None
     slo: SloName | None = None
-    cache: CacheWish | None = None
+    cache: CacheMode | None = None
     prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from classifier.features.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.tiers_by_digest import DIGEST_BYTES, TiersByDigest
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
@@ -48,15 +48,15 @@ class Conversations:
     def __len__(self) -> int:
         return self._tiers.noted_since(self._clock() - self.seconds)
 
-    def history(self, ask: Ask) -> History:
-        """What is remembered of the conversation that `ask` goes on with."""
-        messages = ask.messages or []
+    def history(self, request: InferenceRequest) -> History:
+        """What is remembered of the conversation that `request` goes on with."""
+        messages = request.messages or []
         answered = _last_answer(messages)
-        if answered is None and ask.conversation is None:
+        if answered is None and request.conversation is None:
             return History()
-        known = () if ask.conversation is None else self._recall(self._key_of_id(ask))
+        known = () if request.conversation is None else self._recall(self._key_of_id(request))
         if not known and answered is not None:
-            known = self._recall(self._key_of(ask, messages[:answered]))
+            known = self._recall(self._key_of(request, messages[:answered]))
         read = messages[: answered + 1] if answered is not None else ()
         return History(
             tiers=known,
@@ -64,28 +64,28 @@ class Conversations:
             in_tool_loop=bool(messages) and messages[-1].role == "tool",
         )
 
-    def remember(self, ask: Ask, tier: int) -> None:
-        """Note that `tier` answered `ask`."""
-        if ask.messages is None:
+    def remember(self, request: InferenceRequest, tier: int) -> None:
+        """Note that `tier` answered `request`."""
+        if request.messages is None:
             return
-        tiers, now = (*self.history(ask).tiers, tier), self._clock()
-        self._tiers.note(now, self._key_of(ask, ask.messages), tiers)
-        if ask.conversation is not None:
-            self._tiers.note(now, self._key_of_id(ask), tiers)
+        tiers, now = (*self.history(request).tiers, tier), self._clock()
+        self._tiers.note(now, self._key_of(request, request.messages), tiers)
+        if request.conversation is not None:
+            self._tiers.note(now, self._key_of_id(request), tiers)
 
     def _recall(self, key: bytes) -> tuple[int, ...]:
         return self._tiers.since(self._clock() - self.seconds, key)
 
-    def _key_of_id(self, ask: Ask) -> bytes:
-        return self._digest(ask, b"id", [(ask.conversation or "").encode()])
+    def _key_of_id(self, request: InferenceRequest) -> bytes:
+        return self._digest(request, b"id", [(request.conversation or "").encode()])
 
-    def _key_of(self, ask: Ask, messages: Sequence[ChatMessage]) -> bytes:
+    def _key_of(self, request: InferenceRequest, messages: Sequence[ChatMessage]) -> bytes:
         parts = [part for m in messages for part in (m.role.encode(), m.recorded_content().encode(errors="replace"))]
-        return self._digest(ask, b"messages", parts)
+        return self._digest(request, b"messages", parts)
 
-    def _digest(self, ask: Ask, kind: bytes, parts: Sequence[bytes]) -> bytes:
+    def _digest(self, request: InferenceRequest, kind: bytes, parts: Sequence[bytes]) -> bytes:
         digest = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES)
-        for part in (kind, (ask.key_id or "").encode(), *parts):
+        for part in (kind, (request.key_id or "").encode(), *parts):
             # The length goes first, so that no two lists of parts run into the same bytes.
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)

@@ -7,7 +7,7 @@ import msgspec
 from classifier.decision import EdgePath, Prediction
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.length_heuristic import heuristic_prediction
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.requests.slo_class import SLO_CLASSES
 from gateway.routing.knobs import RoutingKnobs
 from inference_core.errors import InvalidRequestError
@@ -18,17 +18,17 @@ from tiers.tier import Tier
 BYTES_PER_TOKEN = 16
 
 
-def edge_path(ask: Ask, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgePath | None:
+def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgePath | None:
     """The fast path for a request that no tier was named for, or None if it is routed ordinarily (SPEC GW-16).
 
     The tier must run in process, since nobody else's tokens are known here, be up, and have no longer a queue than the
     service class `edge` allows. A request with tools, or with a quality target of its own or its key's, does not
     take it.
     """
-    if not knobs.edge_max_prompt_tokens or ask.max_tokens is None or ask.tooling is not None:
+    if not knobs.edge_max_prompt_tokens or request.max_tokens is None or request.tooling is not None:
         return None
-    new_tokens = ask.max_tokens * (ask.best_of or ask.n) * len(ask.prompts or [None])
-    if new_tokens > knobs.edge_max_new_tokens or ask.wanted_quality is not None:
+    new_tokens = request.max_tokens * (request.best_of or request.n) * len(request.prompts or [None])
+    if new_tokens > knobs.edge_max_new_tokens or request.wanted_quality is not None:
         return None
     tier = tiers.get(knobs.edge_tier)
     if tier is None or tier.tokenizer is None:
@@ -36,7 +36,7 @@ def edge_path(ask: Ask, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgeP
     load = tier.load()
     if not load.healthy or load.predicted_wait_seconds > SLO_CLASSES["edge"].ttft_seconds:
         return None
-    prompt_tokens = _tokens(ask, tier.tokenizer, knobs.edge_max_prompt_tokens)
+    prompt_tokens = _tokens(request, tier.tokenizer, knobs.edge_max_prompt_tokens)
     if prompt_tokens is None:
         return None
     return EdgePath(
@@ -53,10 +53,10 @@ def unclassified(given: RoutingInput, tiers: int) -> Prediction:
     return msgspec.structs.replace(heuristic_prediction(given, tiers), kind="edge", classifier_version="edge")
 
 
-def _tokens(ask: Ask, tokenizer: Tokenizer, most: int) -> int | None:
+def _tokens(request: InferenceRequest, tokenizer: Tokenizer, most: int) -> int | None:
     """Tokens of all that the caller wrote, without the chat template's own; None if they are more than `most`."""
-    texts = [message.recorded_content() for message in ask.messages or ()]
-    texts += [prompt for prompt in ask.prompts or () if isinstance(prompt, str)]
+    texts = [message.recorded_content() for message in request.messages or ()]
+    texts += [prompt for prompt in request.prompts or () if isinstance(prompt, str)]
     if sum(map(len, texts)) > most * BYTES_PER_TOKEN:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Routing: from an Ask to a Decision, on the CPU alone and in well under a millisecond; nothing here waits."""
+"""Routing: from an InferenceRequest to a Decision, on the CPU alone and in well under a millisecond."""
 
 import logging
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.length_heuristic import heuristic_prediction
 from classifier.policy.quality_setting import QualitySetting, target_of
 from gateway.errors import ApiError, bad_request
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
 from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt
@@ -114,67 +114,71 @@ class RoutingService:
         tiers = self.catalog.tiers
         return next((s for s in tiers if model in (f"tier-{s.number}", s.name, s.model_name)), None)
 
-    async def prepare(self, ask: Ask, failed: Exclusion | None = None) -> None:
+    async def prepare(self, request: InferenceRequest, failed: Exclusion | None = None) -> None:
         """What of routing takes milliseconds, done while other requests are served: `route` then waits for nothing.
 
         `failed` as for `route`. Never raises; what fails here fails in `route` too, which has its fallback.
         """
         try:
-            await self._count_in_doubt(ask)
-            version = self.classifier.model_for(ask.request_id)
+            await self._count_in_doubt(request)
+            version = self.classifier.model_for(request.request_id)
             # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
-            if getattr(version, "slow", False) and isinstance(version, EncodesAhead) and not self._edge(ask, failed):
-                await version.encode_ahead(routing_input_of(ask))
+            if (
+                getattr(version, "slow", False)
+                and isinstance(version, EncodesAhead)
+                and not self._edge(request, failed)
+            ):
+                await version.encode_ahead(routing_input_of(request))
         except Exception as error:
             log.debug("nothing was prepared: %s", error)
 
-    async def _count_in_doubt(self, ask: Ask) -> None:
-        pinned = self.pinned_tier(ask.requested_model)
-        if is_in_doubt(ask, pinned, self.tiers):
-            work = partial(count_in_doubt, ask, pinned, self.tiers, self.catalog)
-            await self.threads.run(ask.caller.tenant, work)
+    async def _count_in_doubt(self, request: InferenceRequest) -> None:
+        pinned = self.pinned_tier(request.requested_model)
+        if is_in_doubt(request, pinned, self.tiers):
+            work = partial(count_in_doubt, request, pinned, self.tiers, self.catalog)
+            await self.threads.run(request.caller.tenant, work)
 
-    def route(self, ask: Ask, failed: Exclusion | None = None) -> Decision:
+    def route(self, request: InferenceRequest, failed: Exclusion | None = None) -> Decision:
         """The decision of `routed`."""
-        return self.routed(ask, failed).decision
+        return self.routed(request, failed).decision
 
-    def routed(self, ask: Ask, failed: Exclusion | None = None) -> Routed:
+    def routed(self, request: InferenceRequest, failed: Exclusion | None = None) -> Routed:
         """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer.
 
         `failed`: the tier of the fast path, where the ordinary route has to stand in for it.
         """
-        pinned = self.pinned_tier(ask.requested_model)
-        if pinned is None and any(isinstance(prompt, list) for prompt in ask.prompts or ()):
+        pinned = self.pinned_tier(request.requested_model)
+        if pinned is None and any(isinstance(prompt, list) for prompt in request.prompts or ()):
             raise bad_request(
                 "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
                 "model",
             )
-        self._check_allowed(ask, pinned)
-        history = self._history(ask)
-        given = routing_input_of(ask, history.tiers)
-        barred, too_long = exclusions(ask, pinned, self.tiers, self.catalog)
+        self._check_allowed(request, pinned)
+        history = self._history(request)
+        given = routing_input_of(request, history.tiers)
+        barred, too_long = exclusions(request, pinned, self.tiers, self.catalog)
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, ask, given, history, pinned, barred)
-        if (edge := self._edge(ask, failed)) is not None:
-            inputs = settled(self._verdict(ask, given, classified=False), edge)
+        settled = partial(self._inputs, request, given, history, pinned, barred)
+        if (edge := self._edge(request, failed)) is not None:
+            inputs = settled(self._verdict(request, given, classified=False), edge)
             if may_answer(inputs, edge.tier):
                 return Routed(decide(inputs))
-        verdict = self._verdict(ask, given)
+        verdict = self._verdict(request, given)
         inputs = settled(verdict, None)
         try:
-            return Routed(decide(self._in_experiment(inputs, ask.request_id)), verdict.embedding)
+            return Routed(decide(self._in_experiment(inputs, request.request_id)), verdict.embedding)
         except NoTierAllowedError as error:
-            raise self._refusal(error, ask, inputs, too_long) from None
+            raise self._refusal(error, request, inputs, too_long) from None
 
-    def _edge(self, ask: Ask, failed: Exclusion | None) -> EdgePath | None:
-        if ask.requested_model != AUTO or failed is not None:
+    def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
+        if request.requested_model != AUTO or failed is not None:
             return None
-        return edge_path(ask, self.tiers, self.knobs.in_force)
+        return edge_path(request, self.tiers, self.knobs.in_force)
 
     def _inputs(
         self,
-        ask: Ask,
+        request: InferenceRequest,
         given: RoutingInput,
         history: History,
         pinned: int | None,
@@ -186,14 +190,14 @@ class RoutingService:
         return PolicyInputs(
             prediction=verdict.prediction,
             costs=predicted_costs(
-                self.catalog, given.prompt_tokens, ask.max_tokens, verdict.prediction.predicted_tokens
+                self.catalog, given.prompt_tokens, request.max_tokens, verdict.prediction.predicted_tokens
             ),
             quality_target=rule.quality_target,
             tau=rule.tau,
             pinned_tier=pinned,
-            min_tier=ask.min_tier,
-            key_min_tier=ask.caller.min_tier,
-            max_cost_usd=ask.max_cost_usd,
+            min_tier=request.min_tier,
+            key_min_tier=request.caller.min_tier,
+            max_cost_usd=request.max_cost_usd,
             exclusions=barred,
             predicted_waits=[tier.load().predicted_wait_seconds for tier in self.tiers.values()],
             canary=verdict.on_trial,
@@ -230,20 +234,20 @@ class RoutingService:
             return None
         return min(knobs.observe_tier or self.strongest, self.strongest)
 
-    def remember(self, ask: Ask, tier: int) -> None:
-        """Note that `tier` answered `ask`, or would have, for the conversation's next turn."""
+    def remember(self, request: InferenceRequest, tier: int) -> None:
+        """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
         if self.knobs.in_force.conversations:
             self.conversations.seconds = self.knobs.in_force.conversation_seconds
-            self.conversations.remember(ask, tier)
+            self.conversations.remember(request, tier)
 
-    def _verdict(self, ask: Ask, given: RoutingInput, *, classified: bool = True) -> Verdict:
+    def _verdict(self, request: InferenceRequest, given: RoutingInput, *, classified: bool = True) -> Verdict:
         """The classifier's word, all of it by one version, or the length heuristic's where it fails (SPEC RT-13).
 
         Unless `classified` it is asked for its rule alone, which says by what target the request was served.
         """
-        target = self.target_in_force if ask.wanted_quality is None else ask.wanted_quality
+        target = self.target_in_force if request.wanted_quality is None else request.wanted_quality
         try:
-            model = self.classifier.model_for(ask.request_id)
+            model = self.classifier.model_for(request.request_id)
             if not classified:
                 return Verdict(unclassified(given, self.strongest), class_rule(target))
             reading = model.read(given)
@@ -256,23 +260,25 @@ class RoutingService:
                 log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
             return Verdict(heuristic_prediction(given, self.strongest), heuristic_rule(target))
 
-    def _history(self, ask: Ask) -> History:
-        return self.conversations.history(ask) if self.knobs.in_force.conversations else History()
+    def _history(self, request: InferenceRequest) -> History:
+        return self.conversations.history(request) if self.knobs.in_force.conversations else History()
 
-    def _check_allowed(self, ask: Ask, pinned: int | None) -> None:
+    def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
-        least = max(ask.min_tier or 1, ask.caller.min_tier or 1)
+        least = max(request.min_tier or 1, request.caller.min_tier or 1)
         wanted = range(least, self.strongest + 1) if pinned is None else [pinned]
-        if not any(ask.caller.may_use(number) for number in wanted):
+        if not any(request.caller.may_use(number) for number in wanted):
             raise ApiError(
                 403,
-                f"This key does not have access to model {ask.requested_model!r}"
+                f"This key does not have access to model {request.requested_model!r}"
                 + (f" from tier {least} on." if least > 1 and pinned is None else "."),
                 param="model",
                 code="model_not_found",
             )
 
-    def _refusal(self, error: NoTierAllowedError, ask: Ask, inputs: PolicyInputs, too_long: list[int]) -> ApiError:
+    def _refusal(
+        self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, too_long: list[int]
+    ) -> ApiError:
         """Ours to mend (503) only if some tier that the caller would take and that could hold the request is away."""
         pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
         wanted = [k for k in pinned if k >= max(inputs.min_tier or 1, inputs.key_min_tier or 1)]
@@ -284,25 +290,27 @@ class RoutingService:
         if all(k in too_long for k in wanted):
             return bad_request(
                 f"The request does not fit: {reasons[wanted[-1]]}. Shorten it or ask for fewer tokens.",
-                "messages" if ask.messages is not None else "prompt",
+                "messages" if request.messages is not None else "prompt",
                 "context_length_exceeded",
             )
         return ApiError(503, str(error), code="no_tier_available")
 
 
-def routing_input_of(ask: Ask, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
+def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
     """What the classifier sees of an ask; of several prompts, the longest."""
-    if ask.messages is not None:
-        messages = [{"role": message.role, "content": message.content} for message in ask.messages]
+    if request.messages is not None:
+        messages = [{"role": message.role, "content": message.content} for message in request.messages]
         return routing_input(
             messages,
-            key=ask.key_id or "",
-            max_tokens=ask.max_tokens,
-            has_tools=ask.tooling is not None,
-            has_schema=ask.sampling.grammar is not None,
+            key=request.key_id or "",
+            max_tokens=request.max_tokens,
+            has_tools=request.tooling is not None,
+            has_schema=request.sampling.grammar is not None,
             previous_tiers=previous_tiers,
         )
-    longest = max(ask.prompts or [""], key=len)
+    longest = max(request.prompts or [""], key=len)
     if isinstance(longest, str):
-        return routing_input([{"role": "user", "content": longest}], key=ask.key_id or "", max_tokens=ask.max_tokens)
-    return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=ask.max_tokens)
+        return routing_input(
+            [{"role": "user", "content": longest}], key=request.key_id or "", max_tokens=request.max_tokens
+        )
+    return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=request.max_tokens)

@@ -11,7 +11,7 @@ log = logging.getLogger("aio.requests")
 
 def log_request(answer: Answer, record: Record) -> None:
     """Write the line; no texts, no key but its pseudonym."""
-    timings, trace = record.timings, answer.ask.trace
+    timings, trace = record.timings, answer.request.trace
     fields = {
         "request_id": record.request_id,
         **({} if trace is None else {"trace_id": f"{trace.trace_id:032x}"}),

@@ -74,7 +74,7 @@ class Traces:
 
     def observe(self, answer: Answer, record: Record) -> None:
         """Write the spans of one finished request, if its trace is recorded at all."""
-        trace, stamps = answer.ask.trace, answer.stamps
+        trace, stamps = answer.request.trace, answer.stamps
         if trace is None or not trace.sampled:
             return
         state = TraceState.from_header([trace.state]) if trace.state else None
@@ -128,14 +128,14 @@ def _parent(trace: TraceContext) -> SpanContext | None:
 
 
 def _root_attributes(answer: Answer, record: Record) -> Attributes:
-    ask = answer.ask
+    request = answer.request
     attributes: Attributes = {
         "gen_ai.operation.name": operation_name(record.api),
         "gen_ai.provider.name": "aio",
         "gen_ai.request.model": record.requested_model,
-        "gen_ai.request.temperature": ask.sampling.temperature,
-        "gen_ai.request.top_p": ask.sampling.top_p,
-        "gen_ai.request.choice.count": ask.n,
+        "gen_ai.request.temperature": request.sampling.temperature,
+        "gen_ai.request.top_p": request.sampling.top_p,
+        "gen_ai.request.choice.count": request.n,
         "gen_ai.response.model": record.model,
         "gen_ai.response.id": record.request_id,
         "gen_ai.response.finish_reasons": (record.finish_reason,) if record.finish_reason else (),
@@ -147,8 +147,8 @@ def _root_attributes(answer: Answer, record: Record) -> Attributes:
         "aio.status": record.status,
         "aio.overhead_ms": record.timings.overhead_ms,
     }
-    if ask.max_tokens is not None:
-        attributes["gen_ai.request.max_tokens"] = ask.max_tokens
+    if request.max_tokens is not None:
+        attributes["gen_ai.request.max_tokens"] = request.max_tokens
     if record.cache is not None:
         attributes["aio.cache"] = record.cache
     if record.decision.would_be is not None:

@@ -7,10 +7,10 @@ import msgspec
 
 from gateway.errors import ApiError
 from gateway.requests.caller import Caller
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.stores.redis_store import RedisAwayError
+from gateway.tenancy.budget_leases import BudgetExceededError, BudgetLeases, BudgetsAwayError, Hold
 from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
-from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
 from gateway.tenancy.windows import Entry, Room, Windows
 from quality.records.record import Record
 
@@ -21,7 +21,7 @@ BYTES_PER_TOKEN = 4
 class Admission(msgspec.Struct):
     """A request that was let in; `close` it exactly once, however it ends. `headers` tell the caller what is left."""
 
-    door: "Door | None" = None
+    admission_control: "AdmissionControl | None" = None
     entry: Entry | None = None
     hold: Hold | None = None
     closed: bool = False
@@ -33,8 +33,8 @@ class Admission(msgspec.Struct):
 
     async def pay(self, caller: Caller, most_usd: float) -> None:
         """Hold what the answer may cost at most. Raises `ApiError`: 429 `insufficient_quota`, 503."""
-        if self.door is not None and caller.allowance.budgets:
-            self.hold = await self.door.hold(caller, most_usd)
+        if self.admission_control is not None and caller.allowance.budgets:
+            self.hold = await self.admission_control.hold(caller, most_usd)
 
     def affords(self, most_usd: float) -> bool:
         """Hold this much more, for another attempt, if that can be had without waiting."""
@@ -54,26 +54,26 @@ class Admission(msgspec.Struct):
         self.closed = True
         if self.hold is not None:
             self.hold.settle(microusd(cost_usd))
-        if self.entry is not None and self.door is not None:
-            self.door.leave(self.entry, tokens)
+        if self.entry is not None and self.admission_control is not None:
+            self.admission_control.leave(self.entry, tokens)
 
 
-class Door:
-    """Where requests come in: `windows` know the rates, `purse` the budgets."""
+class AdmissionControl:
+    """Where requests come in: `windows` know the rates, `budget_leases` the budgets."""
 
-    def __init__(self, windows: Windows, purse: Purse, expected_answer_tokens: int) -> None:
-        self._windows, self._purse = windows, purse
+    def __init__(self, windows: Windows, budget_leases: BudgetLeases, expected_answer_tokens: int) -> None:
+        self._windows, self._budget_leases = windows, budget_leases
         self._expected = expected_answer_tokens
 
-    async def enter(self, ask: Ask) -> Admission:
-        """Let `ask` in. Raises `ApiError`: 429 where a limit of its key is reached, 503 where nobody can tell."""
-        allowance, admission = ask.caller.allowance, Admission(self)
+    async def enter(self, request: InferenceRequest) -> Admission:
+        """Let `request` in. Raises `ApiError`: 429 where a limit of its key is reached, 503 where nobody can tell."""
+        allowance, admission = request.caller.allowance, Admission(self)
         bounded = allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency
-        if ask.key_id is None or bounded == (None, None, None):
+        if request.key_id is None or bounded == (None, None, None):
             return admission
-        tokens = 0 if allowance.tokens_per_minute is None else self._tokens(ask)
+        tokens = 0 if allowance.tokens_per_minute is None else self._tokens(request)
         try:
-            entry = await self._windows.enter(ask.key_id, allowance, tokens, ask.request_id)
+            entry = await self._windows.enter(request.key_id, allowance, tokens, request.request_id)
         except RedisAwayError as error:
             raise ApiError(
                 503, "The limits of this key cannot be checked. Try again later.", code="limits_unavailable"
@@ -86,9 +86,11 @@ class Door:
     async def hold(self, caller: Caller, most_usd: float) -> Hold:
         """See `Admission.pay`."""
         try:
-            return await self._purse.hold(caller.allowance.budgets, microusd_at_least(most_usd))
+            return await self._budget_leases.hold(caller.allowance.budgets, microusd_at_least(most_usd))
         except BudgetExceededError as error:
-            left = period_bounds(period_key(error.budget.period, self._purse.now()))[1] - self._purse.now()
+            left = (
+                period_bounds(period_key(error.budget.period, self._budget_leases.now()))[1] - self._budget_leases.now()
+            )
             raise ApiError(
                 429,
                 f"You exceeded your current quota: {error}.",
@@ -103,15 +105,15 @@ class Door:
         """The request has ended and took so many."""
         self._windows.leave(entry, tokens)
 
-    def _tokens(self, ask: Ask) -> int:
+    def _tokens(self, request: InferenceRequest) -> int:
         """An estimate, put right when the request ends."""
-        if ask.messages is not None:
-            prompt = sum(len(message.content.encode()) for message in ask.messages) // BYTES_PER_TOKEN
+        if request.messages is not None:
+            prompt = sum(len(message.content.encode()) for message in request.messages) // BYTES_PER_TOKEN
         else:
             prompt = sum(
-                len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in ask.prompts or ()
+                len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in request.prompts or ()
             )
-        return 1 + prompt + ask.choices * (self._expected if ask.max_tokens is None else ask.max_tokens)
+        return 1 + prompt + request.choices * (self._expected if request.max_tokens is None else request.max_tokens)
 
 
 def rate_headers(entry: Entry) -> dict[str, str]:

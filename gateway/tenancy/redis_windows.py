@@ -84,7 +84,7 @@ class RedisWindows(Windows):
         self._in_flight: dict[str, set[str]] = {}
 
     async def enter(self, key_id: str, allowance: Allowance, tokens: int, member: str) -> Entry:
-        """See `Windows`. Raises `RedisAwayError` where that closes the door."""
+        """See `Windows`. Raises `RedisAwayError` where that closes admission."""
         bounds = (allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency)
         given: list[int] = [_NO_LIMIT if bound is None else bound for bound in bounds]
         arguments: list[Argument] = [*given, tokens, member, WINDOW_SECONDS, IN_FLIGHT_SECONDS]

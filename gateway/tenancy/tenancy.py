@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
 from gateway.stores.retries import background, until_it_works
-from gateway.tenancy.admission import Door
+from gateway.tenancy.admission import AdmissionControl
+from gateway.tenancy.budget_leases import BudgetLeases
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory
 from gateway.tenancy.host_names import is_loopback_host
@@ -20,7 +21,6 @@ from gateway.tenancy.key_orders import create_first_admin_key
 from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.orders import Order
-from gateway.tenancy.purse import Purse
 from gateway.tenancy.redis_windows import RedisWindows
 from gateway.tenancy.windows import LocalWindows, Windows
 from tiers.catalog.catalog import Catalog
@@ -34,11 +34,11 @@ FIRST_ACTOR = "gateway"
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """`directory` knows the keys, `door` lets requests in. `replica` names this process in leases and records."""
+    """`directory`: the keys; `admission_control`: their limits. `replica` names this process in leases and records."""
 
     directory: Directory
-    door: Door
-    purse: Purse
+    admission_control: AdmissionControl
+    budget_leases: BudgetLeases
     clock: DatabaseTime
     replica: str
 
@@ -73,19 +73,19 @@ async def running_tenancy(
     except (SQLAlchemyError, OSError) as error:
         log.warning("keys cannot be read yet (%s); those of the settings hold", type(error).__name__)
     async with AsyncExitStack() as stack:
-        purse = Purse(
+        budget_leases = BudgetLeases(
             LeaseBook(engine, replica, clock),
             clock,
             open_without_database=settings.budgets_without_database == "open",
         )
-        stack.push_async_callback(purse.close)
+        stack.push_async_callback(budget_leases.close)
         if show_admin_key is not None and not admin_keys:
             await _start_administration(stack, engine, directory, clock, show_admin_key, settings.keys_poll_seconds)
         windows = await _start_windows(stack, settings, redis)
         expected = max(spec.expected_answer_tokens for spec in catalog.tiers)
-        for work in (directory.follow, purse.follow):
+        for work in (directory.follow, budget_leases.follow):
             await stack.enter_async_context(background(work(settings.keys_poll_seconds)))
-        yield Tenancy(directory, Door(windows, purse, expected), purse, clock, replica)
+        yield Tenancy(directory, AdmissionControl(windows, budget_leases, expected), budget_leases, clock, replica)
 
 
 async def _start_windows(stack: AsyncExitStack, settings: Settings, redis: RedisStore | None) -> Windows:

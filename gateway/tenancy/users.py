@@ -62,7 +62,7 @@ async def add_user(engine: AsyncEngine, user: UserOrder, order: Order) -> None:
 
 async def change_role(engine: AsyncEngine, name: str, role: Role, order: Order) -> Role:
     """In force within two seconds where the user is signed in. Returns the role before. Raises `UnknownSubjectError`,
-    and `TenancyError` for somebody's own role: no admin locks the door from outside."""
+    and `TenancyError` for somebody's own role: no admin locks the admission_control from outside."""
     async with engine.begin() as connection:
         before = await _role(connection, name, order)
         await connection.execute(update(dashboard_users).where(dashboard_users.c.name == name).values(role=role))

@@ -24,7 +24,7 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What became of a request at the door. `refused`: by which limit; "" if it may go on, and then it has to leave.
+    """What became of a request at admission. `refused`: by which limit; "" if it may go on, and then it has to leave.
 
     `retry_seconds`: when it would be let in, None if never: it asks for more tokens than the limit.
     `second` and `member` are how the request is found again.

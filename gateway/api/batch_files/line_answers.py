@@ -8,12 +8,12 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.chat import chat_ask
-from gateway.api.inference.completions import completion_ask
+from gateway.api.inference.chat import chat_request
+from gateway.api.inference.completions import completion_request
 from gateway.api.inference.embeddings import EmbeddingsRequest, embedded
-from gateway.api.inference.generating import CompletionsWording, Received, Wording
+from gateway.api.inference.generating import AnswerFormat, CompletionsFormat, Received
 from gateway.api.inference.parsing import decode_body
-from gateway.api.inference.responses import ResponsesWording
+from gateway.api.inference.responses import ResponsesFormat
 from gateway.api.inference.responses_input import chat_of, renamed
 from gateway.api.inference.responses_schemas import ResponsesRequest
 from gateway.api.inference.schemas import ChatRequest, CompletionRequest
@@ -22,7 +22,7 @@ from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
 from gateway.parts import Parts
 from gateway.requests.caller import Caller
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.requests.slo_class import SLO_CLASSES
 from gateway.tenancy.directory import KeysAwayError, UnknownKeyError
 
@@ -68,18 +68,18 @@ class LineAnswers:
 
 async def _chat_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
     asked = decode_body(_chat, body)
-    return await _generated(parts, chat_ask(parts, given, asked), CompletionsWording(parts, None), tags)
+    return await _generated(parts, chat_request(parts, given, asked), CompletionsFormat(parts, None), tags)
 
 
 async def _completion_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
     asked = decode_body(_completion, body)
-    return await _generated(parts, completion_ask(parts, given, asked), CompletionsWording(parts, None), tags)
+    return await _generated(parts, completion_request(parts, given, asked), CompletionsFormat(parts, None), tags)
 
 
 async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
     asked = decode_body(_responses, body)
     try:
-        return await _generated(parts, chat_ask(parts, given, chat_of(asked)), ResponsesWording(parts, asked), tags)
+        return await _generated(parts, chat_request(parts, given, chat_of(asked)), ResponsesFormat(parts, asked), tags)
     except ApiError as error:
         raise renamed(error) from None
 
@@ -91,17 +91,19 @@ async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dic
     return msgspec.json.encode(answer)
 
 
-async def _generated(parts: Parts, ask: Ask, wording: Wording, tags: dict[str, str]) -> bytes:
-    if ask.stream:
+async def _generated(
+    parts: Parts, inference_request: InferenceRequest, answer_format: AnswerFormat, tags: dict[str, str]
+) -> bytes:
+    if inference_request.stream:
         raise bad_request("A line of a batch is answered whole: leave stream out.", "stream", "unsupported_parameter")
-    ask = msgspec.structs.replace(
-        ask,
-        priority=max(ask.priority, _BATCH.priority),
-        service_tier=None if ask.service_tier is None else "batch",
-        metadata=(ask.metadata or {}) | tags,
+    inference_request = msgspec.structs.replace(
+        inference_request,
+        priority=max(inference_request.priority, _BATCH.priority),
+        service_tier=None if inference_request.service_tier is None else "batch",
+        metadata=(inference_request.metadata or {}) | tags,
     )
-    answer: Answer = await parts.service.complete(ask)
-    return wording.whole(answer)
+    answer: Answer = await parts.service.complete(inference_request)
+    return answer_format.whole(answer)
 
 
 LineEndpoint = Callable[[Parts, Received, bytes, dict[str, str]], Awaitable[bytes]]

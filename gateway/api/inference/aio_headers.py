@@ -10,15 +10,15 @@ import msgspec
 from classifier.complexity.prior import QUALITY_SETTINGS
 from gateway.answering.answer import Answer
 from gateway.errors import bad_request
-from gateway.requests.inference_request import CacheWish
+from gateway.requests.inference_request import CacheMode
 from gateway.requests.slo_class import SLO_CLASSES, SloName
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
-CACHE_WISHES: tuple[CacheWish, ...] = get_args(CacheWish)
+CACHE_MODES: tuple[CacheMode, ...] = get_args(CacheMode)
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """`x-aio-quality` (a number, or a named setting), `x-aio-min-tier`, `x-aio-max-cost` (US dollars),
     `x-aio-deadline-ms` (to the first token), `x-aio-conversation` (the caller's own id of the conversation),
     `x-aio-slo` (what it is for: `SLO_CLASSES`),
@@ -30,16 +30,16 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float | None = None
     conversation: str | None = None
     slo: SloName | None = None
-    cache: CacheWish | None = None
+    cache: CacheMode | None = None
 
 
-def wishes_of(headers: Mapping[str, str], tiers: int) -> Wishes:
+def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
     """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
     deadline_ms = _number(headers, "x-aio-deadline-ms", 1, 86_400_000)
     min_tier = _number(headers, "x-aio-min-tier", 1, tiers)
     if min_tier is not None and min_tier != int(min_tier):
         raise bad_request(f"Invalid header x-aio-min-tier: {min_tier} is not a whole number.", "x-aio-min-tier")
-    return Wishes(
+    return RoutingHeaders(
         quality_target=_quality(headers),
         min_tier=None if min_tier is None else int(min_tier),
         max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
@@ -96,14 +96,14 @@ def _slo(given: str | None) -> SloName | None:
     return found.name
 
 
-def _cache(given: str | None) -> CacheWish | None:
+def _cache(given: str | None) -> CacheMode | None:
     if given is None:
         return None
-    for wish in CACHE_WISHES:
+    for wish in CACHE_MODES:
         if given == wish:
             return wish
     raise bad_request(
-        f"Invalid header x-aio-cache: {given[:64]!r}; allowed are {', '.join(CACHE_WISHES)}.",
+        f"Invalid header x-aio-cache: {given[:64]!r}; allowed are {', '.join(CACHE_MODES)}.",
         "x-aio-cache",
         "invalid_value",
     )
@@ -112,8 +112,8 @@ def _cache(given: str | None) -> CacheWish | None:
 def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     """What became of the request; the cost is known, and given, on whole answers only."""
     headers = {
-        "x-request-id": answer.ask.request_id,
-        "x-aio-decision-id": answer.ask.request_id,
+        "x-request-id": answer.request.request_id,
+        "x-aio-decision-id": answer.request.request_id,
         "x-aio-tier": str(answer.tier.number),
         "x-aio-model": answer.tier.model,
         "x-aio-p-ok": f"{answer.p_ok:.4f}",

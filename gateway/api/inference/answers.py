@@ -129,17 +129,17 @@ class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAnswer:
     """The body for a finished answer."""
     shared: dict[str, Any] = {
-        "id": answer.ask.request_id,
-        "created": int(answer.ask.created_at),
+        "id": answer.request.request_id,
+        "created": int(answer.request.created_at),
         "model": answer.tier.model,
         "usage": usage_body(answer.usage),
         "system_fingerprint": fingerprint,
         "x_aio": routed(answer),
     }
     numbered = enumerate(answer.choices)
-    if answer.ask.api == "chat":
+    if answer.request.api == "chat":
         choices = [_chat_choice(place, choice, answer) for place, choice in numbered]
-        return ChatAnswer(choices=choices, service_tier=answer.ask.service_tier or msgspec.UNSET, **shared)
+        return ChatAnswer(choices=choices, service_tier=answer.request.service_tier or msgspec.UNSET, **shared)
     return CompletionAnswer(choices=[_completion_choice(place, choice, answer) for place, choice in numbered], **shared)
 
 
@@ -147,12 +147,12 @@ def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:
     calls = [ToolCallBody(c.id, "function", FunctionBody(c.name, c.arguments)) for c in choice.tool_calls]
     content = choice.text or (None if calls else "")
     message = ChatMessageBody("assistant", content, None, [], choice.reasoning or None, calls or None)
-    drawn = chat_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
+    drawn = chat_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, choice.finish_reason)
 
 
 def _completion_choice(index: int, choice: Choice, answer: Answer) -> CompletionChoice:
-    drawn = completion_logprobs(choice.logprobs) if answer.ask.sampling.logprobs is not None else None
+    drawn = completion_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
     return CompletionChoice(index, choice.echo + choice.text, drawn, choice.finish_reason)
 
 
@@ -172,7 +172,7 @@ def routed(answer: Answer) -> Routed:
     """How the answer came about."""
     before = answer.escalated_from
     return Routed(
-        decision_id=answer.ask.request_id,
+        decision_id=answer.request.request_id,
         tier=answer.tier.number,
         model=answer.tier.model,
         p_ok=answer.p_ok,

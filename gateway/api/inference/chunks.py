@@ -37,14 +37,14 @@ class _Template:
 
     def __init__(self, answer: Answer, object_: str, fingerprint: str, include_usage: bool) -> None:
         shared: dict[str, Any] = {
-            "id": answer.ask.request_id,
+            "id": answer.request.request_id,
             "object": object_,
-            "created": int(answer.ask.created_at),
+            "created": int(answer.request.created_at),
             "model": answer.tier.model,
             "system_fingerprint": fingerprint,
         }
-        if answer.ask.service_tier is not None:
-            shared["service_tier"] = answer.ask.service_tier
+        if answer.request.service_tier is not None:
+            shared["service_tier"] = answer.request.service_tier
         self.include_usage = include_usage
         self.head = b"data: " + _encode(shared)[:-1] + b',"choices":['
         # OpenAI puts "usage": null on every chunk but the last when usage is asked for.

@@ -5,12 +5,12 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.api.inference.answers import CompletionAnswer
-from gateway.api.inference.generating import CompletionsWording, Received, ask_fields, read_body, received, respond
+from gateway.api.inference.generating import CompletionsFormat, Received, read_body, received, request_fields, respond
 from gateway.api.inference.parsing import check_completion
 from gateway.api.inference.schemas import CompletionRequest
 from gateway.api.operations import describe
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
 
@@ -25,16 +25,16 @@ _decoder = msgspec.json.Decoder(CompletionRequest)
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue each prompt, whole or as server-sent events."""
     body = await read_body(request, _decoder)
-    ask = completion_ask(parts_of(request), received(request), body)
-    return await respond(request, ask, CompletionsWording(parts_of(request), body.stream_options))
+    inference_request = completion_request(parts_of(request), received(request), body)
+    return await respond(request, inference_request, CompletionsFormat(parts_of(request), body.stream_options))
 
 
-def completion_ask(parts: Parts, given: Received, body: CompletionRequest) -> Ask:
+def completion_request(parts: Parts, given: Received, body: CompletionRequest) -> InferenceRequest:
     """What a checked body asks for. Raises `ApiError` 400 that names the parameter."""
-    return Ask(
+    return InferenceRequest(
         api="completion",
         prompts=check_completion(body),
         echo=bool(body.echo),
         best_of=body.best_of,
-        **ask_fields(parts, given, body, body.logprobs),
+        **request_fields(parts, given, body, body.logprobs),
     )

@@ -21,7 +21,7 @@ from gateway.embedding.embedder import Embedder, require_dimensions, unit_vector
 from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.requests.inference_request import Ask, Prompt
+from gateway.requests.inference_request import InferenceRequest, Prompt
 from inference_core.protocol import SamplingParams
 from tiers.tier import UsageMeter
 
@@ -102,7 +102,7 @@ async def embedded(
     model = _model(parts, body.model)
     await model.open()
     require_dimensions(model, body.dimensions)
-    ask = Ask(
+    inference_request = InferenceRequest(
         request_id=given.request_id,
         api="completion",
         requested_model=body.model,
@@ -114,14 +114,16 @@ async def embedded(
         priority=max(priority, given.caller.priority_ceiling),
         metadata=body.metadata,
     )
-    async with parts.service.reading(ask) as admission:
-        rows = await parts.routing.threads.run(given.caller.tenant, partial(_rows, model, ask.prompts or []))
+    async with parts.service.reading(inference_request) as admission:
+        rows = await parts.routing.threads.run(
+            given.caller.tenant, partial(_rows, model, inference_request.prompts or [])
+        )
         tokens = sum(map(len, rows))
         cost = tokens * model.spec.input_usd_per_million / 1e6
         await admission.pay(given.caller, cost)
         begun, failure, meter = time.monotonic(), None, UsageMeter()
         try:
-            states = await model.embed(rows, priority=ask.priority, salt=given.caller.tenant, meter=meter)
+            states = await model.embed(rows, priority=inference_request.priority, salt=given.caller.tenant, meter=meter)
             vectors = unit_vectors(states, body.dimensions)
         except BaseException as error:
             failure = error
@@ -134,7 +136,7 @@ async def embedded(
             spent = used * model.spec.input_usd_per_million / 1e6
             admission.settle(spent, used)
             name, replica = model.spec.name, parts.service.replica
-            parts.records.append(embedding_record(ask, name, begun, failure, used, spent, replica))
+            parts.records.append(embedding_record(inference_request, name, begun, failure, used, spent, replica))
     data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
     own = {"x-request-id": given.request_id, "x-aio-cost-usd": f"{cost:.6f}"}

@@ -9,7 +9,7 @@ from litestar.connection import ASGIConnection
 from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.aio_headers import response_headers, wishes_of
+from gateway.api.inference.aio_headers import response_headers, routing_headers
 from gateway.api.inference.answers import whole_answer
 from gateway.api.inference.chunks import ChatChunks, Chunks, CompletionChunks, error_event
 from gateway.api.inference.parsing import decode_body, priority_of, sampling_params, stops_of, token_limit, unset_of
@@ -22,7 +22,7 @@ from gateway.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.request_ids import caller_request_id
 from gateway.requests.caller import CALLER, Caller
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.requests.trace_context import trace_context
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -60,12 +60,12 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
     )
 
 
-def ask_fields(
+def request_fields(
     parts: Parts, given: Received, body: Sampling, logprobs: int | None, store: bool | None = None
 ) -> dict[str, Any]:
-    """The fields of an Ask that do not depend on the API. `store`: the caller's word on storing the texts."""
+    """The fields of an InferenceRequest that all APIs share. `store`: whether the caller lets its texts be stored."""
     caller = given.caller
-    wishes = wishes_of(given.headers, parts.routing.strongest)
+    wishes = routing_headers(given.headers, parts.routing.strongest)
     trace = trace_context(given.headers, parts.settings.traced_share)
     LOG_CONTEXT.set(LogContext(given.request_id, "" if trace is None else f"{trace.trace_id:032x}"))
     return {
@@ -88,7 +88,7 @@ def ask_fields(
     }
 
 
-class Wording(Protocol):
+class AnswerFormat(Protocol):
     """How an API words its answers."""
 
     def whole(self, answer: Answer) -> bytes:
@@ -98,7 +98,7 @@ class Wording(Protocol):
         """The events of an opened one."""
 
 
-class CompletionsWording:
+class CompletionsFormat:
     """That of chats and of text completions."""
 
     def __init__(self, parts: Parts, stream_options: StreamOptions | None) -> None:
@@ -106,39 +106,41 @@ class CompletionsWording:
         self._include_usage = bool(stream_options and stream_options.include_usage)
 
     def whole(self, answer: Answer) -> bytes:
-        """See `Wording.whole`."""
+        """See `AnswerFormat.whole`."""
         return _encode(whole_answer(answer, self._fingerprint))
 
     def chunks(self, answer: Answer) -> Chunks:
-        """See `Wording.chunks`."""
-        wording = ChatChunks if answer.ask.api == "chat" else CompletionChunks
+        """See `AnswerFormat.chunks`."""
+        wording = ChatChunks if answer.request.api == "chat" else CompletionChunks
         return wording(answer, self._fingerprint, self._include_usage)
 
 
-async def respond(request: HttpRequest, ask: Ask, wording: Wording) -> ASGIApp:
-    """Answer `ask` on this request. A caller who leaves, at any time, frees the tier's work within one step."""
+async def respond(request: HttpRequest, inference_request: InferenceRequest, answer_format: AnswerFormat) -> ASGIApp:
+    """Answer the request. When the client disconnects, at any time, the tier's work is freed within one step."""
     parts = parts_of(request)
     presence = Presence(request.receive)
-    if ask.stream:
-        return await _stream(request, ask, wording, presence)
+    if inference_request.stream:
+        return await _stream(request, inference_request, answer_format, presence)
     try:
-        answer = await parts.service.complete(ask)
+        answer = await parts.service.complete(inference_request)
     except BaseException as error:
         if presence.is_reason(error):
             raise ClientGoneError from None
         raise
     finally:
         presence.end()
-    return WholeResponse(wording.whole(answer), _headers(request, answer))
+    return WholeResponse(answer_format.whole(answer), _headers(request, answer))
 
 
-async def _stream(request: HttpRequest, ask: Ask, wording: Wording, presence: Presence) -> ASGIApp:
+async def _stream(
+    request: HttpRequest, inference_request: InferenceRequest, answer_format: AnswerFormat, presence: Presence
+) -> ASGIApp:
     parts = parts_of(request)
     settings = parts.settings
-    waiting = KeepAlive(request.send, _early_headers(request, ask), settings.keep_alive_seconds)
+    waiting = KeepAlive(request.send, _early_headers(request, inference_request), settings.keep_alive_seconds)
     answer: Answer | None = None
     try:
-        answer = await parts.service.start(ask)
+        answer = await parts.service.start(inference_request)
         begun = await waiting.end()
     except BaseException as error:
         presence.end()
@@ -153,7 +155,7 @@ async def _stream(request: HttpRequest, ask: Ask, wording: Wording, presence: Pr
         raise error from None
     return EventResponse(
         answer,
-        wording.chunks(answer),
+        answer_format.chunks(answer),
         _headers(request, answer),
         presence,
         begun=begun,
@@ -161,14 +163,14 @@ async def _stream(request: HttpRequest, ask: Ask, wording: Wording, presence: Pr
     )
 
 
-def _early_headers(request: HttpRequest, ask: Ask) -> Headers:
-    own = caller_request_id(request.headers.get("x-request-id")) or ask.request_id
-    return [(b"x-request-id", own.encode()), (b"x-aio-decision-id", ask.request_id.encode())]
+def _early_headers(request: HttpRequest, inference_request: InferenceRequest) -> Headers:
+    own = caller_request_id(request.headers.get("x-request-id")) or inference_request.request_id
+    return [(b"x-request-id", own.encode()), (b"x-aio-decision-id", inference_request.request_id.encode())]
 
 
 def _headers(request: HttpRequest, answer: Answer) -> Headers:
-    own = caller_request_id(request.headers.get("x-request-id")) or answer.ask.request_id
-    headers = response_headers(answer, whole=not answer.ask.stream) | answer.rate_headers | {"x-request-id": own}
+    own = caller_request_id(request.headers.get("x-request-id")) or answer.request.request_id
+    headers = response_headers(answer, whole=not answer.request.stream) | answer.rate_headers | {"x-request-id": own}
     return [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
 
 

@@ -56,13 +56,13 @@ def output_of(answer: Answer) -> list[dict[str, Any]]:
 def reasoning_item(answer: Answer, text: str) -> dict[str, Any]:
     """What was thought before the answer."""
     content = [{"type": "reasoning_text", "text": text}] if text else []
-    return {"id": f"rs_{answer.ask.request_id}", "type": "reasoning", "summary": [], "content": content}
+    return {"id": f"rs_{answer.request.request_id}", "type": "reasoning", "summary": [], "content": content}
 
 
 def message_item(answer: Answer, text: str, status: str) -> dict[str, Any]:
     """The text."""
     content = [] if status == "in_progress" else [text_part(text)]
-    item_id = f"msg_{answer.ask.request_id}"
+    item_id = f"msg_{answer.request.request_id}"
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
@@ -74,7 +74,7 @@ def text_part(text: str) -> dict[str, Any]:
 def call_item(answer: Answer, place: int, call_id: str, name: str, arguments: str, status: str) -> dict[str, Any]:
     """A call of a function."""
     return {
-        "id": f"fc_{answer.ask.request_id}_{place}",
+        "id": f"fc_{answer.request.request_id}_{place}",
         "type": "function_call",
         "status": status,
         "call_id": call_id,
@@ -94,9 +94,9 @@ def _own(body: ResponsesRequest, answer: Answer, sampling: SamplingDefaults) -> 
     form = {"type": "text"} if body.text is None or body.text.format is None else _given(body.text.format)
     reasoning = body.reasoning
     return {
-        "id": answer.ask.request_id,
+        "id": answer.request.request_id,
         "object": "response",
-        "created_at": int(answer.ask.created_at),
+        "created_at": int(answer.request.created_at),
         "model": answer.tier.model,
         "previous_response_id": None,
         "instructions": body.instructions,
@@ -115,7 +115,7 @@ def _own(body: ResponsesRequest, answer: Answer, sampling: SamplingDefaults) -> 
         "max_tool_calls": body.max_tool_calls,
         "store": False,
         "background": False,
-        "service_tier": answer.ask.service_tier or "default",
+        "service_tier": answer.request.service_tier or "default",
         "metadata": body.metadata or {},
         "user": body.user,
         "safety_identifier": body.safety_identifier,

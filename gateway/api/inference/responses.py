@@ -5,7 +5,7 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.chat import chat_ask
+from gateway.api.inference.chat import chat_request
 from gateway.api.inference.generating import read_body, received, respond
 from gateway.api.inference.response_body import ResponseBody, output_of, status_of
 from gateway.api.inference.response_events import ResponseEvents
@@ -30,24 +30,24 @@ async def responses(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, _decoder)
     parts = parts_of(request)
     try:
-        ask = chat_ask(parts, received(request), chat_of(body))
-        return await respond(request, ask, ResponsesWording(parts, body))
+        inference_request = chat_request(parts, received(request), chat_of(body))
+        return await respond(request, inference_request, ResponsesFormat(parts, body))
     except ApiError as error:
         raise renamed(error) from None
 
 
-class ResponsesWording:
+class ResponsesFormat:
     """That of `/v1/responses`."""
 
     def __init__(self, parts: Parts, body: ResponsesRequest) -> None:
         self._parts, self._request = parts, body
 
     def whole(self, answer: Answer) -> bytes:
-        """See `Wording.whole`."""
+        """See `AnswerFormat.whole`."""
         return msgspec.json.encode(self._body(answer).shown(status_of(answer), output_of(answer)))
 
     def chunks(self, answer: Answer) -> ResponseEvents:
-        """See `Wording.chunks`."""
+        """See `AnswerFormat.chunks`."""
         return ResponseEvents(answer, self._body(answer))
 
     def _body(self, answer: Answer) -> ResponseBody:

@@ -17,7 +17,7 @@ from gateway.api.inference.schemas import Message, TokenId
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
-from gateway.requests.inference_request import Ask, Prompt
+from gateway.requests.inference_request import InferenceRequest, Prompt
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
@@ -75,8 +75,10 @@ async def tokenize(request: HttpRequest) -> Response[Any]:
     if (body.prompt is None) == (body.messages is None):
         raise bad_request("Give either prompt or messages.", "prompt", "invalid_value")
     messages = None if body.messages is None else turns_of(body.messages)
-    ask = _ask(request, body.model, messages, None if body.prompt is None else [body.prompt])
-    return await _answered(request, ask, partial(_tokens, tier, tokenizer, body, messages))
+    inference_request = _inference_request(
+        request, body.model, messages, None if body.prompt is None else [body.prompt]
+    )
+    return await _answered(request, inference_request, partial(_tokens, tier, tokenizer, body, messages))
 
 
 @post(
@@ -89,25 +91,29 @@ async def detokenize(request: HttpRequest) -> Response[Any]:
     """The text of token ids, control tokens included. It counts against the limits of the key, with these tokens."""
     body = await read_body(request, _detokenize)
     _, tokenizer = _tokenizer(request, body.model)
-    ask = _ask(request, body.model, None, [body.tokens])
-    return await _answered(request, ask, partial(_text, tokenizer, body.tokens))
+    inference_request = _inference_request(request, body.model, None, [body.tokens])
+    return await _answered(request, inference_request, partial(_text, tokenizer, body.tokens))
 
 
-async def _answered(request: HttpRequest, ask: Ask, work: Callable[[], tuple[bytes, int]]) -> Response[Any]:
+async def _answered(
+    request: HttpRequest, inference_request: InferenceRequest, work: Callable[[], tuple[bytes, int]]
+) -> Response[Any]:
     """The body that `work` gives, on a thread, and how many tokens it is of: megabytes take longer than a request may
     hold the event loop."""
     parts = parts_of(request)
-    async with parts.service.reading(ask) as admission:
-        content, tokens = await parts.routing.threads.run(ask.caller.tenant, work)
+    async with parts.service.reading(inference_request) as admission:
+        content, tokens = await parts.routing.threads.run(inference_request.caller.tenant, work)
         admission.settle(0.0, tokens)
     return Response(content, media_type="application/json", headers=admission.headers)
 
 
-def _ask(request: HttpRequest, model: str, messages: list[ChatMessage] | None, prompts: list[Prompt] | None) -> Ask:
+def _inference_request(
+    request: HttpRequest, model: str, messages: list[ChatMessage] | None, prompts: list[Prompt] | None
+) -> InferenceRequest:
     """What the caller's limits are asked for."""
     state = request.scope["state"]
     caller = caller_of(request)
-    return Ask(
+    return InferenceRequest(
         request_id=state["request_id"],
         api="completion",
         requested_model=model,

@@ -14,7 +14,7 @@ from msgspec import Meta
 from gateway.answering.answer import Answer
 from gateway.api.access.guard import admit
 from gateway.api.inference.answers import Routed, UsageBody, routed, usage_body
-from gateway.api.inference.chat import chat_ask
+from gateway.api.inference.chat import chat_request
 from gateway.api.inference.chunks import DONE, ChatChunks
 from gateway.api.inference.generating import received
 from gateway.api.inference.parsing import decode_body
@@ -151,8 +151,8 @@ class SocketSession:
                 raise bad_request("Answers on a WebSocket are streamed: leave stream out.", "stream", "invalid_value")
             await admit(self._handshake, self._socket.route_handler)
             given = received(self._handshake)
-            ask = chat_ask(self._parts, given, msgspec.structs.replace(body, stream=True))
-            answer = await self._parts.service.start(ask)
+            inference_request = chat_request(self._parts, given, msgspec.structs.replace(body, stream=True))
+            answer = await self._parts.service.start(inference_request)
             await self._stream(answer, body)
         except asyncio.CancelledError:
             if self._over:

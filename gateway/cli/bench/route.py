@@ -17,7 +17,7 @@ from classifier.model.outcome_model import EncodedTurn
 from classifier.policy.decide import decide
 from classifier.prediction.class_predictor import ClassPredictor
 from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.class_prior import class_prior
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.model import Reading
@@ -86,7 +86,7 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
     # Without tiers: none is down and none has a queue, so that nothing waits.
     service = RoutingService(catalog, {}, classifier, settings.quality_target)
     texts, source = _prompts(prompts, tokens * CHARS_PER_TOKEN, seed)
-    asks = [_ask(text) for text in texts]
+    asks = [_request(text) for text in texts]
     decision, process_cpu_ms = _time_decisions(service, asks)
     result = RouteBench(
         classifier=classifier.model.version,
@@ -103,19 +103,21 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
         click.echo(_text(result))
 
 
-def _time_decisions(service: RoutingService, asks: Sequence[Ask]) -> tuple[StageTime, float]:
-    for ask in asks[:WARM_UP]:
-        service.route(ask)
+def _time_decisions(service: RoutingService, asks: Sequence[InferenceRequest]) -> tuple[StageTime, float]:
+    for request in asks[:WARM_UP]:
+        service.route(request)
     watch = Stopwatch()
     process = time.process_time_ns()
-    for ask in asks:
+    for request in asks:
         watch.start()
-        service.route(ask)
+        service.route(request)
         watch.lap("decision")
     return watch.stages()[0], (time.process_time_ns() - process) / len(asks) / 1e6
 
 
-def _time_stages(classifier: ClassifierInForce, service: RoutingService, asks: Sequence[Ask]) -> list[StageTime]:
+def _time_stages(
+    classifier: ClassifierInForce, service: RoutingService, asks: Sequence[InferenceRequest]
+) -> list[StageTime]:
     """The parts of a decision, timed while the service makes it.
 
     What comes before the classifier is the input. The policy is run once more on its own; what else comes after the
@@ -124,9 +126,9 @@ def _time_stages(classifier: ClassifierInForce, service: RoutingService, asks: S
     timed = TimedClassifier(classifier)
     watched = RoutingService(service.catalog, {}, timed, service.quality_target)
     watch = timed.watch
-    for ask in asks:
+    for request in asks:
         watch.start()
-        decision = watched.route(ask)
+        decision = watched.route(request)
         watch.lap("service")
         decide(decision.inputs)
         watch.lap("policy")
@@ -235,8 +237,8 @@ def _prompts(count: int, chars: int, seed: int) -> tuple[list[str], str]:
     return prompts, source
 
 
-def _ask(text: str) -> Ask:
-    return Ask(
+def _request(text: str) -> InferenceRequest:
+    return InferenceRequest(
         request_id="bench",
         api="chat",
         requested_model="auto",

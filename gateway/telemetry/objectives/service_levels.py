@@ -60,7 +60,7 @@ class TierFigures(msgspec.Struct):
         if stamps.first_delta is None or stamps.last_delta is None:
             return
         ttft = stamps.first_delta - stamps.arrival
-        wanted = slo_class(answer.ask.slo, answer.ask.priority)
+        wanted = slo_class(answer.request.slo, answer.request.priority)
         self.ttft.add(ttft)
         self.ttft_share.add(ttft / wanted.ttft_seconds)
         _count(self.classes, wanted.name, 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.answering.answer import Answer
 from gateway.errors import ApiError
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.service import Service
 from inference_core.protocol import SamplingParams
@@ -35,8 +35,8 @@ class World:
         self.records: list[Record] = []
         self.service = Service(routing, [lambda answer, record: self.records.append(record)])
 
-    def ask(self, *, stream: bool = True, model: str = "auto", n: int = 1) -> Ask:
-        return Ask(
+    def ask(self, *, stream: bool = True, model: str = "auto", n: int = 1) -> InferenceRequest:
+        return InferenceRequest(
             request_id="chatcmpl-1",
             api="chat",
             requested_model=model,
@@ -75,16 +75,16 @@ async def test_one_record_and_no_open_tier_whatever_happens(
     world = World()
     first, second = world.tiers[0], world.tiers[1]
     first.fail_at, first.error, second.fail_at = fail_at, error, second_fail_at
-    ask = world.ask(stream=stream, n=n)
+    request = world.ask(stream=stream, n=n)
     with suppress(TierError, KeyError):
         if stream:
-            answer = await world.service.start(ask)
+            answer = await world.service.start(request)
             try:
                 await consume(answer, read)
             finally:
                 await answer.aclose()
         else:
-            await world.service.complete(ask)
+            await world.service.complete(request)
     assert world.service.in_flight == 0
     (record,) = world.records
     assert all(tier.ended.is_set() for tier in world.tiers if tier.requests)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from classifier.registry.registry import ArtefactRegistry
 from gateway.answering.answer import Answer
 from gateway.answering.probes_in_force import ProbesInForce
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
 from gateway.service import Service
@@ -51,7 +51,7 @@ class World:
         self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
 
     async def answer(self, *, stream: bool = True, **fields: Any) -> Answer:
-        ask = Ask(
+        request = InferenceRequest(
             request_id="chatcmpl-1",
             api="chat",
             sampling=SamplingParams(),
@@ -60,7 +60,7 @@ class World:
             stream=stream,
             **{"requested_model": "auto", "messages": [ChatMessage(role="user", content="Say hello.")]} | fields,
         )
-        return await (self.service.start(ask) if stream else self.service.complete(ask))
+        return await (self.service.start(request) if stream else self.service.complete(request))
 
     async def streamed(self, **fields: Any) -> str:
         return "".join([delta.text async for delta in await self.answer(**fields)])

@@ -12,7 +12,7 @@ from classifier.evidence.model import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
 from gateway.answering.probes_in_force import ProbesInForce
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
@@ -60,7 +60,7 @@ def measured(
 
 
 def decision(classifier: ClassifierInForce, text: str = "Why is the sky blue?") -> Decision:
-    ask = Ask(
+    request = InferenceRequest(
         request_id="a",
         api="chat",
         requested_model="auto",
@@ -69,7 +69,7 @@ def decision(classifier: ClassifierInForce, text: str = "Why is the sky blue?") 
         created_at=time.time(),
         messages=[ChatMessage(role="user", content=text)],
     )
-    return RoutingService(CATALOG, {}, classifier, None).route(ask)
+    return RoutingService(CATALOG, {}, classifier, None).route(request)
 
 
 def test_a_longer_predicted_answer_costs_more_and_without_lengths_the_catalogue_says(

@@ -17,7 +17,7 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.loaded_version import LoadedVersion
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
@@ -67,8 +67,8 @@ class One:
         return self.version
 
 
-def ask(turn: str) -> Ask:
-    return Ask(
+def ask(turn: str) -> InferenceRequest:
+    return InferenceRequest(
         request_id="chatcmpl-1",
         api="chat",
         requested_model="auto",

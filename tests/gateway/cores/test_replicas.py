@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.service import Service
 from inference_core.protocol import SamplingParams
@@ -42,7 +42,7 @@ async def recorded(*servers: LoopbackServer) -> Record:
     routing = RoutingService(load_catalog("laptop"), tiers, ScriptedClassifier(), None)
     service = Service(routing, [lambda answer, record: records.append(record)])
     for number in range(40):
-        ask = Ask(
+        request = InferenceRequest(
             request_id=f"r{number}",
             api="chat",
             requested_model="auto",
@@ -52,7 +52,7 @@ async def recorded(*servers: LoopbackServer) -> Record:
             messages=[ChatMessage(role="user", content=f"Prompt {number}.")],
             stream=False,
         )
-        await service.complete(ask)
+        await service.complete(request)
         if len(records[-1].attempts[0].replicas) == 2:
             break
     await replicated.close()

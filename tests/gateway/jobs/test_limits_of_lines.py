@@ -49,7 +49,7 @@ async def test_lines_beyond_the_budget_are_errors(working: RunningGateway) -> No
 
 async def test_lines_over_a_keys_concurrency_wait_and_none_is_lost(working: RunningGateway) -> None:
     _, ada = await key_of(working, concurrency=1)
-    # A refusal at the door is no attempt.
+    # A refusal at admission is no attempt.
     await working.http.patch("/v1/admin/batches", json={"most_attempts": 1}, headers=ADMIN)
     tier = working.tier(1)
     tier.hold_at = 1

@@ -18,7 +18,7 @@ from classifier.local.class_table import prior_table
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.router import RoutingService
 from gateway.routing.rule import class_rule
@@ -30,8 +30,8 @@ CATALOG = load_catalog("laptop")
 PROMPT = routing_input_of_text("Why is the sky blue?")
 
 
-def ask(request_id: str) -> Ask:
-    return Ask(
+def ask(request_id: str) -> InferenceRequest:
+    return InferenceRequest(
         request_id=request_id,
         api="chat",
         requested_model="auto",

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.requests.caller import Caller
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.conversations import Conversations, circumstances
 from gateway.routing.tiers_by_digest import TIERS_KEPT
 from inference_core.protocol import SamplingParams
@@ -29,8 +29,8 @@ class Clock:
         return self.now
 
 
-def ask(*turns: tuple[str, str], **fields: Any) -> Ask:
-    return Ask(
+def ask(*turns: tuple[str, str], **fields: Any) -> InferenceRequest:
+    return InferenceRequest(
         request_id="chatcmpl-1",
         api="chat",
         requested_model="auto",
@@ -112,7 +112,7 @@ def test_a_turn_that_brings_results_of_tools_is_a_loop() -> None:
 def test_calls_of_tools_are_part_of_what_a_conversation_is_known_by() -> None:
     known = Conversations()
 
-    def with_call(arguments: str) -> Ask:
+    def with_call(arguments: str) -> InferenceRequest:
         call = ToolCall(id="1", name="f", arguments=arguments)
         called = ChatMessage(role="assistant", content="", tool_calls=(call,))
         turns = [*(ask(HELLO).messages or []), called, ChatMessage(role="tool", content="42", tool_call_id="1")]

@@ -17,7 +17,7 @@ from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.file import KnobFile
 from gateway.requests.caller import Caller
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
 from gateway.service import Service
@@ -63,9 +63,9 @@ class World:
         sinks = [lambda answer, record: self.records.append(record)]
         self.service = Service(self.routing, sinks, probes, cache=cache)
 
-    def ask(self, text: str = TWENTY_NINE, **fields: Any) -> Ask:
+    def ask(self, text: str = TWENTY_NINE, **fields: Any) -> InferenceRequest:
         usual: dict[str, Any] = {"requested_model": "auto", "max_tokens": 16, "cache": "off"}
-        return Ask(
+        return InferenceRequest(
             request_id="chatcmpl-1",
             api="chat",
             sampling=SamplingParams(),
@@ -75,8 +75,8 @@ class World:
         )
 
     async def answer(self, *, stream: bool = False, **fields: Any) -> Answer:
-        ask = self.ask(stream=stream, **fields)
-        answer = await (self.service.start(ask) if stream else self.service.complete(ask))
+        request = self.ask(stream=stream, **fields)
+        answer = await (self.service.start(request) if stream else self.service.complete(request))
         if stream:
             await answer.whole()
         return answer

@@ -21,7 +21,7 @@ from classifier.registry.registry import ArtefactRegistry
 from classifier.training.recipes.train_hidden_state import ReadLayer, train_over_hidden_states
 from classifier.training.recipes.train_static import Candidate
 from gateway.cores.hidden_states import CoreStates, require_model
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.classifier_in_force import ClassifierInForce
 from gateway.routing.router import RoutingService
 from inference_core.loading.load_core import load_core
@@ -114,8 +114,8 @@ def in_force(folder: Path, catalog: Catalog, core: ThreadCoreClient | None, seco
     return classifier
 
 
-def ask(turn: str = TURN) -> Ask:
-    return Ask(
+def ask(turn: str = TURN) -> InferenceRequest:
+    return InferenceRequest(
         request_id="chatcmpl-1",
         api="chat",
         requested_model="auto",

@@ -194,7 +194,7 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
         assert len(answers) == 10
         spent = sum(float(answer.headers["x-aio-cost-usd"]) for answer in answers)
         for replica in replicas:
-            await replica.parts.tenancy.purse.close()
+            await replica.parts.tenancy.budget_leases.close()
         listed = await replicas[0].http.get("/admin/api/budgets", headers=bearer(ADMIN))
         (row,) = listed.json()["rows"]
         assert row["spent_usd"] == pytest.approx(spent)
@@ -242,7 +242,7 @@ async def test_redis_killed_and_back_costs_no_request(settings: Settings, redis_
         assert back.headers["x-ratelimit-remaining-requests"] == "99"
 
 
-async def test_redis_away_closes_the_door_where_that_is_configured(settings: Settings) -> None:
+async def test_redis_away_refuses_requests_where_that_is_configured(settings: Settings) -> None:
     own = Settings(
         data_dir=settings.data_dir,
         monitor=False,

@@ -10,13 +10,13 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.requests.caller import BudgetRef, Period
+from gateway.tenancy.budget_leases import BudgetExceededError, BudgetLeases, BudgetsAwayError, Hold
 from gateway.tenancy.budget_orders import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.listings import BUDGETS
 from gateway.tenancy.orders import Order
 from gateway.tenancy.periods import MICRO, period_bounds, period_key
-from gateway.tenancy.purse import BudgetExceededError, BudgetsAwayError, Hold, Purse
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from tests.polling import eventually
@@ -56,13 +56,13 @@ async def budget(engine: AsyncEngine, micro: int, period: Period = "total") -> B
     return BudgetRef(budget_id=budget_id, period=period, amount_usd=micro / MICRO)
 
 
-def purse(engine: AsyncEngine, name: str, clock: Clock | None = None, *, open_: bool = False) -> Purse:
+def leases(engine: AsyncEngine, name: str, clock: Clock | None = None, *, open_: bool = False) -> BudgetLeases:
     if clock is None:
         time = DatabaseTime()
-        return Purse(LeaseBook(engine, name, time), time, open_without_database=open_)
+        return BudgetLeases(LeaseBook(engine, name, time), time, open_without_database=open_)
     time = clock.time()
     book = LeaseBook(engine, name, time)
-    return Purse(book, time, open_without_database=open_, monotonic=lambda: clock.monotonic)
+    return BudgetLeases(book, time, open_without_database=open_, monotonic=lambda: clock.monotonic)
 
 
 async def state(engine: AsyncEngine, now: float = NOON) -> BudgetState:
@@ -70,27 +70,29 @@ async def state(engine: AsyncEngine, now: float = NOON) -> BudgetState:
     return (await states_of(engine, page.rows, now))[0]
 
 
-async def look(engine: AsyncEngine, spender: Purse) -> None:
+async def look(engine: AsyncEngine, spender: BudgetLeases) -> None:
     """As the poll does."""
     async with engine.connect() as connection:
         await spender._clock.look(connection)
 
 
-async def spend(spender: Purse, ref: BudgetRef, amount: int) -> None:
+async def spend(spender: BudgetLeases, ref: BudgetRef, amount: int) -> None:
     (await spender.hold([ref], amount)).settle(amount)
 
 
 async def test_of_100_at_once_a_budget_for_10_lets_10_through(engine: AsyncEngine) -> None:
     ref = await budget(engine, 1000)
-    purses = [purse(engine, "a"), purse(engine, "b")]
-    held = await asyncio.gather(*(purses[number % 2].hold([ref], 100) for number in range(100)), return_exceptions=True)
+    both_leases = [leases(engine, "a"), leases(engine, "b")]
+    held = await asyncio.gather(
+        *(both_leases[number % 2].hold([ref], 100) for number in range(100)), return_exceptions=True
+    )
     holds = [one for one in held if isinstance(one, Hold)]
     assert len(holds) == 10
     assert all(isinstance(one, BudgetExceededError) for one in held if not isinstance(one, Hold))
     for hold in holds:
         hold.settle(100)
         hold.settle(100)
-    for one in purses:
+    for one in both_leases:
         await one.close()
     told = await state(engine)
     assert (told.spent_usd, told.leased_usd) == (0.001, 0.0)
@@ -98,7 +100,7 @@ async def test_of_100_at_once_a_budget_for_10_lets_10_through(engine: AsyncEngin
 
 async def test_what_answers_did_not_cost_can_be_spent_again(engine: AsyncEngine) -> None:
     ref = await budget(engine, 100)
-    spender = purse(engine, "a")
+    spender = leases(engine, "a")
     hold = await spender.hold([ref], 80)
     with pytest.raises(BudgetExceededError, match=r"up to \$0.000050, and \$0.000020 are left .* in total"):
         await spender.hold([ref], 50)
@@ -110,7 +112,7 @@ async def test_what_answers_did_not_cost_can_be_spent_again(engine: AsyncEngine)
 
 async def test_a_request_that_one_of_its_budgets_refuses_holds_nothing_of_the_others(sqlite: AsyncEngine) -> None:
     plenty, scarce = await budget(sqlite, 1000, "month"), await budget(sqlite, 10, "day")
-    spender = purse(sqlite, "a")
+    spender = leases(sqlite, "a")
     with pytest.raises(BudgetExceededError, match="per day"):
         await spender.hold([plenty, scarce], 20)
     assert not any(part.held for part in spender._slices.values())
@@ -118,7 +120,7 @@ async def test_a_request_that_one_of_its_budgets_refuses_holds_nothing_of_the_ot
 
 async def test_an_idle_replica_returns_its_slice_and_a_drained_one_all(engine: AsyncEngine) -> None:
     ref = await budget(engine, 1000)
-    idle, busy = purse(engine, "a"), purse(engine, "b")
+    idle, busy = leases(engine, "a"), leases(engine, "b")
     await spend(idle, ref, 900)
     with pytest.raises(BudgetExceededError):
         await busy.hold([ref], 101)
@@ -136,7 +138,7 @@ async def test_an_idle_replica_returns_its_slice_and_a_drained_one_all(engine: A
 async def test_a_lease_that_nobody_renews_comes_back_but_for_what_the_ledger_knows(sqlite: AsyncEngine) -> None:
     clock = Clock()
     ref = await budget(sqlite, 1000)
-    dead, other = purse(sqlite, "dead", clock), purse(sqlite, "other", clock)
+    dead, other = leases(sqlite, "dead", clock), leases(sqlite, "other", clock)
     await spend(dead, ref, 300)
     await dead.hold([ref], 600)
     with pytest.raises(BudgetExceededError):
@@ -159,7 +161,7 @@ async def test_a_lease_that_nobody_renews_comes_back_but_for_what_the_ledger_kno
 async def test_records_that_reach_the_ledger_late_are_charged_to_the_lost_lease(sqlite: AsyncEngine) -> None:
     clock = Clock()
     ref = await budget(sqlite, 1000)
-    dead, other = purse(sqlite, "dead", clock), purse(sqlite, "other", clock)
+    dead, other = leases(sqlite, "dead", clock), leases(sqlite, "other", clock)
     await spend(dead, ref, 300)
     clock.monotonic += 31
     await spend(other, ref, 1)
@@ -175,15 +177,15 @@ async def test_the_machines_restart_ends_its_leases_though_its_clock_begins_anew
     before, after = Clock(), Clock()
     before.monotonic = 1e6
     ref = await budget(sqlite, 1000)
-    await purse(sqlite, "a", before).hold([ref], 1000)
+    await leases(sqlite, "a", before).hold([ref], 1000)
     after.monotonic = 3.0
-    await spend(purse(sqlite, "b", after), ref, 1000)
+    await spend(leases(sqlite, "b", after), ref, 1000)
 
 
 async def test_steps_of_the_wall_clock_end_no_lease_and_a_new_day_has_a_budget_of_its_own(sqlite: AsyncEngine) -> None:
     clock = Clock()
     ref = await budget(sqlite, 100, "day")
-    spender, other = purse(sqlite, "a", clock), purse(sqlite, "b", clock)
+    spender, other = leases(sqlite, "a", clock), leases(sqlite, "b", clock)
     await spend(spender, ref, 60)
     clock.wall += 1800
     with pytest.raises(BudgetExceededError):
@@ -202,20 +204,20 @@ async def test_steps_of_the_wall_clock_end_no_lease_and_a_new_day_has_a_budget_o
 
 async def test_an_amount_that_is_lowered_and_a_budget_that_is_removed(sqlite: AsyncEngine) -> None:
     ref = await budget(sqlite, 1000)
-    spender = purse(sqlite, "a")
+    spender = leases(sqlite, "a")
     await spend(spender, ref, 400)
     assert (await budget(sqlite, 500)).budget_id == ref.budget_id
     with pytest.raises(BudgetExceededError):
         await spender.hold([ref], 101)
     await remove_budget(sqlite, ref.budget_id, ORDER)
-    await purse(sqlite, "b").hold([ref], 10_000)
+    await leases(sqlite, "b").hold([ref], 10_000)
 
 
 async def test_without_the_database_a_slice_is_spent_to_its_end_and_then_it_depends(sqlite: AsyncEngine) -> None:
     ref = await budget(sqlite, 1000)
     away = open_database(NOBODY)
     for open_ in (False, True):
-        spender = purse(sqlite, f"open {open_}", open_=open_)
+        spender = leases(sqlite, f"open {open_}", open_=open_)
         await spend(spender, ref, 10)
         spender._book._engine = away
         free = next(iter(spender._slices.values())).free
@@ -238,7 +240,7 @@ async def test_without_the_database_a_slice_is_spent_to_its_end_and_then_it_depe
 async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(sqlite: AsyncEngine) -> None:
     clock = Clock()
     ref = await budget(sqlite, 1000)
-    spender = purse(sqlite, "a", clock)
+    spender = leases(sqlite, "a", clock)
     (await spender.hold([ref], 500)).settle(0)
     spender._book._engine = open_database(NOBODY)
     clock.monotonic += 29
@@ -253,17 +255,17 @@ import asyncio, sys
 from gateway.requests.caller import BudgetRef
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LeaseBook
-from gateway.tenancy.purse import Purse
+from gateway.tenancy.budget_leases import BudgetLeases
 from quality.store.database import open_database
 
 async def main():
     clock = DatabaseTime()
     book = LeaseBook(open_database(sys.argv[1]), "doomed", clock, lease_seconds=0.5)
-    purse = Purse(book, clock)
+    leases = BudgetLeases(book, clock)
     ref = BudgetRef(budget_id=sys.argv[2], period="total", amount_usd=0.001)
-    (await purse.hold([ref], 900)).settle(300)
-    await purse.tell()
-    await purse.hold([ref], 600)
+    (await leases.hold([ref], 900)).settle(300)
+    await leases.tell()
+    await leases.hold([ref], 600)
     print("held", flush=True)
     await asyncio.sleep(600)
 

@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sqlalchemy import select
 
 from gateway.requests.caller import BudgetRef
+from gateway.tenancy.budget_leases import BudgetExceededError, BudgetLeases, Hold
 from gateway.tenancy.budget_orders import set_budget
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LEASE_SECONDS, LeaseBook
 from gateway.tenancy.orders import Order
 from gateway.tenancy.periods import MICRO, period_bounds
-from gateway.tenancy.purse import BudgetExceededError, Hold, Purse
 from migrations.tables import budget_leases
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
@@ -40,10 +40,10 @@ def empty_database() -> bytes:
 
 
 class Replica:
-    """A purse, what it holds, and what it spent by budget and period, as its ledger has it."""
+    """Budget leases, what it holds, and what it spent by budget and period, as its ledger has it."""
 
-    def __init__(self, name: str, purse: Purse) -> None:
-        self.name, self.purse = name, purse
+    def __init__(self, name: str, leases: BudgetLeases) -> None:
+        self.name, self.budget_leases = name, leases
         self.holds: list[Hold] = []
         self.spent: Counter[tuple[str, str]] = Counter()
 
@@ -74,14 +74,14 @@ class LeaseBookMachine(RuleBasedStateMachine):
     def born(self) -> Replica:
         self.births += 1
         name, time = f"replica-{self.births}", DatabaseTime(lambda: self.wall, lambda: self.monotonic)
-        purse = Purse(LeaseBook(self.engine, name, time), time, monotonic=lambda: self.monotonic)
-        return Replica(name, purse)
+        leases = BudgetLeases(LeaseBook(self.engine, name, time), time, monotonic=lambda: self.monotonic)
+        return Replica(name, leases)
 
     @rule(number=REPLICAS, amount=st.sampled_from([60, 100, 20, 0]), both=st.booleans())
     def hold(self, number: int, amount: int, both: bool) -> None:
         replica = self.replicas[number]
         with suppress(BudgetExceededError):
-            replica.holds.append(self.run(replica.purse.hold(self.refs if both else self.refs[:1], amount)))
+            replica.holds.append(self.run(replica.budget_leases.hold(self.refs if both else self.refs[:1], amount)))
 
     @rule(number=REPLICAS, share=st.sampled_from([1.0, 0.5, 0.0]))
     def settle(self, number: int, share: float) -> None:
@@ -100,14 +100,14 @@ class LeaseBookMachine(RuleBasedStateMachine):
 
     @rule(number=REPLICAS)
     def tell(self, number: int) -> None:
-        self.run(self.replicas[number].purse.tell())
+        self.run(self.replicas[number].budget_leases.tell())
 
     @rule(number=REPLICAS)
     def drain(self, number: int) -> None:
         replica = self.replicas[number]
         while replica.holds:
             self.settle(number, 1.0)
-        self.run(replica.purse.close())
+        self.run(replica.budget_leases.close())
         self.gone += replica.spent
         self.replicas[number] = self.born()
 
@@ -140,7 +140,7 @@ class LeaseBookMachine(RuleBasedStateMachine):
             self.monotonic += LEASE_SECONDS / 3
             self.wall += LEASE_SECONDS / 3
             for replica in self.replicas:
-                self.run(replica.purse.tell())
+                self.run(replica.budget_leases.tell())
 
     @rule(seconds=st.sampled_from([-86_400.0, -3600.0, 3600.0, 86_400.0]))
     def step(self, seconds: float) -> None:
@@ -150,7 +150,7 @@ class LeaseBookMachine(RuleBasedStateMachine):
     def look(self, number: int) -> None:
         async def look() -> None:
             async with self.engine.connect() as connection:
-                await self.replicas[number].purse._clock.look(connection)
+                await self.replicas[number].budget_leases._clock.look(connection)
 
         self.run(look())
 

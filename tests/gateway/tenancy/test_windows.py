@@ -26,8 +26,8 @@ class Clock:
 
 
 @pytest_asyncio.fixture(params=["local", "redis"])
-async def doors(request: pytest.FixtureRequest) -> AsyncIterator[list[Windows]]:
-    """Two doors that count together, where they can: one process's own, or two processes' with one Redis."""
+async def both(request: pytest.FixtureRequest) -> AsyncIterator[list[Windows]]:
+    """Two windows that count together, where they can: one process's own, or two processes' with one Redis."""
     if request.param == "local":
         own = LocalWindows()
         yield [own, own]
@@ -35,63 +35,63 @@ async def doors(request: pytest.FixtureRequest) -> AsyncIterator[list[Windows]]:
     stores = [RedisStore(request.getfixturevalue("redis_url")) for _ in range(2)]
     shared = [RedisWindows(store) for store in stores]
     yield list(shared)
-    for door, store in zip(shared, stores, strict=True):
-        await door.close()
+    for limits, store in zip(shared, stores, strict=True):
+        await limits.close()
         await store.redis.aclose()
 
 
-async def told(doors: list[Windows]) -> None:
-    for door in doors:
-        if isinstance(door, RedisWindows):
-            await door.close()
+async def told(both: list[Windows]) -> None:
+    for limits in both:
+        if isinstance(limits, RedisWindows):
+            await limits.close()
 
 
-async def test_requests_per_minute_are_bounded_and_what_is_left_is_told(doors: list[Windows]) -> None:
+async def test_requests_per_minute_are_bounded_and_what_is_left_is_told(both: list[Windows]) -> None:
     allowance = Allowance(requests_per_minute=3)
-    entries = [await doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(5)]
+    entries = [await both[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(5)]
     assert [entry.refused for entry in entries] == ["", "", "", "requests", "requests"]
     assert [entry.requests.remaining for entry in entries if entry.requests] == [2, 1, 0, 0, 0]
     assert all(entry.requests and 60 < entry.requests.reset_seconds <= 62 for entry in entries)
     assert entries[0].tokens is None
     assert entries[4].retry_seconds is not None
     assert 59 < entries[4].retry_seconds <= 62
-    assert not (await doors[0].enter("bob", allowance, 0, "r9")).refused
+    assert not (await both[0].enter("bob", allowance, 0, "r9")).refused
 
 
-async def test_100_at_once_against_10_a_minute_let_10_through(doors: list[Windows]) -> None:
+async def test_100_at_once_against_10_a_minute_let_10_through(both: list[Windows]) -> None:
     allowance = Allowance(requests_per_minute=10)
-    entries = await asyncio.gather(*(doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(100)))
+    entries = await asyncio.gather(*(both[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(100)))
     assert sum(not entry.refused for entry in entries) == 10
 
 
-async def test_tokens_are_estimated_at_first_and_put_right_when_the_request_ends(doors: list[Windows]) -> None:
+async def test_tokens_are_estimated_at_first_and_put_right_when_the_request_ends(both: list[Windows]) -> None:
     allowance = Allowance(tokens_per_minute=100)
-    first = await doors[0].enter("ada", allowance, 80, "r1")
-    assert (await doors[1].enter("ada", allowance, 30, "r2")).refused == "tokens"
-    doors[0].leave(first, 10)
-    await told(doors)
-    second = await doors[1].enter("ada", allowance, 30, "r3")
+    first = await both[0].enter("ada", allowance, 80, "r1")
+    assert (await both[1].enter("ada", allowance, 30, "r2")).refused == "tokens"
+    both[0].leave(first, 10)
+    await told(both)
+    second = await both[1].enter("ada", allowance, 30, "r3")
     assert not second.refused
     assert second.tokens is not None
     assert second.tokens.remaining == 60
-    doors[1].leave(second, 95)
-    await told(doors)
-    third = await doors[0].enter("ada", allowance, 1, "r4")
+    both[1].leave(second, 95)
+    await told(both)
+    third = await both[0].enter("ada", allowance, 1, "r4")
     assert (third.refused, third.tokens and third.tokens.remaining) == ("tokens", 0)
 
 
-async def test_a_request_for_more_than_a_minute_holds_is_never_let_in(doors: list[Windows]) -> None:
-    entry = await doors[0].enter("ada", Allowance(tokens_per_minute=100), 101, "r1")
+async def test_a_request_for_more_than_a_minute_holds_is_never_let_in(both: list[Windows]) -> None:
+    entry = await both[0].enter("ada", Allowance(tokens_per_minute=100), 101, "r1")
     assert (entry.refused, entry.retry_seconds) == ("tokens", None)
 
 
-async def test_places_in_flight_are_given_back_once(doors: list[Windows]) -> None:
+async def test_places_in_flight_are_given_back_once(both: list[Windows]) -> None:
     allowance = Allowance(concurrency=2)
-    entries = [await doors[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(3)]
+    entries = [await both[n % 2].enter("ada", allowance, 0, f"r{n}") for n in range(3)]
     assert [entry.refused for entry in entries] == ["", "", "concurrency"]
-    doors[0].leave(entries[0], 0)
-    await told(doors)
-    again = [await doors[n % 2].enter("ada", allowance, 0, f"s{n}") for n in range(2)]
+    both[0].leave(entries[0], 0)
+    await told(both)
+    again = [await both[n % 2].enter("ada", allowance, 0, f"s{n}") for n in range(2)]
     assert [entry.refused for entry in again] == ["", "concurrency"]
 
 
@@ -104,19 +104,19 @@ def test_no_minute_holds_more_than_the_limits(
     arrivals: list[tuple[float, int, int]], most: int, most_tokens: int
 ) -> None:
     clock = Clock()
-    door = LocalWindows(clock)
+    limits = LocalWindows(clock)
     allowance = Allowance(requests_per_minute=most, tokens_per_minute=most_tokens)
     accepted: list[tuple[float, int]] = []
 
     async def arrive() -> None:
         for wait, asked, used in arrivals:
             clock.now += wait
-            entry = await door.enter("ada", allowance, asked, "r")
+            entry = await limits.enter("ada", allowance, asked, "r")
             if entry.refused:
                 assert entry.retry_seconds is None or entry.retry_seconds > 0
             else:
                 # Who takes fewer tokens than asked for frees the rest; who takes more is told by nobody in time.
-                door.leave(entry, min(used, asked))
+                limits.leave(entry, min(used, asked))
                 accepted.append((clock.now, min(used, asked)))
 
     asyncio.run(arrive())
@@ -128,40 +128,40 @@ def test_no_minute_holds_more_than_the_limits(
 
 async def test_whoever_comes_back_when_told_is_let_in() -> None:
     clock = Clock()
-    door, allowance = LocalWindows(clock), Allowance(requests_per_minute=2, tokens_per_minute=100)
+    limits, allowance = LocalWindows(clock), Allowance(requests_per_minute=2, tokens_per_minute=100)
     for wait in (0, 20.5):
         clock.now += wait
-        await door.enter("ada", allowance, 40, "r")
-    refused = await door.enter("ada", allowance, 90, "r")
+        await limits.enter("ada", allowance, 40, "r")
+    refused = await limits.enter("ada", allowance, 90, "r")
     assert refused.refused == "requests"
     for _ in range(2):
         assert refused.retry_seconds is not None
         clock.now += refused.retry_seconds - 0.001
-        assert (await door.enter("ada", allowance, 90, "r")).refused
+        assert (await limits.enter("ada", allowance, 90, "r")).refused
         clock.now += 0.001
-        refused = await door.enter("ada", allowance, 90, "r")
+        refused = await limits.enter("ada", allowance, 90, "r")
     assert not refused.refused
 
 
 async def test_a_key_that_is_idle_leaves_nothing_behind() -> None:
     clock = Clock()
-    door = LocalWindows(clock)
-    entry = await door.enter("ada", Allowance(concurrency=1), 0, "r")
+    limits = LocalWindows(clock)
+    entry = await limits.enter("ada", Allowance(concurrency=1), 0, "r")
     clock.now += 100
-    door.leave(entry, 0)
-    assert not door._windows
+    limits.leave(entry, 0)
+    assert not limits._windows
 
 
 async def test_redis_slides_by_its_own_clock(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (windows, redis_windows):
         monkeypatch.setattr(module, "WINDOW_SECONDS", 1)
     store = RedisStore(redis_url)
-    door, allowance = RedisWindows(store), Allowance(requests_per_minute=1)
-    assert not (await door.enter("ada", allowance, 0, "r0")).refused
-    assert (await door.enter("ada", allowance, 0, "r1")).refused
+    limits, allowance = RedisWindows(store), Allowance(requests_per_minute=1)
+    assert not (await limits.enter("ada", allowance, 0, "r0")).refused
+    assert (await limits.enter("ada", allowance, 0, "r1")).refused
 
     async def entered() -> bool:
-        return not (await door.enter("ada", allowance, 0, "r2")).refused
+        return not (await limits.enter("ada", allowance, 0, "r2")).refused
 
     # What is waited for is Redis's clock.
     await eventually(entered)
@@ -187,14 +187,14 @@ async def test_requests_in_flight_of_a_dead_replica_free_their_places(
 
 async def test_a_replica_that_lives_keeps_its_places(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RedisStore(redis_url)
-    door, allowance = RedisWindows(store), Allowance(concurrency=1)
+    limits, allowance = RedisWindows(store), Allowance(concurrency=1)
     monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 5)
-    await door.enter("ada", allowance, 0, "r0")
+    await limits.enter("ada", allowance, 0, "r0")
     monkeypatch.setattr(redis_windows, "IN_FLIGHT_SECONDS", 500)
     seconds, _ = await store.redis.time()
     await store.redis.zadd("aio:flying:{ada}", {"of another replica": seconds + 2})
-    door.renew()
-    await door.close()
+    limits.renew()
+    await limits.close()
     (_, others), (member, until) = await store.redis.zrange("aio:flying:{ada}", 0, -1, withscores=True)
     assert member == b"r0"
     assert until - seconds > 400
@@ -204,13 +204,13 @@ async def test_a_replica_that_lives_keeps_its_places(redis_url: str, monkeypatch
 
 async def test_what_many_requests_ask_at_once_goes_in_few_round_trips(redis_url: str) -> None:
     store = RedisStore(redis_url)
-    door, allowance = RedisWindows(store), Allowance(requests_per_minute=1000, concurrency=1000)
-    await door.enter("ada", allowance, 0, "first")
+    limits, allowance = RedisWindows(store), Allowance(requests_per_minute=1000, concurrency=1000)
+    await limits.enter("ada", allowance, 0, "first")
     before = (await store.redis.info("stats"))["total_reads_processed"]
-    entries = await asyncio.gather(*(door.enter("ada", allowance, 0, f"r{n}") for n in range(100)))
+    entries = await asyncio.gather(*(limits.enter("ada", allowance, 0, f"r{n}") for n in range(100)))
     for entry in entries:
-        door.leave(entry, 0)
-    await door.close()
+        limits.leave(entry, 0)
+    await limits.close()
     reads = (await store.redis.info("stats"))["total_reads_processed"] - before
     assert not any(entry.refused for entry in entries)
     # 200 calls; a pipeline of 100 may arrive in several pieces.
@@ -221,45 +221,45 @@ async def test_what_many_requests_ask_at_once_goes_in_few_round_trips(redis_url:
 
 async def test_tokens_are_put_right_by_the_next_request_or_by_a_tick(redis_url: str) -> None:
     store = RedisStore(redis_url)
-    door, allowance = RedisWindows(store), Allowance(tokens_per_minute=100)
-    door.leave(await door.enter("ada", allowance, 90, "r1"), 10)
-    second = await door.enter("ada", allowance, 90, "r2")
+    limits, allowance = RedisWindows(store), Allowance(tokens_per_minute=100)
+    limits.leave(await limits.enter("ada", allowance, 90, "r1"), 10)
+    second = await limits.enter("ada", allowance, 90, "r2")
     assert (second.refused, second.tokens and second.tokens.remaining) == ("", 0)
-    door.leave(second, 20)
-    await door.close()
+    limits.leave(second, 20)
+    await limits.close()
     assert await store.redis.hget("aio:window:{ada}", "t") == b"30"
     await store.redis.aclose()
 
 
 async def test_a_redis_that_forgot_the_scripts_is_told_them_again_and_counts_once(redis_url: str) -> None:
     store = RedisStore(redis_url)
-    door, allowance = RedisWindows(store), Allowance(requests_per_minute=4)
-    await door.enter("ada", allowance, 0, "r0")
+    limits, allowance = RedisWindows(store), Allowance(requests_per_minute=4)
+    await limits.enter("ada", allowance, 0, "r0")
     await store.redis.script_flush()
-    entries = await asyncio.gather(*(door.enter("ada", allowance, 0, f"r{n}") for n in range(1, 5)))
+    entries = await asyncio.gather(*(limits.enter("ada", allowance, 0, f"r{n}") for n in range(1, 5)))
     assert [entry.refused for entry in entries] == ["", "", "", "requests"]
     await store.redis.aclose()
 
 
 @pytest.mark.parametrize("closed", [False, True])
-async def test_while_redis_is_away_the_door_is_open_or_closed_as_configured(
+async def test_while_redis_is_away_requests_are_admitted_or_refused_as_configured(
     redis_server: RedisServer, closed: bool
 ) -> None:
     store = RedisStore(redis_server.url)
-    door, allowance = RedisWindows(store, closed=closed), Allowance(requests_per_minute=2, concurrency=5)
-    before = await door.enter("ada", allowance, 0, "r0")
+    limits, allowance = RedisWindows(store, closed=closed), Allowance(requests_per_minute=2, concurrency=5)
+    before = await limits.enter("ada", allowance, 0, "r0")
     redis_server.kill()
     if closed:
         with pytest.raises(RedisAwayError):
-            await door.enter("ada", allowance, 0, "r1")
+            await limits.enter("ada", allowance, 0, "r1")
     else:
-        alone: list[Entry] = [await door.enter("ada", allowance, 0, f"a{n}") for n in range(3)]
+        alone: list[Entry] = [await limits.enter("ada", allowance, 0, f"a{n}") for n in range(3)]
         assert [entry.refused for entry in alone] == ["", "", "requests"]
         for entry in alone[:2]:
-            door.leave(entry, 5)
-    door.leave(before, 7)
-    await door.close()
+            limits.leave(entry, 5)
+    limits.leave(before, 7)
+    await limits.close()
     redis_server.start()
     store._rests_until = 0.0
-    assert not (await door.enter("ada", allowance, 0, "r2")).refused
+    assert not (await limits.enter("ada", allowance, 0, "r2")).refused
     await store.redis.aclose()

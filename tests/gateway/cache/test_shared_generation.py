@@ -11,7 +11,7 @@ from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.file import KnobFile
-from gateway.requests.inference_request import Ask
+from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.service import Service
 from inference_core.protocol import SamplingParams
@@ -57,7 +57,7 @@ class World:
         self.service = Service(routing, sinks, cache=self.cache)
 
     async def said(self, number: int, *, stream: bool, keep: bool) -> str:
-        ask = Ask(
+        request = InferenceRequest(
             request_id=f"chatcmpl-{number}",
             api="chat",
             requested_model="tier-1",
@@ -69,8 +69,8 @@ class World:
             store_texts=keep,
         )
         if not stream:
-            return (await self.service.complete(ask)).choices[0].text
-        answer = await self.service.start(ask)
+            return (await self.service.complete(request)).choices[0].text
+        answer = await self.service.start(request)
         try:
             return "".join([delta.text async for delta in answer])
         finally:

@@ -1,4 +1,4 @@
-"""The purse: what this process may still spend of budgets, in memory; the lease book fills it and is told of it."""
+"""Budget leases: what this process may still spend of budgets, in memory; the lease book fills it and is told of it."""
 
 import asyncio
 import logging
@@ -84,7 +84,7 @@ class Hold(msgspec.Struct):
             part.spent += spent
 
 
-class Purse:
+class BudgetLeases:
     """Holds are taken in memory; only where a slice is used up, or has expired, does a request wait for the book.
 
     `open_without_database`: whether requests go on beyond their slices while the book cannot be reached; what they cost

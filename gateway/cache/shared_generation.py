@@ -1,4 +1,4 @@
-"""A Flight: a generation under way that everybody reads who asks for the same meanwhile, each by a FlightReader."""
+"""A generation that several equal requests read at the same time, each through a reader of its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from tiers.errors import TierRequestError
 from tiers.tier import Delta, Tier
 
 
-class Flight:
+class SharedGeneration:
     """Runs `generation` on for as long as anybody reads it; late readers get everything from its beginning.
 
     In a task of its own from the first step, before anybody has joined: a step under way cannot change its task, and
@@ -23,15 +23,15 @@ class Flight:
     before any reader hears of it; what it returns is awaited after.
     """
 
-    def __init__(self, generation: Generation, ended: "Callable[[Flight], Awaitable[None] | None]") -> None:
+    def __init__(self, generation: Generation, ended: "Callable[[SharedGeneration], Awaitable[None] | None]") -> None:
         self.generation = generation
         self.attempted = generation.attempted
         self.deltas: list[Delta] = []
         self.over = self.whole = False
         self.error: Exception | None = None
         self._ended = ended
-        self._readers: list[FlightReader] = []
-        self._payer: FlightReader | None = None
+        self._readers: list[SharedGenerationReader] = []
+        self._payer: SharedGenerationReader | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._task = asyncio.create_task(self._run())
 
@@ -46,11 +46,11 @@ class Flight:
         self._waiting.append(waiting)
         return waiting
 
-    def board(self, reader: "FlightReader") -> None:
+    def board(self, reader: "SharedGenerationReader") -> None:
         """`reader` reads from now on."""
         self._readers.append(reader)
 
-    def leave(self, reader: "FlightReader") -> None:
+    def leave(self, reader: "SharedGenerationReader") -> None:
         """`reader` reads no more. When the last one leaves before the end, all work stops."""
         self._readers.remove(reader)
         if self.abandoned:
@@ -58,7 +58,7 @@ class Flight:
             self._task.cancel()
 
     @property
-    def payer(self) -> "FlightReader":
+    def payer(self) -> "SharedGenerationReader":
         """The one reader that is billed: of those there at the end the earliest, or the last to leave before it.
 
         Before the end it is who would pay now. After the end, and once it is abandoned, it never changes.
@@ -90,7 +90,7 @@ class Flight:
         if after is not None:
             await after
 
-    def _settle_on(self, payer: "FlightReader") -> None:
+    def _settle_on(self, payer: "SharedGenerationReader") -> None:
         if self._payer is None:
             self._payer = payer
 
@@ -103,7 +103,7 @@ class Flight:
         self._waiting.clear()
 
 
-class FlightReader:
+class SharedGenerationReader:
     """Source of an answer that is being made, for its first reader or for another one.
 
     `another`: for one who came later, the flight to go on with, once, if the generation fails before he has let go of
@@ -111,22 +111,27 @@ class FlightReader:
     """
 
     def __init__(
-        self, flight: Flight, decision: Decision, *, stream: bool, another: Callable[[], Flight] | None = None
+        self,
+        flight: SharedGeneration,
+        decision: Decision,
+        *,
+        stream: bool,
+        another: Callable[[], SharedGeneration] | None = None,
     ) -> None:
         self._decision = decision
         self._stream, self._another = stream, another
         # Those that failed and were left for another one, and the one that is read now.
-        self._flights: list[Flight] = []
+        self._flights: list[SharedGeneration] = []
         self._left = False
         self._board(flight)
 
-    def _board(self, flight: Flight) -> None:
+    def _board(self, flight: SharedGeneration) -> None:
         self._flights.append(flight)
         self._place, self.attempted = 0, flight.attempted
         flight.board(self)
 
     @property
-    def _flight(self) -> Flight:
+    def _flight(self) -> SharedGeneration:
         return self._flights[-1]
 
     @property
