@@ -1,6 +1,7 @@
 """An Answer: what one caller reads of an InferenceRequest being answered, with exactly one Record at the end."""
 
 import time
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 from classifier.decision import Decision
@@ -9,13 +10,15 @@ from gateway.answering.choice import Choice
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
 from gateway.requests.inference_request import InferenceRequest
+from gateway.routing.router import RoutingService
 from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.tier import ChatMessage, Delta, Tier, Usage
 
 Status = Literal["ok", "error", "aborted"]
+NO_HEADERS: Mapping[str, str] = {}
 
 
-class Source(Protocol):
+class AnswerSource(Protocol):
     """Where the deltas of an answer come from: a generation, one that is shared with others, or the cache.
 
     `attempted`: when the attempt under way began, monotonic seconds; if it changes, earlier deltas are void. `cached`:
@@ -53,37 +56,28 @@ class Source(Protocol):
         """What this reader pays for; after the end or `aclose`."""
 
 
-class Surroundings(Protocol):
-    """What an Answer needs around it: a price to compare with, and somebody to take the record.
-
-    `replica`: the name of this process, for the record.
-    """
-
-    replica: str | None
-
-    def baseline(self, usage: Usage) -> float:
-        """US dollars of `usage` on the strongest tier."""
-
-    def is_estimated(self, tier: int) -> bool:
-        """Whether a tier's price is an estimate."""
-
-    def finished(self, answer: "Answer", record: Record) -> None:
-        """Called exactly once per opened answer."""
-
-
 class Answer:
     """Iterate over it for the deltas; `aclose` it, always. After the end `record` holds the whole story."""
 
-    def __init__(self, request: InferenceRequest, source: Source, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        request: InferenceRequest,
+        source: AnswerSource,
+        routing: RoutingService,
+        finished: "Callable[[Answer, Record], None]",
+        replica: str | None = None,
+        rate_headers: Mapping[str, str] = NO_HEADERS,
+    ) -> None:
+        """`finished` is called exactly once per opened answer. `replica`: the name of this process, for the record.
+        `rate_headers`: what is left of the caller's limits, for the response."""
         self.request = request
         self.source = source
         self.stamps = Stamps(arrival=request.arrival, routed=time.monotonic(), attempted=source.attempted)
         self.choices = [Choice() for _ in range(request.choices)]
         self.usage: Usage | None = None
         self.record: Record | None = None
-        # What is left of the caller's limits, for the response.
-        self.rate_headers: dict[str, str] = {}
-        self._surroundings = surroundings
+        self.rate_headers = rate_headers
+        self._routing, self._finished, self._replica = routing, finished, replica
         self._opening: Delta | None = None
 
     async def open(self) -> None:
@@ -169,7 +163,7 @@ class Answer:
     @property
     def cost_is_estimated(self) -> bool:
         """Whether a tier that was tried has no price of its own."""
-        return any(self._surroundings.is_estimated(attempt.tier) for attempt in self.attempts)
+        return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
 
     def overhead_ms(self) -> float:
         """Milliseconds since arrival that were not spent waiting for a tier."""
@@ -197,7 +191,7 @@ class Answer:
     def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:
         self.stamps.finished = time.monotonic()
         self.record = self._recorded(status, http_status, error, self.source.bill())
-        self._surroundings.finished(self, self.record)
+        self._finished(self, self.record)
 
     def _recorded(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:
         request, first, usage = self.request, self.choices[0], bill.usage
@@ -224,12 +218,12 @@ class Answer:
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             cost_usd=bill.cost_usd,
-            baseline_cost_usd=self._surroundings.baseline(usage) if bill.paid else 0.0,
+            baseline_cost_usd=self._routing.price(self._routing.strongest, usage) if bill.paid else 0.0,
             timings=self._timings(),
             response_format=request.response_format if request.store_texts else None,
             cache=self.source.cached,
             tags=request.metadata,
-            replica=self._surroundings.replica,
+            replica=self._replica,
         )
 
     def _timings(self) -> Timings:

@@ -1,7 +1,7 @@
 """An Escalation: one tier's answer, judged by its own evidence while nothing of it has reached the caller (RT-11)."""
 
 import time
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -11,6 +11,7 @@ from classifier.evidence.model import EvidenceModel
 from classifier.policy.escalation import EscalationChoice, weigh_escalation
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobs
+from gateway.routing.router import RoutingService
 from tiers.catalog.tier_spec import TierSpec
 from tiers.policies.final_answer import agreement, checkable_answer
 from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
@@ -26,13 +27,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     p_ok: list[float]
     escalate: bool
     reason: str
-
-
-class Ladder(Protocol):
-    """Knows the next tier."""
-
-    def next_up(self, decision: Decision, tier: int) -> Tier | None:
-        """The next allowed tier above `tier`, if there is one."""
 
 
 class Escalation:
@@ -51,11 +45,11 @@ class Escalation:
         request: InferenceRequest,
         decision: Decision,
         spec: TierSpec,
-        ladder: Ladder,
+        routing: RoutingService,
     ) -> None:
         self.verdict: Verdict | None = None
         self.holding = request.stream
-        self._model, self._request, self._decision, self._spec, self._ladder = model, request, decision, spec, ladder
+        self._model, self._request, self._decision, self._spec, self._routing = model, request, decision, spec, routing
         self._hold = knobs.hold_tokens
         self._texts: list[str] = []
         self._finish_reason: str | None = None
@@ -87,7 +81,7 @@ class Escalation:
         times the next tier's price is above the price of the sample.
         """
         verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
-        higher = self._ladder.next_up(self._decision, tier)
+        higher = self._routing.next_up(self._decision, tier)
         if verdict is None or not verdict.escalate or higher is None or not self._model.spec.reads_agreement:
             return None
         if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
@@ -127,7 +121,7 @@ class Escalation:
 
     def _judge(self, stage: Stage, evidence: Float) -> Verdict:
         p_ok = self._model.p_ok(evidence, self._decision.inputs.prediction.p_ok)
-        higher = self._ladder.next_up(self._decision, self._spec.number)
+        higher = self._routing.next_up(self._decision, self._spec.number)
         if higher is None:
             return Verdict(stage=stage, p_ok=p_ok, escalate=False, reason="no tier above may take over")
         choice = self._weigh(higher, p_ok, self._left_usd() if stage == "opening" else 0.0)

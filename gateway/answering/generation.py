@@ -5,48 +5,26 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Protocol
+from typing import cast
 
 from classifier.decision import Decision
 from gateway.answering.bill import Bill
-from gateway.answering.escalation import Escalation, Verdict
+from gateway.answering.escalation import Verdict
+from gateway.answering.probes_in_force import ProbesInForce
 from gateway.answering.tier_deltas import tier_deltas
 from gateway.logs.log_format import FIELDS
 from gateway.requests.inference_request import InferenceRequest
+from gateway.routing.router import RoutingService
+from gateway.tenancy.admission import Admission
+from gateway.tenancy.cost_bound import most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
-from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
 
 log = logging.getLogger(__name__)
-
-
-class Ladder(Protocol):
-    """What a Generation needs around it: prices, and the tier to go on with."""
-
-    def spec(self, number: int) -> TierSpec:
-        """The catalogue's entry of a tier."""
-
-    def price(self, tier: int, usage: Usage) -> float:
-        """US dollars of `usage` on a tier."""
-
-    def next_up(self, decision: Decision, tier: int) -> Tier | None:
-        """The next allowed tier above `tier`, if there is one."""
-
-    def tier(self, number: int) -> Tier:
-        """The tier of this number."""
-
-    async def ordinary(self, request: InferenceRequest, decision: Decision) -> Decision | None:
-        """What is decided where the fast path of `decision` has failed; None if no other tier may answer."""
-
-    def affords(self, request: InferenceRequest, tier: Tier) -> bool:
-        """Whether the budgets of who asks bear another attempt, by `tier`."""
-
-    def escalation(self, request: InferenceRequest, decision: Decision, tier: int) -> Escalation | None:
-        """What judges an answer of `tier` while it is given; None where nothing does."""
 
 
 class Generation:
@@ -62,7 +40,16 @@ class Generation:
     # Nobody else reads it, and it is not kept.
     cached: CacheUse | None = None
 
-    def __init__(self, request: InferenceRequest, decision: Decision, tier: Tier, ladder: Ladder) -> None:
+    def __init__(
+        self,
+        request: InferenceRequest,
+        decision: Decision,
+        tier: Tier,
+        routing: RoutingService,
+        admission: Admission,
+        probes: ProbesInForce | None,
+    ) -> None:
+        """`admission`: where the caller's budget is held; `probes`: judge the answer, None if nothing does."""
         self.request = request
         self.decision = decision
         self.rerouted = False
@@ -70,16 +57,16 @@ class Generation:
         self.attempted = time.monotonic()
         self.attempts: list[Attempt] = []
         self.usage: Usage | None = None
-        self._ladder = ladder
+        self._routing, self._admission = routing, admission
         self._replicas: list[ReplicaTry] = []
-        self._escalation = ladder.escalation(request, decision, tier.number)
-        self._spec = ladder.spec(tier.number)
+        self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
+        self._spec = routing.spec(tier.number)
         self._requests = request.generations(self._spec)
         # What only the judge asks for is not the caller's.
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
         if self._escalation is not None:
             self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
-        self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._requests, request.n)
+        self._deltas = _generate(tier, self._requests, request.n)
         self._held: deque[Delta] = deque()
         self._let_go = False
         self._over = False
@@ -163,7 +150,7 @@ class Generation:
         if self._escalation is None or verdict is None or not verdict.escalate:
             return False
         again = self._escalation.second_sample(self._requests[0])
-        if again is not None and self._ladder.affords(self.request, self.tier):
+        if again is not None and self._affords(self.tier):
             text = await self._second_sample(again)
             verdict = verdict if text is None else self._escalation.compared(text)
         return verdict.escalate and await self._escalate(verdict)
@@ -174,7 +161,7 @@ class Generation:
         texts: list[str] = []
         usage, failed, tries = None, None, []
         try:
-            async with aclosing(tier_deltas(self.tier, [request], 1)) as deltas:
+            async with aclosing(_generate(self.tier, [request], 1)) as deltas:
                 async for delta in deltas:
                     texts.append(delta.text)
                     usage = delta.usage or usage
@@ -234,19 +221,25 @@ class Generation:
         self._go_on_with(stand_in)
 
     async def _stand_in(self) -> Tier | None:
-        """Who goes on in place of a tier that failed: whom the ordinary route chooses where it was the fast path's."""
+        """Return what replaces a failed tier: the ordinary route's if the fast path failed, else the next one up."""
         if not self.decision.by_edge:
             return self._next_up()
-        ordinary = await self._ladder.ordinary(self.request, self.decision)
-        if ordinary is None or not self._ladder.affords(self.request, tier := self._ladder.tier(ordinary.tier)):
+        ordinary = await self._routing.ordinary_route(self.request, self.decision)
+        if ordinary is None or not self._affords(tier := self._routing.tier(ordinary.tier)):
             return None
         self.decision, self.rerouted = ordinary, True
         return tier
 
     def _next_up(self) -> Tier | None:
-        """The next tier that is allowed, and that the caller's budgets bear."""
-        higher = self._ladder.next_up(self.decision, self.tier.number)
-        return higher if higher is not None and self._ladder.affords(self.request, higher) else None
+        """Return the next tier that is allowed and that the caller's budgets cover."""
+        higher = self._routing.next_up(self.decision, self.tier.number)
+        return higher if higher is not None and self._affords(higher) else None
+
+    def _affords(self, tier: Tier) -> bool:
+        """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""
+        if self._admission.hold is None:
+            return True
+        return self._admission.affords(most_usd(self.request, tier, self._routing.spec(tier.number)))
 
     def _go_on_with(self, tier: Tier) -> None:
         """Begin anew with `tier`, whose answer nothing judges any more."""
@@ -254,9 +247,9 @@ class Generation:
         self.attempted = time.monotonic()
         self._held.clear()
         self.usage, self._replicas = None, []
-        self._spec = self._ladder.spec(tier.number)
+        self._spec = self._routing.spec(tier.number)
         self._requests = self.request.generations(self._spec)
-        self._deltas = tier_deltas(tier, self._requests, self.request.n)
+        self._deltas = _generate(tier, self._requests, self.request.n)
 
     def _end(self, status: AttemptStatus, error: Exception | None) -> None:
         if not self._over:
@@ -286,3 +279,11 @@ class Generation:
         used = Usage.total(request.meter.usage() for request in self._requests)
         refused = isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens
         return Usage() if refused else used
+
+
+def _generate(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
+    """The deltas of `n` choices for each of `requests`, from the tier itself where there is one request."""
+    if len(requests) == 1 and requests[0].n == n:
+        # Contract of `Tier`: the iterator can be closed early, so it is a generator.
+        return cast(AsyncGenerator[Delta, None], tier.generate(requests[0]))
+    return tier_deltas(tier, requests, n)

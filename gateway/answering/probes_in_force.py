@@ -11,9 +11,10 @@ from classifier.evidence.artefact import load_probes
 from classifier.evidence.model import EvidenceModel, EvidenceModels
 from classifier.model.answer_length import AnswerLength
 from classifier.registry.registry import POINTER, ArtefactRegistry
-from gateway.answering.escalation import Escalation, Ladder, may_escalate
+from gateway.answering.escalation import Escalation, may_escalate
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobFile
+from gateway.routing.router import RoutingService
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -38,15 +39,17 @@ class ProbesInForce:
         self._models: dict[int, EvidenceModel] = {}
         self._seen: tuple[int, int] | None = None
 
-    def escalation(self, request: InferenceRequest, decision: Decision, tier: int, ladder: Ladder) -> Escalation | None:
+    def escalation(
+        self, request: InferenceRequest, decision: Decision, tier: int, routing: RoutingService
+    ) -> Escalation | None:
         """What will judge the answer of `tier` to `request`; None where nothing can or may."""
         model = self._models.get(tier)
         knobs = self._knobs.in_force
         if model is None or not knobs.judge_answers or not may_escalate(request, decision, knobs.hold_tokens):
             return None
-        if ladder.next_up(decision, tier) is None:
+        if routing.next_up(decision, tier) is None:
             return None
-        return Escalation(model, knobs, request, decision, self._catalog.tier(tier), ladder)
+        return Escalation(model, knobs, request, decision, self._catalog.tier(tier), routing)
 
     def load(self) -> None:
         """Load what is current now; never raises."""

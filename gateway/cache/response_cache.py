@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from classifier.decision import Decision
-from gateway.answering.answer import Source
+from gateway.answering.answer import AnswerSource
 from gateway.answering.generation import Generation
-from gateway.cache.cache_key import CatalogueDigest, cache_key, is_deterministic
+from gateway.cache.cache_key import CatalogueDigest, cache_key
 from gateway.cache.kept_answer import KeptAnswer, Replay, kept_answer
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.shared_generation import SharedGeneration, SharedGenerationReader
@@ -45,7 +45,7 @@ class ResponseCache:
         decision: Decision,
         generate: Callable[[], Generation],
         embedding: Embedding | None = None,
-    ) -> Source:
+    ) -> AnswerSource:
         """Return what answers `request`; `generate` starts a generation for it. `embedding`: of its prompt, by the
         classifier that decided; without it only an equal request's answer is found."""
         if not self._concerns(request, decision):
@@ -72,7 +72,7 @@ class ResponseCache:
     def _concerns(self, request: InferenceRequest, decision: Decision) -> bool:
         if request.cache == "off" or not self.knobs.in_force.enabled:
             return False
-        return request.cache in ("use", "refresh") or is_deterministic(request, self._routing.spec(decision.tier))
+        return request.cache in ("use", "refresh") or request.is_deterministic(self._routing.spec(decision.tier))
 
     def _wording(self, request: InferenceRequest, decision: Decision, embedding: Embedding | None) -> Wording | None:
         if not self.knobs.in_force.semantic or embedding is None or not _may_be_kept(request):

@@ -142,17 +142,17 @@ class SharedGenerationReader:
 
     @property
     def tier(self) -> Tier:
-        """See `Source`."""
+        """See `AnswerSource`."""
         return self._flight.generation.tier
 
     @property
     def attempts(self) -> list[Attempt]:
-        """See `Source`."""
+        """See `AnswerSource`."""
         return self._flight.generation.attempts
 
     @property
     def p_ok(self) -> float:
-        """See `Source`."""
+        """See `AnswerSource`."""
         return self._flight.generation.p_ok
 
     @property
@@ -185,7 +185,7 @@ class SharedGenerationReader:
             await self._flight.stopped()
 
     def bill(self) -> Bill:
-        """See `Source`."""
+        """See `AnswerSource`."""
         *failed, last = self._flights
         owed = [attempt for flight in failed if flight.payer is self for attempt in flight.generation.bill().attempts]
         bill = last.generation.bill()

@@ -15,6 +15,12 @@ from tiers.tool_types import Tooling
 Prompt = str | list[int]
 CacheMode = Literal["use", "refresh", "exact", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
+# No tokeniser makes more tokens than bytes; a chat template adds less than this per turn and at its ends.
+TEMPLATE_TOKENS_PER_TURN = 16
+TEMPLATE_TOKENS = 64
+# Our own instructions, and those of the templates that have any, are shorter than this.
+TEMPLATE_TOKENS_FOR_TOOLS = 2048
+_MOST_TOKENS = "most tokens"
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +98,29 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """How many choices the answer has, over all prompts."""
         return self.n * len(self.prompts or [None])
 
+    def is_deterministic(self, spec: TierSpec) -> bool:
+        """Whether the tier of `spec` gives equal requests equal answers: with temperature 0 or a seed, all draws of our
+        tiers are functions of the request (SPEC GW-04); of other servers it is what the caller asked for."""
+        temperature = spec.sampling.temperature if "temperature" in self.unset else self.sampling.temperature
+        return self.sampling.seed is not None or temperature == 0
+
+    def most_prompt_tokens(self) -> int:
+        """Return an upper bound on the prompt's tokens, from its bytes; the longest prompt's, of several."""
+        if (most := self.prompts_read.get(_MOST_TOKENS)) is None:
+            # Kept, since megabytes take milliseconds.
+            most = self.prompts_read[_MOST_TOKENS] = self._most_prompt_tokens()
+        return int(most)
+
+    def _most_prompt_tokens(self) -> int:
+        if self.messages is not None:
+            text = sum(num_bytes(message.recorded_content()) for message in self.messages)
+            if self.tooling is not None:
+                tools = sum(len(msgspec.json.encode(tool.definition())) for tool in self.tooling.tools)
+                text += TEMPLATE_TOKENS_FOR_TOOLS + tools
+            return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
+        longest = max((len(p) if isinstance(p, list) else num_bytes(p) for p in self.prompts or ()), default=0)
+        return longest + TEMPLATE_TOKENS
+
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:
         """What to ask the tier of `spec` for: one request per prompt, with the tier's defaults and objective."""
         if self.prompts is None or len(self.prompts) == 1:
@@ -142,6 +171,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             {"role": "prompt", "content": prompt if isinstance(prompt, str) else _written(prompt)}
             for prompt in self.prompts or []
         ]
+
+
+def num_bytes(text: str) -> int:
+    """Length in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _written(ids: list[int]) -> str:

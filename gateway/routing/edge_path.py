@@ -25,7 +25,7 @@ def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: Routi
     service class `edge` allows. A request with tools, or with a quality target of its own or its key's, does not
     take it.
     """
-    if not knobs.edge_max_prompt_tokens or request.max_tokens is None or request.tooling is not None:
+    if request.max_tokens is None or request.tooling is not None:
         return None
     new_tokens = request.max_tokens * (request.best_of or request.n) * len(request.prompts or [None])
     if new_tokens > knobs.edge_max_new_tokens or request.wanted_quality is not None:

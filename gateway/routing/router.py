@@ -142,6 +142,15 @@ class RoutingService:
         """The decision of `routed`."""
         return self.routed(request, failed).decision
 
+    async def ordinary_route(self, request: InferenceRequest, edge: Decision) -> Decision | None:
+        """Return the ordinary decision after the fast path of `edge` failed; None if no other tier may answer."""
+        failed = Exclusion(tier=edge.tier, reason="it failed on the fast path")
+        await self.prepare(request, failed)
+        try:
+            return self.route(request, failed)
+        except ApiError:
+            return None
+
     def routed(self, request: InferenceRequest, failed: Exclusion | None = None) -> Routed:
         """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer.
 
@@ -172,9 +181,10 @@ class RoutingService:
             raise self._refusal(error, request, inputs, too_long) from None
 
     def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
-        if request.requested_model != AUTO or failed is not None:
+        knobs = self.knobs.in_force
+        if not knobs.edge_max_prompt_tokens or request.requested_model != AUTO or failed is not None:
             return None
-        return edge_path(request, self.tiers, self.knobs.in_force)
+        return edge_path(request, self.tiers, knobs)
 
     def _inputs(
         self,
@@ -237,8 +247,7 @@ class RoutingService:
     def remember(self, request: InferenceRequest, tier: int) -> None:
         """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
         if self.knobs.in_force.conversations:
-            self.conversations.seconds = self.knobs.in_force.conversation_seconds
-            self.conversations.remember(request, tier)
+            self.conversations.remember(request, tier, self.knobs.in_force.conversation_seconds)
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, *, classified: bool = True) -> Verdict:
         """The classifier's word, all of it by one version, or the length heuristic's where it fails (SPEC RT-13).

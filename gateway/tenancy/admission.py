@@ -31,14 +31,14 @@ class Admission(msgspec.Struct):
         """`x-ratelimit-…` as OpenAI has them; none without limits."""
         return {} if self.entry is None else rate_headers(self.entry)
 
-    async def pay(self, caller: Caller, most_usd: float) -> None:
+    async def reserve(self, caller: Caller, most_usd: float) -> None:
         """Hold what the answer may cost at most. Raises `ApiError`: 429 `insufficient_quota`, 503."""
         if self.admission_control is not None and caller.allowance.budgets:
             self.hold = await self.admission_control.hold(caller, most_usd)
 
     def affords(self, most_usd: float) -> bool:
         """Hold this much more, for another attempt, if that can be had without waiting."""
-        return self.hold is None or self.hold.extend(microusd_at_least(most_usd))
+        return self.hold is None or self.closed or self.hold.extend(microusd_at_least(most_usd))
 
     def close(self, record: Record | None) -> None:
         """Give the place back, and charge what the request did use: nothing without a record."""
@@ -84,7 +84,7 @@ class AdmissionControl:
         return admission
 
     async def hold(self, caller: Caller, most_usd: float) -> Hold:
-        """See `Admission.pay`."""
+        """See `Admission.reserve`."""
         try:
             return await self._budget_leases.hold(caller.allowance.budgets, microusd_at_least(most_usd))
         except BudgetExceededError as error:
@@ -144,9 +144,8 @@ def _refusal(entry: Entry, concurrency: int | None) -> ApiError:
         said = f"{0 if room is None else room.limit} {entry.refused} per minute"
     headers = rate_headers(entry)
     if entry.retry_seconds is None:
-        message = (
-            f"The request asks for up to {entry.asked_tokens} tokens; this key's limit is {said}. Send a smaller one."
-        )
+        asked = f"The request asks for up to {entry.requested_tokens} tokens"
+        message = f"{asked}; this key's limit is {said}. Send a smaller one."
     else:
         headers["retry-after"] = str(max(1, math.ceil(entry.retry_seconds)))
         message = f"Rate limit reached: this key's limit is {said}. Try again in {duration(entry.retry_seconds)}."

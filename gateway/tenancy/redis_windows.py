@@ -96,7 +96,7 @@ class RedisWindows(Windows):
             return await self._alone.enter(key_id, allowance, tokens, "")
         now, requests, used, flying, seen = answer
         seconds = _seconds(seen)
-        entry = Entry(key_id, asked_tokens=tokens, second=int(float(now)), member=member)
+        entry = Entry(key_id, requested_tokens=tokens, second=int(float(now)), member=member)
         last = seconds[-1][0] if seconds else entry.second
         entry = judged(entry, allowance, Sums(requests, used, flying), seconds, float(now), last)
         if not entry.refused and allowance.concurrency is not None:
@@ -113,8 +113,8 @@ class RedisWindows(Windows):
         members.discard(entry.member)
         if not members:
             self._in_flight.pop(entry.key_id, None)
-        if placed or (entry.tokens is not None and tokens != entry.asked_tokens):
-            arguments: list[Argument] = [entry.second, tokens - entry.asked_tokens, entry.member]
+        if placed or (entry.tokens is not None and tokens != entry.requested_tokens):
+            arguments: list[Argument] = [entry.second, tokens - entry.requested_tokens, entry.member]
             # Away: its place frees itself when it expires.
             self._scripts.put(Call(_LEAVE, _names(entry.key_id), arguments), at_once=placed)
 

@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True):
     retry_seconds: float | None = 0.0
     requests: Room | None = None
     tokens: Room | None = None
-    asked_tokens: int = 0
+    requested_tokens: int = 0
     second: int = 0
     member: str = ""
 
@@ -101,7 +101,7 @@ class LocalWindows(Windows):
         seconds = [(row[0], row[1], row[2]) for row in window.seconds] if _is_full(window, allowance, tokens) else []
         sums = Sums(window.requests, window.tokens, window.in_flight)
         last = window.seconds[-1][0] if window.seconds else second
-        entry = judged(Entry(key_id, asked_tokens=tokens, second=second), allowance, sums, seconds, now, last)
+        entry = judged(Entry(key_id, requested_tokens=tokens, second=second), allowance, sums, seconds, now, last)
         if not entry.refused:
             window.add(second, 1, tokens)
             window.in_flight += 1
@@ -113,7 +113,7 @@ class LocalWindows(Windows):
         window.in_flight -= 1
         window.forget(math.floor(self._clock() / _BUCKET_SECONDS))
         if window.seconds and window.seconds[0][0] <= entry.second:
-            window.add(entry.second, 0, tokens - entry.asked_tokens)
+            window.add(entry.second, 0, tokens - entry.requested_tokens)
         if not window.in_flight and not window.seconds:
             del self._windows[entry.key_id]
 
@@ -139,8 +139,8 @@ def judged(
         refused, retry = "concurrency", 1.0
     elif most is not None and sums.requests + 1 > most:
         refused, retry = "requests", _wait([(s, r) for s, r, _ in seconds], sums.requests + 1 - most, now)
-    elif most_tokens is not None and sums.tokens + entry.asked_tokens > most_tokens:
-        over = sums.tokens + entry.asked_tokens - most_tokens
+    elif most_tokens is not None and sums.tokens + entry.requested_tokens > most_tokens:
+        over = sums.tokens + entry.requested_tokens - most_tokens
         refused, retry = "tokens", _wait([(s, t) for s, _, t in seconds], over, now)
     counted, newest = (0, last) if refused else (1, entry.second)
     reset = newest + WINDOW_SECONDS + 1 - now
@@ -152,7 +152,7 @@ def judged(
         tokens=(
             None
             if most_tokens is None
-            else Room(most_tokens, max(most_tokens - sums.tokens - counted * entry.asked_tokens, 0), reset)
+            else Room(most_tokens, max(most_tokens - sums.tokens - counted * entry.requested_tokens, 0), reset)
         ),
     )
 

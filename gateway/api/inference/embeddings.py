@@ -120,7 +120,7 @@ async def embedded(
         )
         tokens = sum(map(len, rows))
         cost = tokens * model.spec.input_usd_per_million / 1e6
-        await admission.pay(given.caller, cost)
+        await admission.reserve(given.caller, cost)
         begun, failure, meter = time.monotonic(), None, UsageMeter()
         try:
             states = await model.embed(rows, priority=inference_request.priority, salt=given.caller.tenant, meter=meter)
