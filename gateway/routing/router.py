@@ -18,8 +18,7 @@ from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
 from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.model import Classifier, EncodesAhead, Routed, Verdict
-from gateway.routing.rule import class_rule, heuristic_rule
+from gateway.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, Verdict
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd, predicted_costs
 from tiers.catalog.tier_spec import TierSpec
@@ -258,16 +257,16 @@ class RoutingService:
         try:
             model = self.classifier.model_for(request.request_id)
             if not classified:
-                return Verdict(unclassified(given, self.strongest), class_rule(target))
+                return Verdict(unclassified(given, self.strongest), RoutingRule.of_classes(target))
             reading = model.read(given)
-            return Verdict(reading.prediction, class_rule(target), model.on_trial, reading.embedding)
+            return Verdict(reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding)
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)
                 # Our own errors say what is missing; any other may quote the prompt.
                 said = error if isinstance(error, ClassifierError) else type(error).__name__
                 log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
-            return Verdict(heuristic_prediction(given, self.strongest), heuristic_rule(target))
+            return Verdict(heuristic_prediction(given, self.strongest), RoutingRule.of_heuristic(target))
 
     def _history(self, request: InferenceRequest) -> History:
         return self.conversations.history(request) if self.knobs.in_force.conversations else History()

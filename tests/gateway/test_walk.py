@@ -4,9 +4,9 @@ from pathlib import Path
 
 from tests.gateway.walk import walk_of
 
-MOST_STOPS = 60
-MOST_BACKWARD = 40
-MOST_LAYERS = 8
+MOST_STOPS = 38
+MOST_BACKWARD = 4
+MOST_LAYERS = 6
 
 
 async def test_a_streamed_chat_passes_few_files_and_rarely_returns_to_a_room(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 `python -m tests.gateway.walk` prints it; `test_walk.py` bounds it. What is counted:
 
 - *Stop*: a source file of `gateway` or `tiers`, where the request enters it first. A file is entered when one of its
-  functions is called on any thread. Functions that call nothing, properties, containers' methods (`len`, `in`, ...)
-  and methods of msgspec structs only read data: they are no entry.
+  functions is called from another file, on any thread. Functions that call nothing, properties, containers' methods
+  (`len`, `in`, ...) and methods of msgspec structs only read data: they are no entry.
 - A subsystem that the request is handed to as a whole is one stop, however many files it has (`SUBSYSTEMS`).
 - *Backward*: a stop whose room (folder) the request has left before.
 - *Layer*: a file on the stack of the coroutine that waits for the next token, from the core's client up to the code
@@ -98,10 +98,12 @@ class _Recorder:
             return
         if path.startswith(CORE_CLIENT):
             layers = _files_on_stack(frame)
-            if _is_complete(layers):
+            if _is_complete(layers) and len(layers) > len(self.layers):
                 self.layers = layers
         if path not in self.entries and not _only_reads(frame):
-            self.entries[path] = frame.f_code.co_name
+            caller = frame.f_back
+            if caller is None or _path(caller.f_code) != path:
+                self.entries[path] = frame.f_code.co_name
 
 
 def _files_on_stack(frame: FrameType | None) -> list[str]:
@@ -115,8 +117,9 @@ def _files_on_stack(frame: FrameType | None) -> list[str]:
 
 
 def _is_complete(layers: list[str]) -> bool:
-    """Whether a stack reaches from the core's client to the events of the response, that is, after the first token."""
-    return len(layers) > 1 and layers[-1].startswith("gateway/api/")
+    """Whether a stack reaches from the core's client to the events of the response, which it does after the first
+    token; before that it is the handler's."""
+    return len(layers) > 1 and layers[-1].startswith("gateway/api/streaming/")
 
 
 @cache

@@ -14,9 +14,8 @@ from msgspec import Meta
 from gateway.answering.answer import Answer
 from gateway.api.access.guard import admit
 from gateway.api.inference.answers import Routed, UsageBody, routed, usage_body
-from gateway.api.inference.chat import chat_request
+from gateway.api.inference.build_request import chat_request, received
 from gateway.api.inference.chunks import DONE, ChatChunks
-from gateway.api.inference.generating import received
 from gateway.api.inference.parsing import decode_body
 from gateway.api.inference.schemas import ChatRequest
 from gateway.errors import ApiError, ErrorBody, as_api_error, bad_request
