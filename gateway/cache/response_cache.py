@@ -37,7 +37,7 @@ class ResponseCache:
         self.knobs, self.store, self._routing = knobs, store, routing
         self.similar = SimilarPrompts(knobs)
         self._catalogue = CatalogueDigest()
-        self._flights: dict[SharedKey, SharedGeneration] = {}
+        self._shared: dict[SharedKey, SharedGeneration] = {}
 
     async def source(
         self,
@@ -53,21 +53,21 @@ class ResponseCache:
         key, wording = self._key(request, decision), self._wording(request, decision, embedding)
         if request.cache == "refresh":
             return SharedGenerationReader(
-                self._take_off(key, request, generate, wording), decision, stream=request.stream
+                self._start_shared(key, request, generate, wording), decision, stream=request.stream
             )
         if self._joinable(key, request) is None and (found := await self._found(key, wording, request)) is not None:
             kept, use = found
             return Replay(kept, decision, self._routing.tier(kept.tier), use)
-        flight = self._joinable(key, request)
-        if flight is None:
+        shared = self._joinable(key, request)
+        if shared is None:
             return SharedGenerationReader(
-                self._take_off(key, request, generate, wording), decision, stream=request.stream
+                self._start_shared(key, request, generate, wording), decision, stream=request.stream
             )
 
         def another() -> SharedGeneration:
-            return self._joinable(key, request) or self._take_off(key, request, generate, wording)
+            return self._joinable(key, request) or self._start_shared(key, request, generate, wording)
 
-        return SharedGenerationReader(flight, decision, stream=request.stream, another=another)
+        return SharedGenerationReader(shared, decision, stream=request.stream, another=another)
 
     def _concerns(self, request: InferenceRequest, decision: Decision) -> bool:
         if request.cache == "off" or not self.knobs.in_force.enabled:
@@ -84,32 +84,32 @@ class ResponseCache:
         return cache_key(request, decision, self._routing.spec(decision.tier), catalogue)
 
     def _joinable(self, key: bytes, request: InferenceRequest) -> SharedGeneration | None:
-        flight = self._flights.get((key, request.stream, request.priority))
-        return None if flight is None or flight.abandoned else flight
+        shared = self._shared.get((key, request.stream, request.priority))
+        return None if shared is None or shared.abandoned else shared
 
-    def _take_off(
+    def _start_shared(
         self, key: bytes, request: InferenceRequest, generate: Callable[[], Generation], wording: Wording | None
     ) -> SharedGeneration:
         place = key, request.stream, request.priority
         keeps = _may_be_kept(request)
 
-        def ended(flight: SharedGeneration) -> Awaitable[None] | None:
-            if flight.whole and keeps:
-                return self._keep(place, flight, wording)
-            self._land(place, flight)
+        def ended(shared: SharedGeneration) -> Awaitable[None] | None:
+            if shared.whole and keeps:
+                return self._keep(place, shared, wording)
+            self._forget(place, shared)
             return None
 
-        flight = self._flights[place] = SharedGeneration(generate(), ended)
-        return flight
+        shared = self._shared[place] = SharedGeneration(generate(), ended)
+        return shared
 
-    def _land(self, place: SharedKey, flight: SharedGeneration) -> None:
-        if self._flights.get(place) is flight:
-            del self._flights[place]
+    def _forget(self, place: SharedKey, shared: SharedGeneration) -> None:
+        if self._shared.get(place) is shared:
+            del self._shared[place]
 
-    async def _keep(self, place: SharedKey, flight: SharedGeneration, wording: Wording | None) -> None:
-        """Put the answer away; who asks meanwhile still reads the flight."""
+    async def _keep(self, place: SharedKey, shared: SharedGeneration, wording: Wording | None) -> None:
+        """Put the answer away; who asks meanwhile still reads the shared generation."""
         try:
-            value = _encode(kept_answer(flight.generation, flight.deltas))
+            value = _encode(kept_answer(shared.generation, shared.deltas))
             if len(value) <= self.knobs.in_force.max_bytes:
                 await self.store.put(place[0], value)
                 if wording is not None:
@@ -117,7 +117,7 @@ class ResponseCache:
         except Exception as error:
             log.error("an answer is not kept: %s", type(error).__name__, exc_info=error)
         finally:
-            self._land(place, flight)
+            self._forget(place, shared)
 
     async def _found(
         self, key: bytes, wording: Wording | None, request: InferenceRequest

@@ -40,13 +40,13 @@ class SharedGeneration:
         """Whether everybody left before the end."""
         return not self._readers and not self.over
 
-    def news(self) -> asyncio.Future[None]:
+    def next_delta(self) -> asyncio.Future[None]:
         """To wait for the next delta, or the end. Each reader has one of his own: who leaves cancels his."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         return waiting
 
-    def board(self, reader: "SharedGenerationReader") -> None:
+    def join(self, reader: "SharedGenerationReader") -> None:
         """`reader` reads from now on."""
         self._readers.append(reader)
 
@@ -75,7 +75,7 @@ class SharedGeneration:
                 if self.generation.attempted != self.attempted:
                     self.attempted, self.deltas = self.generation.attempted, []
                 self.deltas.append(delta)
-                self._tell()
+                self._wake_readers()
             self.whole = True
         except Exception as error:
             self.error = error
@@ -86,7 +86,7 @@ class SharedGeneration:
                 self._settle_on(self.payer)
                 self.over = True
                 after = self._ended(self)
-                self._tell()
+                self._wake_readers()
         if after is not None:
             await after
 
@@ -94,7 +94,7 @@ class SharedGeneration:
         if self._payer is None:
             self._payer = payer
 
-    def _tell(self) -> None:
+    def _wake_readers(self) -> None:
         if not self._waiting:
             return
         for waiting in self._waiting:
@@ -104,15 +104,14 @@ class SharedGeneration:
 
 
 class SharedGenerationReader:
-    """Source of an answer that is being made, for its first reader or for another one.
+    """Reads a shared generation as the source of one answer.
 
-    `another`: for one who came later, the flight to go on with, once, if the generation fails before he has let go of
-    anything.
+    `another`: gives a later reader a second generation, once, if the first fails before any of it was passed on.
     """
 
     def __init__(
         self,
-        flight: SharedGeneration,
+        shared: SharedGeneration,
         decision: Decision,
         *,
         stream: bool,
@@ -121,73 +120,73 @@ class SharedGenerationReader:
         self._decision = decision
         self._stream, self._another = stream, another
         # Those that failed and were left for another one, and the one that is read now.
-        self._flights: list[SharedGeneration] = []
+        self._generations: list[SharedGeneration] = []
         self._left = False
-        self._board(flight)
+        self._join(shared)
 
-    def _board(self, flight: SharedGeneration) -> None:
-        self._flights.append(flight)
-        self._place, self.attempted = 0, flight.attempted
-        flight.board(self)
+    def _join(self, shared: SharedGeneration) -> None:
+        self._generations.append(shared)
+        self._place, self.attempted = 0, shared.attempted
+        shared.join(self)
 
     @property
-    def _flight(self) -> SharedGeneration:
-        return self._flights[-1]
+    def _current(self) -> SharedGeneration:
+        return self._generations[-1]
 
     @property
     def decision(self) -> Decision:
         """The reader's own, unless the fast path failed and the ordinary route took its place."""
-        generation = self._flight.generation
+        generation = self._current.generation
         return generation.decision if generation.rerouted else self._decision
 
     @property
     def tier(self) -> Tier:
         """See `AnswerSource`."""
-        return self._flight.generation.tier
+        return self._current.generation.tier
 
     @property
     def attempts(self) -> list[Attempt]:
         """See `AnswerSource`."""
-        return self._flight.generation.attempts
+        return self._current.generation.attempts
 
     @property
     def p_ok(self) -> float:
         """See `AnswerSource`."""
-        return self._flight.generation.p_ok
+        return self._current.generation.p_ok
 
     @property
     def cached(self) -> CacheUse | None:
         """A miss for the payer of any of its generations, also of one that failed before the one that it shares."""
-        return "miss" if any(flight.payer is self for flight in self._flights) else "shared"
+        return "miss" if any(shared.payer is self for shared in self._generations) else "shared"
 
     async def __anext__(self) -> Delta:
         while not self._left:
-            flight = self._flight
-            if flight.attempted != self.attempted:
-                self.attempted, self._place = flight.attempted, 0
-            if self._place < len(flight.deltas):
+            shared = self._current
+            if shared.attempted != self.attempted:
+                self.attempted, self._place = shared.attempted, 0
+            if self._place < len(shared.deltas):
                 self._place += 1
-                return flight.deltas[self._place - 1]
-            if not flight.over:
-                await flight.news()
-            elif flight.error is None:
+                return shared.deltas[self._place - 1]
+            if not shared.over:
+                await shared.next_delta()
+            elif shared.error is None:
                 self._leave()
-            elif self._may_move(flight.error):
+            elif self._may_move(shared.error):
                 self._move()
             else:
-                raise flight.error
+                raise shared.error
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Stop reading; the last one who does frees the tier's work within one step."""
         self._leave()
-        if self._flight.abandoned:
-            await self._flight.stopped()
+        if self._current.abandoned:
+            await self._current.stopped()
 
     def bill(self) -> Bill:
         """See `AnswerSource`."""
-        *failed, last = self._flights
-        owed = [attempt for flight in failed if flight.payer is self for attempt in flight.generation.bill().attempts]
+        *failed, last = self._generations
+        owed = [attempt for shared in failed if shared.payer is self for attempt in shared.generation.bill().attempts]
         bill = last.generation.bill()
         if last.payer is not self:
             bill = bill.unpaid()
@@ -200,10 +199,10 @@ class SharedGenerationReader:
     def _move(self) -> None:
         another, self._another = self._another, None
         assert another is not None
-        self._flight.leave(self)
-        self._board(another())
+        self._current.leave(self)
+        self._join(another())
 
     def _leave(self) -> None:
         if not self._left:
             self._left = True
-            self._flight.leave(self)
+            self._current.leave(self)

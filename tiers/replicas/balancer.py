@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.replicas.prefix_affinity import rendezvous_score
-from tiers.replicas.replica import Flight, Replica
+from tiers.replicas.replica import InFlightRequest, Replica
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Balancer:
         self.spec = spec
         self._name, self._clock, self._rng = name, clock, rng
 
-    def begin(self, key: bytes | None, tried: Collection[Replica] = ()) -> Flight | None:
+    def begin(self, key: bytes | None, tried: Collection[Replica] = ()) -> InFlightRequest | None:
         """Choose a replica that is not among `tried` and count the request there; None if none takes any.
 
         `key`: hash of the prompt's beginning; None for no affinity. A first attempt probes an ejected replica whose
@@ -46,36 +46,36 @@ class Balancer:
         replica = probed or self._choose(key, [r for r in self._serving(now) if r not in tried], now)
         if replica is None:
             return None
-        flight = Flight(replica, now)
+        in_flight = InFlightRequest(replica, now)
         if probed is not None:
-            probed.breaker.probe = flight
-        replica.flights[flight] = replica.silent[flight] = None
+            probed.breaker.probe = in_flight
+        replica.requests_in_flight[in_flight] = replica.silent[in_flight] = None
         replica.requests += 1
-        return flight
+        return in_flight
 
-    def first_token(self, flight: Flight) -> None:
+    def first_token(self, in_flight: InFlightRequest) -> None:
         """The answer has begun."""
-        replica, now = flight.replica, self._clock()
-        replica.silent.pop(flight, None)
-        replica.ttft.observe(now - flight.began, now, self.spec.ttft_decay_seconds)
-        if replica.breaker.probe is flight:
+        replica, now = in_flight.replica, self._clock()
+        replica.silent.pop(in_flight, None)
+        replica.ttft.observe(now - in_flight.began, now, self.spec.ttft_decay_seconds)
+        if replica.breaker.probe is in_flight:
             replica.breaker.begin_probation(self.spec.consecutive_failures)
             log.info("tier '%s': %s answers again", self._name, replica.url)
 
-    def succeed(self, flight: Flight) -> None:
+    def succeed(self, in_flight: InFlightRequest) -> None:
         """The answer came to its end, or the server refused the request for what it is."""
-        replica = flight.replica
-        if self._end(flight) and self._counts(flight):
+        replica = in_flight.replica
+        if self._end(in_flight) and self._counts(in_flight):
             replica.breaker.succeed()
             replica.recent_requests.add(self._clock(), self.spec.error_window_seconds)
 
-    def fail(self, flight: Flight) -> None:
+    def fail(self, in_flight: InFlightRequest) -> None:
         """The server failed."""
-        replica, now = flight.replica, self._clock()
-        if not self._end(flight):
+        replica, now = in_flight.replica, self._clock()
+        if not self._end(in_flight):
             return
         replica.failures += 1
-        if not self._counts(flight):
+        if not self._counts(in_flight):
             return
         replica.breaker.fail(now)
         replica.recent_requests.add(now, self.spec.error_window_seconds)
@@ -86,21 +86,21 @@ class Balancer:
             replica.forget_errors()
             log.warning("tier '%s': %s is left alone for %.3g s: %s", self._name, replica.url, seconds, reason)
 
-    def pause(self, flight: Flight, seconds: float) -> None:
+    def pause(self, in_flight: InFlightRequest, seconds: float) -> None:
         """The server asked to be left alone for so long."""
-        if self._end(flight):
-            flight.replica.breaker.pause(self._clock(), seconds)
+        if self._end(in_flight):
+            in_flight.replica.breaker.pause(self._clock(), seconds)
 
-    def leave(self, flight: Flight) -> None:
+    def leave(self, in_flight: InFlightRequest) -> None:
         """The caller left, or another replica was faster: nothing is known but how long it took so far."""
-        replica, now = flight.replica, self._clock()
-        waited = now - flight.began
-        was_silent = flight in replica.silent
-        if not self._end(flight):
+        replica, now = in_flight.replica, self._clock()
+        waited = now - in_flight.began
+        was_silent = in_flight in replica.silent
+        if not self._end(in_flight):
             return
         if was_silent and replica.ttft.latest is not None and waited > replica.ttft.latest:
             replica.ttft.observe(waited, now, self.spec.ttft_decay_seconds)
-        if replica.breaker.probe is flight:
+        if replica.breaker.probe is in_flight:
             replica.breaker.probe = None
 
     @property
@@ -149,19 +149,19 @@ class Balancer:
     def _wait(self, replica: Replica, now: float, rest: float) -> float:
         return replica.expected_wait(now, self.spec.ttft_decay_seconds, rest)
 
-    def _end(self, flight: Flight) -> bool:
-        """Take a flight off its replica; False if it was over."""
-        if flight.is_over:
+    def _end(self, in_flight: InFlightRequest) -> bool:
+        """Take a in_flight off its replica; False if it was over."""
+        if in_flight.is_over:
             return False
-        flight.is_over = True
-        del flight.replica.flights[flight]
-        flight.replica.silent.pop(flight, None)
+        in_flight.is_over = True
+        del in_flight.replica.requests_in_flight[in_flight]
+        in_flight.replica.silent.pop(in_flight, None)
         return True
 
-    def _counts(self, flight: Flight) -> bool:
+    def _counts(self, in_flight: InFlightRequest) -> bool:
         """Of an ejected replica only its probe says something new; the others were sent before."""
-        breaker = flight.replica.breaker
-        return not breaker.is_open or breaker.probe is flight
+        breaker = in_flight.replica.breaker
+        return not breaker.is_open or breaker.probe is in_flight
 
     def _may_eject(self) -> bool:
         ejected = sum(replica.breaker.is_open for replica in self.replicas)

@@ -9,7 +9,7 @@ MIN_TTFT_SECONDS = 1e-3
 COOLDOWN_SECONDS = 10.0
 
 
-class Flight:
+class InFlightRequest:
     """One request at one replica, from when it is sent until its answer has ended, however it ends."""
 
     def __init__(self, replica: "Replica", now: float) -> None:
@@ -18,7 +18,7 @@ class Flight:
 
 
 class Replica:
-    """State of the server at `spec.base_url`; `flights` in the order in which they began. The mean `weight` is 1.
+    """State of the server at `spec.base_url`; `requests_in_flight` oldest first. The mean `weight` is 1.
 
     `silent`: those whose first token has not come, which tells of a server that hangs before any of them has failed.
     `elsewhere`: what the server has of others, other gateways for one, as it told last.
@@ -26,8 +26,8 @@ class Replica:
 
     def __init__(self, spec: ReplicaSpec, mean_weight: float) -> None:
         self.url, self.weight = spec.base_url, spec.weight / mean_weight
-        self.flights: dict[Flight, None] = {}
-        self.silent: dict[Flight, None] = {}
+        self.requests_in_flight: dict[InFlightRequest, None] = {}
+        self.silent: dict[InFlightRequest, None] = {}
         self.ttft = PeakEwma()
         self.breaker = Breaker()
         self.recent_requests, self.recent_failures = FadingCount(), FadingCount()
@@ -37,7 +37,7 @@ class Replica:
     @property
     def outstanding(self) -> int:
         """Requests in flight."""
-        return len(self.flights)
+        return len(self.requests_in_flight)
 
     def expected_wait(self, now: float, decay_seconds: float, rest: float) -> float:
         """Seconds to the first token of the next request, as far as comparing goes: peak EWMA × queue over weight.

@@ -8,7 +8,7 @@ from tiers.errors import TierBusyError, TierError, TierRequestError, TierUnavail
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.usage_counter import Tally
 from tiers.replicas.balancer import Balancer
-from tiers.replicas.replica import Flight
+from tiers.replicas.replica import InFlightRequest
 from tiers.tier import Delta, GenerationRequest
 
 
@@ -22,14 +22,14 @@ class ReplicaCall:
     def __init__(
         self,
         tier: RemoteTier,
-        flight: Flight,
+        in_flight: InFlightRequest,
         balancer: Balancer,
         request: GenerationRequest,
         tally: Tally,
         seconds: float,
         clock: Callable[[], float],
     ) -> None:
-        self.flight, self.tally = flight, tally
+        self.in_flight, self.tally = in_flight, tally
         self.deltas = tier.answer(request, tally, seconds)
         self.outcome: ReplicaTry | None = None
         self._balancer, self._clock = balancer, clock
@@ -38,26 +38,26 @@ class ReplicaCall:
 
     def answered(self) -> None:
         """Its first delta is the one that is used."""
-        self._balancer.first_token(self.flight)
+        self._balancer.first_token(self.in_flight)
         self._tell("answered")
 
     def finished(self) -> None:
         """The answer came to its end."""
-        self._balancer.succeed(self.flight)
+        self._balancer.succeed(self.in_flight)
 
     def failed(self, error: TierError) -> None:
         """The stream ended with `error`, before or after its first delta."""
         if isinstance(error, TierBusyError):
-            self._balancer.pause(self.flight, error.retry_after_seconds)
+            self._balancer.pause(self.in_flight, error.retry_after_seconds)
         elif isinstance(error, TierRequestError):
-            self._balancer.succeed(self.flight)
+            self._balancer.succeed(self.in_flight)
         else:
-            self._balancer.fail(self.flight)
+            self._balancer.fail(self.in_flight)
         self._tell("failed", error)
 
     async def close(self) -> None:
         """End it, wherever it is; the server sees the connection close. Idempotent."""
-        self._balancer.leave(self.flight)
+        self._balancer.leave(self.in_flight)
         self._tell("overtaken")
         if not self.opening.done():
             self.opening.cancel()
@@ -69,9 +69,9 @@ class ReplicaCall:
     def _tell(self, outcome: TryOutcome, error: TierError | None = None) -> None:
         if self.outcome is None:
             self.outcome = ReplicaTry(
-                replica=self.flight.replica.url,
+                replica=self.in_flight.replica.url,
                 outcome=outcome,
-                seconds=self._clock() - self.flight.began,
+                seconds=self._clock() - self.in_flight.began,
                 error=None if error is None else f"{type(error).__name__}: {error}",
             )
 
@@ -80,6 +80,6 @@ class ReplicaCall:
             async with asyncio.timeout(seconds):
                 return await anext(self.deltas)
         except StopAsyncIteration:
-            raise TierError(f"{self.flight.replica.url} ended its answer before it began") from None
+            raise TierError(f"{self.in_flight.replica.url} ended its answer before it began") from None
         except TimeoutError:
-            raise TierUnavailableError(f"{self.flight.replica.url} gave no token within {seconds:g} s") from None
+            raise TierUnavailableError(f"{self.in_flight.replica.url} gave no token within {seconds:g} s") from None

@@ -157,14 +157,14 @@ class ReplicaSet(Tier):
         if asked and request.strict_deadline and request.deadline is not None and now >= request.deadline:
             return None
         key = prefix_key(request, spec.affinity_bytes) if spec.affinity_bytes else None
-        flight = self._balancer.begin(key, [call.flight.replica for call in asked])
-        if flight is None:
+        in_flight = self._balancer.begin(key, [call.in_flight.replica for call in asked])
+        if in_flight is None:
             return None
         if asked:
             self._budget.withdraw()
-        tier = self._tiers[flight.replica.url]
+        tier = self._tiers[in_flight.replica.url]
         tally = Tally(request.n, self.count_prompt_tokens(request))
-        return ReplicaCall(tier, flight, self._balancer, request, tally, left, self._clock)
+        return ReplicaCall(tier, in_flight, self._balancer, request, tally, left, self._clock)
 
     def _hedge_seconds(self) -> float | None:
         """What 95 of 100 recent requests took to their first token; None without hedging or before 20 of them."""

@@ -60,6 +60,6 @@ async def test_other_wordings_are_known_where_they_were_answered_alone(
 
 async def until_kept(gateway: RunningGateway) -> None:
     """The answer is put away after its caller has it."""
-    flights = gateway.parts.cache._flights
-    for flight in list(flights.values()):
-        await flight.stopped()
+    generations = gateway.parts.cache._shared
+    for shared in list(generations.values()):
+        await shared.stopped()

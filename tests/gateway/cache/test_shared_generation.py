@@ -121,7 +121,7 @@ async def test_nobody_misses_a_word_and_every_generation_is_paid_once(
 
     assert set(told) <= {None, ANSWER if fail_at is None else "error"}
     assert world.service.in_flight == 0
-    assert not world.cache._flights
+    assert not world.cache._shared
     asked = {f"chatcmpl-{number}" for number in range(len(callers))}
     assert len(world.records) == len({record.request_id for record in world.records} & asked)
     billed = [one for record in world.records if record.cache == "miss" for one in record.attempts]
