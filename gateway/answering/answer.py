@@ -6,12 +6,12 @@ from typing import Literal, Protocol
 
 from classifier.decision import Decision
 from gateway.answering.bill import Bill
-from gateway.answering.choice import Choice
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from quality.records.record import Attempt, CacheUse, Record, Timings
+from tiers.collected_choice import CollectedChoice
 from tiers.tier import ChatMessage, Delta, Tier, Usage
 
 Status = Literal["ok", "error", "aborted"]
@@ -73,7 +73,7 @@ class Answer:
         self.request = request
         self.source = source
         self.stamps = Stamps(arrival=request.arrival, routed=time.monotonic(), attempted=source.attempted)
-        self.choices = [Choice() for _ in range(request.choices)]
+        self.choices = [CollectedChoice() for _ in range(request.choices)]
         self.usage: Usage | None = None
         self.record: Record | None = None
         self.rate_headers = rate_headers
@@ -172,7 +172,7 @@ class Answer:
     def _take(self, delta: Delta, now: float) -> None:
         if self.source.attempted != self.stamps.attempted:
             # Another tier has taken over.
-            self.choices = [Choice() for _ in range(self.request.choices)]
+            self.choices = [CollectedChoice() for _ in range(self.request.choices)]
             self.stamps = self.stamps.again(self.source.attempted)
         if not delta.at_once:
             self.stamps.take(now, len(delta.token_ids))
@@ -244,7 +244,7 @@ class Answer:
         )
 
 
-def _recorded_answer(choice: Choice) -> str:
+def _recorded_answer(choice: CollectedChoice) -> str:
     return ChatMessage(role="assistant", content=choice.text, tool_calls=tuple(choice.tool_calls)).recorded_content()
 
 

@@ -21,7 +21,7 @@ class _Token(NamedTuple):
     evidence: TokenEvidence | None = None
 
 
-class Choice:
+class ChoiceDetokenizer:
     """Turns a choice's `SequenceOutput`s into `Delta`s.
 
     A token goes out with the first text that it contributes to. Text from a stop string on is dropped, and

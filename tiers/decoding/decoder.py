@@ -15,7 +15,7 @@ from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
 from inference_core.protocol.evidence import Evidence
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from inference_core.transport.client import CoreClient
-from tiers.decoding.choice_detokenizer import Choice
+from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
@@ -129,7 +129,7 @@ class Decoder:
         """
         least, visible = sampling.min_tokens, self.calling.visible_controls(request)
         choices = _or_refuse(
-            "stop", lambda: [Choice(i, self.tokenizer, stop, include_stop, least, visible) for i in range(n)]
+            "stop", lambda: [ChoiceDetokenizer(i, self.tokenizer, stop, include_stop, least, visible) for i in range(n)]
         )
         unfinished = n
         tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)
@@ -177,7 +177,7 @@ class Decoder:
             preemptions=sum(tally.preemptions.values()),
         )
 
-    def _take_unread(self, request_id: str, choices: list[Choice]) -> None:
+    def _take_unread(self, request_id: str, choices: list[ChoiceDetokenizer]) -> None:
         for output in self._core.unread(request_id):
             choices[output.index].push(output)
 
@@ -218,7 +218,7 @@ class _Tally:
     `prompt_tokens`: of its prompt those that are billed with it.
     """
 
-    def __init__(self, choices: list[Choice], prompt_tokens: int, *, reasoning: bool) -> None:
+    def __init__(self, choices: list[ChoiceDetokenizer], prompt_tokens: int, *, reasoning: bool) -> None:
         self.started = False
         self._choices, self._prompt_tokens, self._reasoning = choices, prompt_tokens, reasoning
         self._cached_tokens = 0

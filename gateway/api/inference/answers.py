@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.answering.answer import Answer
-from gateway.answering.choice import Choice
 from gateway.api.inference.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
 from quality.records.record import CacheUse
+from tiers.collected_choice import CollectedChoice
 from tiers.tier import Usage
 
 
@@ -143,7 +143,7 @@ def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAns
     return CompletionAnswer(choices=[_completion_choice(place, choice, answer) for place, choice in numbered], **shared)
 
 
-def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:
+def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatChoice:
     calls = [ToolCallBody(c.id, "function", FunctionBody(c.name, c.arguments)) for c in choice.tool_calls]
     content = choice.text or (None if calls else "")
     message = ChatMessageBody("assistant", content, None, [], choice.reasoning or None, calls or None)
@@ -151,7 +151,7 @@ def _chat_choice(index: int, choice: Choice, answer: Answer) -> ChatChoice:
     return ChatChoice(index, message, drawn, choice.finish_reason)
 
 
-def _completion_choice(index: int, choice: Choice, answer: Answer) -> CompletionChoice:
+def _completion_choice(index: int, choice: CollectedChoice, answer: Answer) -> CompletionChoice:
     drawn = completion_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
     return CompletionChoice(index, choice.echo + choice.text, drawn, choice.finish_reason)
 

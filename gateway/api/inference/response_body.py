@@ -3,11 +3,11 @@
 from typing import Any
 
 from gateway.answering.answer import Answer
-from gateway.answering.choice import Choice
 from gateway.api.inference.answers import routed
 from gateway.api.inference.responses_schemas import ResponsesRequest, ResponseTool
 from gateway.errors import ErrorBody
 from tiers.catalog.tier_spec import SamplingDefaults
+from tiers.collected_choice import CollectedChoice
 from tiers.tier import Usage
 
 
@@ -83,7 +83,7 @@ def call_item(answer: Answer, place: int, call_id: str, name: str, arguments: st
     }
 
 
-def called(choice: Choice, place: int) -> tuple[str, str, str]:
+def called(choice: CollectedChoice, place: int) -> tuple[str, str, str]:
     """Id, name and arguments of a call so far."""
     call = choice.tool_calls[place]
     return call.id, call.name, call.arguments

@@ -6,7 +6,7 @@ from tiers.tier import Delta, TextLogprob
 from tiers.tool_types import ToolCall, ToolCallDelta
 
 
-class Choice(msgspec.Struct):
+class CollectedChoice(msgspec.Struct):
     """What one choice has said so far, in pieces: joining at the end keeps long answers linear.
 
     `echo`: the prompt that it repeats before its answer; `logprobs` are of both.
