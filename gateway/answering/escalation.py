@@ -13,6 +13,7 @@ from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobs
 from gateway.routing.router import RoutingService
 from tiers.catalog.tier_spec import TierSpec
+from tiers.collected_choice import CollectedChoice
 from tiers.policies.final_answer import agreement, checkable_answer
 from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
 from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
@@ -51,8 +52,7 @@ class Escalation:
         self.holding = request.stream
         self._model, self._request, self._decision, self._spec, self._routing = model, request, decision, spec, routing
         self._hold = knobs.hold_tokens
-        self._texts: list[str] = []
-        self._finish_reason: str | None = None
+        self._answer = CollectedChoice()
         self._uncertainty: list[float] = []
         self._drawn = 0
 
@@ -61,14 +61,13 @@ class Escalation:
         if self.verdict is not None or (self._request.stream and not self.holding):
             return None
         ended = delta.usage is not None
-        self._texts.append(delta.text)
+        self._answer.take(delta)
         self._uncertainty += uncertainty_of(delta)
         self._drawn += max(len(delta.token_ids), bool(delta.text or delta.reasoning))
-        self._finish_reason = delta.finish_reason or self._finish_reason
         if not (ended or (self.holding and self._drawn >= self._hold)):
             return None
         self.holding = False
-        if not ended and not self._text:
+        if not ended and not self._answer.text:
             return None  # a chain of thought that is streamed: nothing of the answer has come
         self.verdict = self._judge("whole" if ended else "opening", self._evidence())
         return self.verdict
@@ -86,7 +85,7 @@ class Escalation:
             return None
         if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
             return None
-        if checkable_answer(self._question, self._text) is None:
+        if checkable_answer(self._question, self._answer.text) is None:
             return None
         disagreed, agreed = self._model.p_ok_by_agreement(self._evidence(), inputs.prediction.p_ok)
         low, high = disagreed[tier - 1], agreed[tier - 1]
@@ -104,20 +103,16 @@ class Escalation:
 
     def compared(self, text: str) -> Verdict:
         """The verdict with the second sample `text`."""
-        agreed = agreement(self._question, self._text, text)
+        agreed = agreement(self._question, self._answer.text, text)
         self.verdict = self._judge("agreement", with_agreement(self._evidence(), agreed or 0.0))
         return self.verdict
-
-    @property
-    def _text(self) -> str:
-        return "".join(self._texts)
 
     @property
     def _question(self) -> str:
         return self._request.messages[-1].content if self._request.messages else ""
 
     def _evidence(self) -> Float:
-        return evidence_features(self._text, self._finish_reason, self._uncertainty)
+        return evidence_features(self._answer.text, self._answer.finish_reason, self._uncertainty)
 
     def _judge(self, stage: Stage, evidence: Float) -> Verdict:
         p_ok = self._model.p_ok(evidence, self._decision.inputs.prediction.p_ok)

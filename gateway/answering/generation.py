@@ -20,6 +20,7 @@ from gateway.tenancy.cost_bound import most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
+from tiers.collected_choice import CollectedChoice
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
@@ -158,13 +159,11 @@ class Generation:
     async def _second_sample(self, request: GenerationRequest) -> str | None:
         """Another answer of the same tier, to be compared with the first; None if it fails. It is billed as an attempt
         of its own, also where the caller leaves before its end."""
-        texts: list[str] = []
-        usage, failed, tries = None, None, []
+        sample, failed, tries = CollectedChoice(), None, []
         try:
             async with aclosing(_generate(self.tier, [request], 1)) as deltas:
                 async for delta in deltas:
-                    texts.append(delta.text)
-                    usage = delta.usage or usage
+                    sample.take(delta)
                     tries += delta.tries
         except TierError as error:
             failed = error
@@ -175,12 +174,12 @@ class Generation:
                     tier=self.tier.number,
                     model=self.tier.model,
                     status="compared",
-                    cost_usd=cost_usd(self._spec, usage or request.meter.usage()),
+                    cost_usd=cost_usd(self._spec, sample.usage or request.meter.usage()),
                     error=None if failed is None else f"{type(failed).__name__}: {failed}",
                     replicas=tries,
                 )
             )
-        return None if failed is not None else "".join(texts)
+        return None if failed is not None else sample.text
 
     async def _escalate(self, verdict: Verdict) -> bool:
         """Hand the answer to the next tier up, if there still is one."""

@@ -11,6 +11,7 @@ from quality.judges.panel import Finding, Panel
 from quality.records.redaction import DROPPED, Redact, redacted_text
 from quality.verification.queue import Job, Ruling
 from quality.verification.sampling import Purpose
+from tiers.collected_choice import CollectedChoice
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 
 Price = Callable[[int, Usage], float]
@@ -162,13 +163,12 @@ class Verifier:
         """The answer of a tier: the one that was served, or another."""
         if number == job.served_tier:
             return Reply(text=job.answer, finish_reason="stop")
-        text, finish_reason = "", None
+        answer = CollectedChoice()
         async for delta in self._tiers[number].generate(self._request(job, number)):
-            text += delta.text
-            finish_reason = delta.finish_reason or finish_reason
+            answer.take(delta)
             if delta.usage is not None:
                 bill.append(self._price(number, delta.usage))
-        return Reply(text=text, finish_reason=finish_reason)
+        return Reply(text=answer.text, finish_reason=answer.finish_reason)
 
     def _request(self, job: Job, number: int) -> GenerationRequest:
         return GenerationRequest(
