@@ -1,4 +1,4 @@
-"""A tier that can be exchanged for another while it serves: whoever holds it asks the new one from then on."""
+"""A tier that can be replaced by another while it serves; later requests go to the new one."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""An Answer: what one caller reads of an InferenceRequest being answered, with exactly one Record at the end."""
+"""An Answer: what one caller reads, and exactly one Record at its end."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,15 +19,15 @@ NO_HEADERS: Mapping[str, str] = {}
 
 
 class AnswerSource(Protocol):
-    """Where the deltas of an answer come from: a generation, one that is shared with others, or the cache.
+    """Where the deltas of an answer come from: a generation, a shared generation, or the cache.
 
-    `attempted`: when the attempt under way began, monotonic seconds; if it changes, earlier deltas are void. `cached`:
-    what the cache had to do with it, None for nothing.
+    `attempted`: start of the current attempt, monotonic seconds; if it changes, earlier deltas are void. `cached`: how
+    the cache was involved, None if it was not.
     """
 
     @property
     def tier(self) -> Tier:
-        """Who answers, as of now."""
+        """The tier that answers now."""
 
     @property
     def decision(self) -> Decision:
@@ -38,7 +38,7 @@ class AnswerSource(Protocol):
 
     @property
     def attempts(self) -> list[Attempt]:
-        """Those that have ended."""
+        """The attempts that have ended."""
 
     @property
     def p_ok(self) -> float:
@@ -53,11 +53,11 @@ class AnswerSource(Protocol):
         """Stop reading. Idempotent."""
 
     def bill(self) -> Bill:
-        """What this reader pays for; after the end or `aclose`."""
+        """What this reader is charged; after the end or `aclose`."""
 
 
 class Answer:
-    """Iterate over it for the deltas; `aclose` it, always. After the end `record` holds the whole story."""
+    """Iterate over it for the deltas, and always `aclose` it. After the end `record` is set."""
 
     def __init__(
         self,
@@ -122,12 +122,12 @@ class Answer:
         return delta
 
     async def aclose(self) -> None:
-        """Stop: the tier's work is freed within one step, unless others read it. Idempotent; unfinished answers are
-        recorded as aborted."""
+        """Stop: the tier's work is freed within one step, unless other readers share it. Idempotent; an unfinished
+        answer is recorded as aborted."""
         try:
             await self.source.aclose()
         finally:
-            # A caller who cancels the closing too is recorded and charged all the same.
+            # Recorded and charged even if the closing itself is cancelled.
             self._give_up("aborted", None)
 
     @property
@@ -137,12 +137,12 @@ class Answer:
 
     @property
     def tier(self) -> Tier:
-        """Who answers."""
+        """The tier that answers."""
         return self.source.tier
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The tiers that were tried for this caller; before the end, those that were given up."""
+        """The attempts made for this caller; before the end, those that have ended."""
         return self.source.attempts if self.record is None else self.record.attempts
 
     @property
@@ -152,17 +152,17 @@ class Answer:
 
     @property
     def escalated_from(self) -> Attempt | None:
-        """The attempt whose evidence handed the answer on, if there was one."""
+        """The attempt that escalated, if one did."""
         return next((attempt for attempt in self.attempts if attempt.status == "escalated"), None)
 
     @property
     def cost_usd(self) -> float:
-        """What all attempts cost, so far."""
+        """US dollars of all attempts so far."""
         return sum(attempt.cost_usd for attempt in self.attempts)
 
     @property
     def cost_is_estimated(self) -> bool:
-        """Whether a tier that was tried has no price of its own."""
+        """Whether the price of a tier that was tried is an estimate."""
         return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
 
     def overhead_ms(self) -> float:
@@ -185,8 +185,8 @@ class Answer:
     def _give_up(self, status: Literal["error", "aborted"], error: Exception | None) -> None:
         if self.record is None:
             http_status = CLIENT_CLOSED_REQUEST if error is None else as_api_error(error).status
-            begun = self.request.stream and self.stamps.first_delta is not None
-            self._finish(status, 200 if begun else http_status, error)
+            started = self.request.stream and self.stamps.first_delta is not None
+            self._finish(status, 200 if started else http_status, error)
 
     def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:
         self.stamps.finished = time.monotonic()

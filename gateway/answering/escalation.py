@@ -1,4 +1,4 @@
-"""An Escalation: one tier's answer, judged by its own evidence while nothing of it has reached the caller (RT-11)."""
+"""Judge a tier's answer by its own evidence before any of it reaches the caller (SPEC RT-11)."""
 
 import time
 from typing import Literal
@@ -22,7 +22,7 @@ Stage = Literal["opening", "whole", "agreement"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made of an answer. `p_ok` by tier, that of the answering one of this very answer."""
+    """The judgement of an answer. `p_ok` by tier; for the answering tier, of this answer."""
 
     stage: Stage
     p_ok: list[float]
@@ -33,9 +33,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class Escalation:
     """Judges the answer of the tier of `spec` to `request` as its deltas come; the generation acts on the verdict.
 
-    It speaks once: when a whole answer has ended, and of a stream when `hold_tokens` tokens of it are held, or it ended
-    before. `holding`: whether what has come must be kept from the caller, because its fate is not decided.
-    Where a second sample of the same tier is likely to save the next tier's price, `second_sample` says what to ask and
+    There is one verdict: at the end of a whole answer; for a stream once `hold_tokens` tokens are held, or at its end
+    if that comes first. `holding`: whether deltas must be held back because there is no verdict yet.
+    If a second sample of the same tier is likely to save the next tier's price, `second_sample` returns its request and
     `compared` judges again.
     """
 
@@ -57,7 +57,7 @@ class Escalation:
         self._drawn = 0
 
     def take(self, delta: Delta) -> Verdict | None:
-        """Look at the next delta; a verdict when there is one. After one that escalates nothing more is taken."""
+        """Add the next delta; returns the verdict once there is one. After a verdict nothing more is taken."""
         if self.verdict is not None or (self._request.stream and not self.holding):
             return None
         ended = delta.usage is not None
@@ -73,10 +73,9 @@ class Escalation:
         return self.verdict
 
     def second_sample(self, request: GenerationRequest) -> GenerationRequest | None:
-        """What to ask the same tier once more, instead of `request`, before the answer is handed over; None where that
-        would not pay.
+        """Return the request for a second sample of the same tier before escalating, or None if it would not pay.
 
-        Only for a whole answer whose result can be checked, where agreement would keep it, and where the chance of that
+        Only for a whole answer whose result can be checked, if agreement would keep it, and if the chance of that
         times the next tier's price is above the price of the sample.
         """
         verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
@@ -128,12 +127,12 @@ class Escalation:
         return weigh_escalation(self._decision.inputs, self._spec.number, higher.number, p_ok, left_usd)
 
     def _left_usd(self) -> float:
-        """What the rest of the answer is predicted to cost."""
+        """Predicted US dollars of the rest of the answer."""
         left = max(_expected_tokens(self._request, self._decision, self._spec) - self._drawn, 0.0)
         return left * self._spec.price.output_usd_per_million / 1e6
 
     def _lateness(self, higher: Tier) -> str | None:
-        """Why the dearer tier cannot begin in time."""
+        """Why the next tier cannot start in time; None if it can."""
         if self._request.deadline_seconds is None:
             return None
         left = self._request.arrival + self._request.deadline_seconds - time.monotonic()
@@ -153,8 +152,8 @@ _STAGE_NAMES: dict[Stage, str] = {
 
 
 def may_escalate(request: InferenceRequest, decision: Decision, hold_tokens: int) -> bool:
-    """Whether an answer is judged at all: one free chat answer, of a tier that neither caller nor operator named; a
-    stream only where some of it is held."""
+    """Whether an answer is judged: a single unconstrained chat answer by a tier that neither caller nor operator named;
+    a stream only if part of it is held."""
     single = request.choices == 1 and request.best_of in (None, 1)
     named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
     seen = not request.stream or hold_tokens > 0

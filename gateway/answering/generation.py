@@ -1,4 +1,4 @@
-"""A Generation: the tiers' half of an answer, with hold, escalation and fall-over, and what every attempt cost."""
+"""Generate an answer by one or more tiers, with hold, escalation and fall-over, and record each attempt's cost."""
 
 import logging
 import time
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 
 
 class Generation:
-    """Iterate over it for the deltas; `aclose` it, always.
+    """The deltas of one answer, over all tiers that are tried for it. Iterate over it, and always `aclose` it.
 
-    A streamed one commits itself with its first delta; a whole one never does, so that a tier that fails late is
-    replaced too, because nothing has reached the caller. There is one fall-over per request (SPEC RT-11), and one
-    escalation: by its own evidence an answer may be judged not good enough before anything of it has been let go.
-    Where the fast path fails, the ordinary route chooses anew: `rerouted`, and `decision` is then that one.
-    `attempted`: when the attempt under way began, monotonic seconds; a later one makes all deltas before it void.
+    A stream cannot move to another tier after its first delta. A whole answer can at any time, because nothing has
+    reached the caller. A request falls over at most once (SPEC RT-11) and escalates at most once: the answer's own
+    evidence may show that it is not good enough before any of it is passed on. If the fast path fails, normal routing
+    runs: `rerouted` is then True and `decision` is the new one. `attempted`: start of the current attempt, monotonic
+    seconds; when it changes, all earlier deltas are void.
     """
 
-    # Nobody else reads it, and it is not kept.
+    # This answer has one reader and is not kept.
     cached: CacheUse | None = None
 
     def __init__(
@@ -63,7 +63,7 @@ class Generation:
         self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
         self._spec = routing.spec(tier.number)
         self._requests = request.generations(self._spec)
-        # What only the judge asks for is not the caller's.
+        # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
         if self._escalation is not None:
             self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
@@ -92,7 +92,7 @@ class Generation:
         return delta
 
     async def aclose(self) -> None:
-        """Stop: the tier's work is freed within one step. Idempotent; ends the bill even where it is cancelled."""
+        """Stop: the tier's work is freed within one step. Idempotent; closes the bill even if cancelled."""
         try:
             await self._deltas.aclose()
         finally:
@@ -111,7 +111,7 @@ class Generation:
         return p_ok[self.tier.number - 1]
 
     def bill(self) -> Bill:
-        """All of it; before the end as if it were given up now."""
+        """The bill so far; before the end, as if the generation were aborted now."""
         if self._over:
             return Bill(attempts=self.attempts, usage=self.usage or Usage())
         usage = self.usage or self._used_so_far(None)
@@ -146,7 +146,7 @@ class Generation:
         return self._escalation is not None and self._escalation.holding
 
     async def _is_handed_over(self, delta: Delta) -> bool:
-        """Whether the answer's evidence says so, now that `delta` has come; the next tier then answers."""
+        """Judge the answer with `delta`; returns whether it was not good enough and another tier answers now."""
         verdict = None if self._escalation is None else self._escalation.take(delta)
         if self._escalation is None or verdict is None or not verdict.escalate:
             return False
@@ -157,8 +157,8 @@ class Generation:
         return verdict.escalate and await self._escalate(verdict)
 
     async def _second_sample(self, request: GenerationRequest) -> str | None:
-        """Another answer of the same tier, to be compared with the first; None if it fails. It is billed as an attempt
-        of its own, also where the caller leaves before its end."""
+        """Return a second answer of the same tier to compare with the first; None if it fails. It is billed as a
+        separate attempt, even if the caller disconnects before its end."""
         sample, failed, tries = CollectedChoice(), None, []
         try:
             async with aclosing(_generate(self.tier, [request], 1)) as deltas:
@@ -182,7 +182,7 @@ class Generation:
         return None if failed is not None else sample.text
 
     async def _escalate(self, verdict: Verdict) -> bool:
-        """Hand the answer to the next tier up, if there still is one."""
+        """Continue with the next tier up. Returns False if there is none."""
         higher = self._next_up()
         if higher is None:
             return False
@@ -196,8 +196,8 @@ class Generation:
         return True
 
     async def _fall_over(self, error: Exception) -> None:
-        """Go on with the next tier up, or raise `error` if that is not possible any more. That a process ended over the
-        request is not lost sight of where the next tier is down for that very reason."""
+        """Continue with the next tier up, or raise `error` if that is no longer possible. If a process died of the
+        request and the next tier is down because of it, the first error is raised."""
         if not isinstance(error, TierError):
             log.error(
                 "tier %d failed in request %s", self.tier.number, self.request.request_id,
@@ -241,7 +241,7 @@ class Generation:
         return self._admission.affords(most_usd(self.request, tier, self._routing.spec(tier.number)))
 
     def _go_on_with(self, tier: Tier) -> None:
-        """Begin anew with `tier`, whose answer nothing judges any more."""
+        """Start again with `tier`; its answer is not judged."""
         self.tier, self._escalation, self._hides_logprobs = tier, None, False
         self.attempted = time.monotonic()
         self._held.clear()
@@ -274,7 +274,7 @@ class Generation:
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:
-        """Tokens to bill for an attempt that did not end by itself: none if the tier never took the request."""
+        """Tokens to bill for an attempt that was cut short: none if the tier never accepted the request."""
         used = Usage.total(request.meter.usage() for request in self._requests)
         refused = isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens
         return Usage() if refused else used

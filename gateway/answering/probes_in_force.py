@@ -24,7 +24,7 @@ class ProbesInForce:
     """Serves the current version of the registry at `root`; without one nothing is judged.
 
     A version that cannot be loaded changes nothing, and the log says why. `knobs` are read for each answer that begins.
-    `on_lengths` is told the predictor of answers' lengths, or that there is none.
+    `on_lengths` is called with the predictor of answers' lengths, or None.
     """
 
     def __init__(

@@ -142,8 +142,8 @@ class ResponseCache:
 
 
 def _may_be_kept(request: InferenceRequest) -> bool:
-    """Texts that nobody consented to storing are not; nor what an adapter said, since only the core knows whether the
-    adapter of that name still has the same weights."""
+    """Whether the caller consented to storing texts and no adapter answered: only the core knows whether the adapter of
+    a name still has the same weights."""
     return request.store_texts and not request.adapter
 
 

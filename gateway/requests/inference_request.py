@@ -1,4 +1,4 @@
-"""An InferenceRequest: one caller's request after parsing, independent of HTTP, as routing and service read it."""
+"""One caller's request after parsing, independent of HTTP."""
 
 from typing import Any, Literal
 
@@ -27,12 +27,12 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly one of `messages` and `prompts` is set.
 
     `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
-    no worse than the strongest tier's, None for the server's own. `deadline_seconds`: the caller's bound on the time
-    to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`: sampling
-    fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
-    `service_tier`: what the answer repeats of the caller's wish. `metadata`: the caller's tags, recorded as they are.
-    `conversation`: the caller's own id of it, None if it has to be recognised. `slo`: its class of service.
-    `cache`: the caller's wish of the response cache, None for its own rule. `echo`, `include_stop`, `prompts_read` and
+    no worse than the strongest tier's, None for the server's default. `deadline_seconds`: the caller's bound on the
+    time to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`:
+    sampling fields left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
+    `service_tier`: repeated in the answer. `metadata`: the caller's tags, recorded as they are. `conversation`: the
+    caller's id of it, None if it is recognised by its messages. `slo`: its service class. `cache`: how the response
+    cache may be used, None for its default rule. `echo`, `include_stop`, `prompts_read` and
     the `reasoning_…` fields: see `GenerationRequest`.
     """
 
@@ -84,12 +84,12 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_bound(self) -> bool:
-        """Whether tools, a grammar or an adapter shape the answer: it cannot be held beside one that is free."""
+        """Whether tools, a grammar or an adapter shape the answer, so that it cannot be compared with a free one."""
         return self.sampling.grammar is not None or self.tooling is not None or bool(self.adapter)
 
     @property
     def is_comparable(self) -> bool:
-        """Whether other tiers can be asked the same: for a free answer, or for one of the same `response_format`."""
+        """Whether other tiers can answer the same request: unconstrained, or with the same `response_format`."""
         free = self.sampling.grammar is None or self.response_format is not None
         return free and self.tooling is None and not self.adapter
 
@@ -122,7 +122,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         return longest + TEMPLATE_TOKENS
 
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:
-        """What to ask the tier of `spec` for: one request per prompt, with the tier's defaults and objective."""
+        """The requests for the tier of `spec`: one per prompt, with the tier's defaults and objective."""
         if self.prompts is None or len(self.prompts) == 1:
             return [self._generation(spec, self.request_id, self.prompts[0] if self.prompts else None)]
         return [
@@ -133,7 +133,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         changes = {name: getattr(spec.sampling, name) for name in self.unset}
         drawn = self.best_of or self.n
         if drawn > self.n and self.sampling.logprobs is None:
-            changes["logprobs"] = 0  # what the best are told by
+            changes["logprobs"] = 0  # the best choices are ranked by them
         usual = spec.objective.ttft_ms / 1e3 if self.slo is None else SLO_CLASSES[self.slo].ttft_seconds
         seconds = usual if self.deadline_seconds is None else self.deadline_seconds
         return GenerationRequest(

@@ -27,7 +27,7 @@ _WAYS = 64
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a conversation before its newest turn.
 
-    `tiers`: who answered, oldest first; empty if nobody remembers. `tokens`: estimate of its beginning up to the last
+    `tiers`: those that answered, oldest first; empty if not remembered. `tokens`: estimate of its length up to the last
     answer, which the tier that gave it has read. `in_tool_loop`: the newest turn brings the results of tool calls.
     """
 
@@ -42,7 +42,7 @@ class Conversations:
 
     A conversation is known by the id that its caller gives (`x-aio-conversation`), or else by a keyed digest of the
     messages before its last answer, which its next request repeats. So an edited answer changes nothing, and an
-    edited question begins anew. Keys are the caller's own: nobody meets another's conversations.
+    edited question starts a new one. Digests include the caller's key, so callers never share conversations.
     """
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:

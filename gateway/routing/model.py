@@ -47,7 +47,7 @@ class Reading(NamedTuple):
 
 
 class RoutingModel(Protocol):
-    """One version of the outcome model. `on_trial`: it is not the version in force but a canary beside it."""
+    """One version of the outcome model. `on_trial`: it is a canary, not the current version."""
 
     on_trial: bool
 
@@ -68,7 +68,7 @@ class EncodesAhead(Protocol):
 
 
 class Classifier(Protocol):
-    """The outcome model in force, and perhaps another on trial beside it, or an experiment with two arms."""
+    """The current outcome model, and perhaps a canary or an experiment with two arms."""
 
     def split(self) -> Split | None:
         """The experiment that is under way."""

@@ -114,9 +114,9 @@ class RoutingService:
         return next((s for s in tiers if model in (f"tier-{s.number}", s.name, s.model_name)), None)
 
     async def prepare(self, request: InferenceRequest, failed: Exclusion | None = None) -> None:
-        """What of routing takes milliseconds, done while other requests are served: `route` then waits for nothing.
+        """Do the parts of routing that take milliseconds while other requests are served, so that `route` never waits.
 
-        `failed` as for `route`. Never raises; what fails here fails in `route` too, which has its fallback.
+        `failed` as for `route`. Never raises; what fails here fails in `route` too, which has a fallback.
         """
         try:
             await self._count_in_doubt(request)
@@ -216,9 +216,12 @@ class RoutingService:
         )
 
     def _in_experiment(self, inputs: PolicyInputs, request_id: str) -> PolicyInputs:
-        """With the arm of the request. Who asks for a tier has none, nor has a tool loop, which keeps its tier, nor has
-        anybody while routing is only watched; nor has whom either arm's tier is barred for, so that both arms are of
-        the same population; nor has one whom the heuristic or, in a swap, another version serves."""
+        """Return `inputs` with the request's arm of the experiment.
+
+        A request has no arm if it names a tier, is in a tool loop, if routing is only observed, if either arm's tier is
+        barred for it (so that both arms draw from the same population), or if the heuristic or, during a swap, another
+        version decides.
+        """
         split = self.classifier.split()
         bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
         name = None if split is None or bound else split.arm_of(request_id)
@@ -237,7 +240,7 @@ class RoutingService:
         return None if higher is None else self.tiers[higher].in_force()
 
     def _observed_tier(self) -> int | None:
-        """Who answers everything while routing is only watched; None while it routes."""
+        """The tier that answers everything while routing is only observed; None in the mode `route`."""
         knobs = self.knobs.in_force
         if knobs.mode == "route":
             return None
@@ -249,9 +252,9 @@ class RoutingService:
             self.conversations.remember(request, tier, self.knobs.in_force.conversation_seconds)
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, *, classified: bool = True) -> Verdict:
-        """The classifier's word, all of it by one version, or the length heuristic's where it fails (SPEC RT-13).
+        """Return one version's prediction and rule, or the length heuristic's if that fails (SPEC RT-13).
 
-        Unless `classified` it is asked for its rule alone, which says by what target the request was served.
+        Unless `classified`, only the rule is read from the classifier: it gives the request's quality target.
         """
         target = self.target_in_force if request.wanted_quality is None else request.wanted_quality
         try:
@@ -287,7 +290,7 @@ class RoutingService:
     def _refusal(
         self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, too_long: list[int]
     ) -> ApiError:
-        """Ours to mend (503) only if some tier that the caller would take and that could hold the request is away."""
+        """503 if a tier that the caller allows and that could hold the request is unavailable; else a 400."""
         pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
         wanted = [k for k in pinned if k >= max(inputs.min_tier or 1, inputs.key_min_tier or 1)]
         if not wanted:
@@ -305,7 +308,7 @@ class RoutingService:
 
 
 def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
-    """What the classifier sees of an ask; of several prompts, the longest."""
+    """The classifier's input for a request; of several prompts, the longest."""
     if request.messages is not None:
         messages = [{"role": message.role, "content": message.content} for message in request.messages]
         return routing_input(

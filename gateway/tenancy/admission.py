@@ -66,7 +66,7 @@ class AdmissionControl:
         self._expected = expected_answer_tokens
 
     async def enter(self, request: InferenceRequest) -> Admission:
-        """Let `request` in. Raises `ApiError`: 429 where a limit of its key is reached, 503 where nobody can tell."""
+        """Admit `request`. Raises `ApiError`: 429 if a limit of its key is reached, 503 if limits cannot be checked."""
         allowance, admission = request.caller.allowance, Admission(self)
         bounded = allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency
         if request.key_id is None or bounded == (None, None, None):

@@ -213,7 +213,7 @@ class Decoder:
 
 
 class _Tally:
-    """What one command of the core has used so far, and what the core says of its choices beside their tokens.
+    """What one command of the core has used so far, and what the core reports of its choices.
 
     `prompt_tokens`: of its prompt those that are billed with it.
     """

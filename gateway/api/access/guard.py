@@ -35,18 +35,18 @@ _ORIGIN_OF = {
 
 
 class NotSignedInError(Exception):
-    """A page of the dashboard was asked for by nobody in particular."""
+    """A page of the dashboard was requested without a sign-in."""
 
 
 def actor_of(request: HttpRequest) -> str:
-    """Who administers, for what is written down about it."""
+    """The administrator's id for the audit trail."""
     actor = caller_of(request).key_id
     assert actor is not None, "no guard of administration admits a caller without a key"
     return actor
 
 
 def caller_of(request: HttpRequest) -> Caller:
-    """Who asks, as the guard found out."""
+    """The caller, as the guard identified it."""
     caller: Caller = request.scope["state"][CALLER]
     return caller
 
@@ -88,7 +88,7 @@ async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: B
 
 
 async def admit_visitor(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """As `admit`, for pages that need no sign-in: anybody, but no page of another site."""
+    """As `admit`, for pages that need no sign-in: any caller, but no page of another site."""
     _begin(connection, handler)
 
 
@@ -107,7 +107,7 @@ async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
 
 
 async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller | None:
-    """Who is signed in to the dashboard in this browser, if anybody is. Raises `ApiError` 503."""
+    """The caller that is signed in to the dashboard in this browser, or None. Raises `ApiError` 503."""
     token = connection.cookies.get(COOKIE)
     if not token:
         return None

@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Chunks(Protocol):
-    """The wording of one API's stream."""
+    """The events of one API's stream."""
 
     def opening(self) -> bytes:
         """Events before the first delta."""
@@ -156,7 +156,7 @@ class CompletionChunks:
 
 
 class AnswerFormat(Protocol):
-    """How an API words its answers."""
+    """How an API formats its answers."""
 
     def whole(self, answer: Answer) -> bytes:
         """The body of a finished answer."""
@@ -166,7 +166,7 @@ class AnswerFormat(Protocol):
 
 
 class CompletionsFormat:
-    """That of chats and of text completions."""
+    """The format of chats and of text completions."""
 
     def __init__(self, parts: Parts, stream_options: StreamOptions | None) -> None:
         self._fingerprint = parts.fingerprint
@@ -191,5 +191,5 @@ def _call_piece(call: ToolCallDelta) -> dict[str, Any]:
 
 
 def error_event(error: Exception) -> bytes:
-    """The last event of a stream that failed; no end mark follows, so that nobody takes the answer for whole."""
+    """The last event of a stream that failed; no end mark follows, so that the answer does not look complete."""
     return b"data: " + _encode(ErrorEnvelope(as_api_error(error).body)) + b"\n\n"

@@ -111,7 +111,7 @@ async def embedded(
         tokens = sum(map(len, rows))
         cost = tokens * model.spec.input_usd_per_million / 1e6
         await admission.reserve(given.caller, cost)
-        begun, failure, meter = time.monotonic(), None, UsageMeter()
+        started, failure, meter = time.monotonic(), None, UsageMeter()
         try:
             states = await model.embed(rows, priority=inference_request.priority, salt=given.caller.tenant, meter=meter)
             vectors = unit_vectors(states, body.dimensions)
@@ -126,7 +126,7 @@ async def embedded(
             spent = used * model.spec.input_usd_per_million / 1e6
             admission.settle(spent, used)
             name, replica = model.spec.name, parts.service.replica
-            parts.records.append(embedding_record(inference_request, name, begun, failure, used, spent, replica))
+            parts.records.append(embedding_record(inference_request, name, started, failure, used, spent, replica))
     data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
     own = {"x-request-id": given.request_id, "x-aio-cost-usd": f"{cost:.6f}"}

@@ -38,7 +38,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
 
 
 class ResponsesFormat:
-    """That of `/v1/responses`."""
+    """The format of `/v1/responses`."""
 
     def __init__(self, parts: Parts, body: ResponsesRequest) -> None:
         self._parts, self._request = parts, body

@@ -55,16 +55,16 @@ async def _stream(
     answer: Answer | None = None
     try:
         answer = await parts.service.start(inference_request)
-        begun = await waiting.end()
+        started = await waiting.end()
     except BaseException as error:
         disconnect.end()
         if answer is not None:
             # Its first delta was there, but the client disconnected before it could be sent.
             await answer.aclose()
-        begun = await waiting.end()
+        started = await waiting.end()
         if disconnect.is_reason(error):
             error = ClientGoneError()
-        if begun and isinstance(error, Exception):
+        if started and isinstance(error, Exception):
             return EndOfEvents(error_event(error))
         raise error from None
     return EventResponse(
@@ -72,7 +72,7 @@ async def _stream(
         answer_format.chunks(answer),
         _headers(request, answer),
         disconnect,
-        begun=begun,
+        started=started,
         stalled_seconds=settings.stalled_reader_seconds,
     )
 
@@ -114,12 +114,12 @@ class KeepAlive:
         return self._speaking is not None
 
     def _due(self) -> None:
-        begun = self._speaking is not None
-        self._speaking = self._loop.create_task(self._speak(begun))
+        started = self._speaking is not None
+        self._speaking = self._loop.create_task(self._speak(started))
         self._timer = self._loop.call_later(self._seconds, self._due)
 
-    async def _speak(self, begun: bool) -> None:
-        if not begun:
+    async def _speak(self, started: bool) -> None:
+        if not started:
             headers = [*EVENT_STREAM, *self._headers]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
@@ -142,7 +142,7 @@ class EventResponse:
     """The events of an opened answer, as they come. The answer is closed at the end, and at once when the client
     disconnects or reads nothing for `stalled_seconds`.
 
-    `begun`: keep-alive comments have already started the response.
+    `started`: keep-alive comments have already started the response.
     """
 
     def __init__(
@@ -152,17 +152,17 @@ class EventResponse:
         headers: Headers,
         disconnect: DisconnectWatch,
         *,
-        begun: bool,
+        started: bool,
         stalled_seconds: float,
     ) -> None:
         self._answer, self._chunks, self._disconnect = answer, chunks, disconnect
-        self._headers, self._begun, self._stalled_seconds = [*EVENT_STREAM, *headers], begun, stalled_seconds
+        self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         reader = StallWatch(self._stalled_seconds)
         try:
-            if not self._begun:
+            if not self._started:
                 await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             async for events in self._events():
                 reader.sending()
@@ -192,7 +192,7 @@ class EventResponse:
 
 
 class EndOfEvents:
-    """The rest of a response that has begun: the last events, if there are any."""
+    """The end of a response that has started: the last events, if there are any."""
 
     def __init__(self, events: bytes = b"") -> None:
         self._events = events

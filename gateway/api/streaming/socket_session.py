@@ -80,8 +80,8 @@ class ReaderGoneError(Exception):
 class SocketSession:
     """Runs until the other side leaves, which cancels what it asked for.
 
-    All chats share one connection, so that a reader who pauses pauses all of them, and nobody else's: a chat waits with
-    its next delta until the last one could be written. Who takes nothing for `stalled_reader_seconds` is disconnected.
+    All chats share one connection, so a client that pauses pauses all of its chats and no others: a chat waits with its
+    next delta until the last one is written. A client that reads nothing for `stalled_reader_seconds` is disconnected.
     """
 
     def __init__(self, socket: WebSocket[Any, Any, State], handshake: ASGIConnection[Any, Any, Any, State]) -> None:
