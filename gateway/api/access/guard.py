@@ -55,7 +55,7 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     """Set `request_id`, `arrival` (monotonic seconds) and `caller` of the request's state.
 
     Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
-    another site sends (`gateway.api.access.cross_origin`).
+    another site sends.
     """
     state = _begin(connection, handler)
     directory = connection.app.state[PARTS].tenancy.directory
