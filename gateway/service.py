@@ -1,20 +1,18 @@
-"""The main job, independent of HTTP: route an InferenceRequest, answer it by a tier, hand its Record to ledger and monitor."""
+"""Answer requests, independent of HTTP: admission, route, generation or cache, and the record for the sinks."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from classifier.decision import Decision, Exclusion
 from gateway.answering.active_probes import ActiveProbes
-from gateway.answering.answer import Answer, Source
-from gateway.answering.escalation import Escalation
+from gateway.answering.answer import Answer, AnswerSource
 from gateway.answering.generation import Generation
 from gateway.cache.response_cache import ResponseCache
-from gateway.errors import ApiError
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
@@ -24,8 +22,6 @@ from gateway.tenancy.tenancy import Tenancy
 from quality.records.record import Record
 from quality.records.redaction import Redact, redacted, without_texts
 from quality.records.redaction_process import LONG_CHARS, RedactionProcess, num_chars
-from tiers.catalog.tier_spec import TierSpec
-from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +35,11 @@ class RecordSink(Protocol):
 
 
 class Service:
-    """Answers asks. Holds no request state but the count of those in flight, which a shutdown waits for.
+    """Answers requests. The only state that it keeps of them is which answers are open; a shutdown waits for these.
 
     `redact` is applied to the texts of a record before any of `sinks` gets it; long ones are left to
-    `redaction_process`, where there is one. Without `tenancy` nobody is bounded,
-    and without `cache` every answer is made anew.
+    `redaction_process`, where there is one. Without `tenancy` no limits apply, and without `cache` every answer is
+    generated.
     """
 
     def __init__(
@@ -58,17 +54,14 @@ class Service:
         redaction_process: RedactionProcess | None = None,
     ) -> None:
         self.routing = routing
-        self.probes = probes
         self.replica = None if tenancy is None else tenancy.replica
-        self._admission_control = None if tenancy is None else tenancy.admission_control
         self.overload = overload or OverloadQueue(MOST_IN_FLIGHT, MOST_WAITING)
-        self._cache = cache
-        self._entered: dict[str, float] = {}
-        self._sinks = sinks
+        self._admission_control = None if tenancy is None else tenancy.admission_control
+        self.probes = probes
+        self._cache, self._sinks = cache, sinks
         self._redact, self._redaction_process = redact, redaction_process
         self._redacting: set[asyncio.Task[None]] = set()
         self._open: set[Answer] = set()
-        self._admissions: dict[str, Admission] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
@@ -78,28 +71,68 @@ class Service:
 
         Raises `ApiError` if no tier may serve it, and what the tier raised if it failed before its first delta.
         """
-        answer = await self._begin(request)
+        answer = await self._admitted(request)
         await answer.open()
         return answer
 
     async def complete(self, request: InferenceRequest) -> Answer:
         """Route `request` and answer it to the end."""
-        answer = await self._begin(request)
+        answer = await self._admitted(request)
         await answer.whole()
         return answer
 
-    async def _begin(self, request: InferenceRequest) -> Answer:
-        """The caller's limits first, then a place among the answers that are given at once, then the route, which says
-        what the budget has to bear."""
+    @asynccontextmanager
+    async def reading(self, request: InferenceRequest) -> AsyncIterator[Admission]:
+        """Admit a request whose text is read and that gets no answer of a tier: it counts against the caller's limits
+        as any other, with the estimated tokens of its text unless the block settles for others."""
+        admission, entered = await self._enter(msgspec.structs.replace(request, max_tokens=0))
+        try:
+            yield admission
+        finally:
+            self.overload.leave(entered, answered=False)
+            admission.settle(0.0, 0 if admission.entry is None else admission.entry.requested_tokens)
+
+    @property
+    def in_flight(self) -> int:
+        """Answers that have started and not finished."""
+        return len(self._open)
+
+    async def idle(self) -> None:
+        """Wait until nothing is in flight."""
+        await self._idle.wait()
+
+    async def drain(self, seconds: float) -> int:
+        """Refuse new requests, wait up to `seconds` for open answers, and return how many are still open. Records that
+        are still being redacted then are kept without their texts."""
+        self._draining = True
+        self.overload.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.idle()
+                await asyncio.gather(*self._redacting)
+        for task in self._redacting:
+            task.cancel()
+        await asyncio.gather(*self._redacting, return_exceptions=True)
+        return self.in_flight
+
+    async def _admitted(self, request: InferenceRequest) -> Answer:
+        """Admit and route `request`: the caller's limits first, then a place among the answers in flight, then the
+        route, which determines what the budget must cover."""
         admission, entered = await self._enter(request)
         try:
+            _, adapter = self.routing.split_adapter(request.requested_model)
+            if adapter:
+                request = msgspec.structs.replace(request, adapter=adapter)
             await self.routing.prepare(request)
-            answer = await self._routed(request, admission)
+            source = await self._source(request, admission)
         except BaseException:
             self.overload.leave(entered, answered=False)
             admission.close(None)
             raise
-        self._entered[request.request_id] = entered
+        finished = partial(self._finished, admission, entered)
+        answer = Answer(request, source, self.routing, finished, self.replica, admission.headers)
+        self._open.add(answer)
+        self._idle.clear()
         return answer
 
     async def _enter(self, request: InferenceRequest) -> tuple[Admission, float]:
@@ -113,121 +146,31 @@ class Service:
             admission.close(None)
             raise
 
-    @asynccontextmanager
-    async def reading(self, request: InferenceRequest) -> AsyncIterator[Admission]:
-        """Admit a request whose text is read and that gets no answer of a tier: it counts against the caller's limits
-        as any other, with the estimated tokens of its text unless the block settles for others."""
-        admission, entered = await self._enter(msgspec.structs.replace(request, max_tokens=0))
-        try:
-            yield admission
-        finally:
-            self.overload.leave(entered, answered=False)
-            admission.settle(0.0, 0 if admission.entry is None else admission.entry.requested_tokens)
-
-    async def _routed(self, request: InferenceRequest, admission: Admission) -> Answer:
-        _, adapter = self.routing.split_adapter(request.requested_model)
-        if adapter:
-            request = msgspec.structs.replace(request, adapter=adapter)
+    async def _source(self, request: InferenceRequest, admission: Admission) -> AnswerSource:
+        """Choose a tier, reserve what it may cost, and return a generation by it or what the cache has instead."""
         decision, embedding = self.routing.routed(request)
         tier = self.routing.tier(decision.tier)
         if request.caller.allowance.budgets:
-            await admission.reserve(request.caller, most_usd(request, tier, self.spec(decision.tier)))
-        source: Source
-        if self._cache is None:
-            source = Generation(request, decision, tier, self)
-        else:
-            source = await self._cache.source(
-                request, decision, lambda: Generation(request, decision, tier, self), embedding
-            )
-        answer = Answer(request, source, self)
-        answer.rate_headers = admission.headers
-        self._admissions[request.request_id] = admission
-        self._open.add(answer)
-        self._idle.clear()
-        return answer
+            await admission.reserve(request.caller, most_usd(request, tier, self.routing.spec(decision.tier)))
 
-    @property
-    def in_flight(self) -> int:
-        """Answers begun and not finished."""
-        return len(self._open)
+        def generate() -> Generation:
+            return Generation(request, decision, tier, self.routing, admission, self.probes)
 
-    async def idle(self) -> None:
-        """Wait until nothing is in flight."""
-        await self._idle.wait()
+        return generate() if self._cache is None else await self._cache.source(request, decision, generate, embedding)
 
-    async def drain(self, seconds: float) -> int:
-        """Refuse new asks and wait up to `seconds` for the open ones; returns how many are still open. Records that are
-        still being redacted then are kept without their texts."""
-        self._draining = True
-        self.overload.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.idle()
-                await asyncio.gather(*self._redacting)
-        for task in self._redacting:
-            task.cancel()
-        await asyncio.gather(*self._redacting, return_exceptions=True)
-        return self.in_flight
-
-    def spec(self, number: int) -> TierSpec:
-        """The catalogue's entry of a tier."""
-        return self.routing.spec(number)
-
-    def price(self, tier: int, usage: Usage) -> float:
-        """US dollars of `usage` on a tier."""
-        return self.routing.price(tier, usage)
-
-    def baseline(self, usage: Usage) -> float:
-        """US dollars of `usage` on the strongest tier."""
-        return self.routing.price(self.routing.strongest, usage)
-
-    def is_estimated(self, tier: int) -> bool:
-        """Whether a tier's price is an estimate."""
-        return bool(self.spec(tier).price.estimated)
-
-    def next_up(self, decision: Decision, tier: int) -> Tier | None:
-        """The next allowed tier above `tier`."""
-        return self.routing.next_up(decision, tier)
-
-    def tier(self, number: int) -> Tier:
-        """The tier of this number, as it is now."""
-        return self.routing.tier(number)
-
-    async def ordinary(self, request: InferenceRequest, decision: Decision) -> Decision | None:
-        """The ordinary route of a request whose fast path has failed; None if no other tier may answer."""
-        failed = Exclusion(tier=decision.tier, reason="it failed on the fast path")
-        await self.routing.prepare(request, failed)
-        try:
-            return self.routing.route(request, failed)
-        except ApiError:
-            return None
-
-    def affords(self, request: InferenceRequest, tier: Tier) -> bool:
-        """Whether the caller's budgets bear another attempt, by `tier`; what it may cost is then held."""
-        admission = self._admissions.get(request.request_id)
-        if admission is None or admission.hold is None:
-            return True
-        return admission.affords(most_usd(request, tier, self.spec(tier.number)))
-
-    def escalation(self, request: InferenceRequest, decision: Decision, tier: int) -> Escalation | None:
-        """What judges an answer of `tier` while it is given."""
-        return None if self.probes is None else self.probes.escalation(request, decision, tier, self.routing)
-
-    def finished(self, answer: Answer, record: Record) -> None:
+    def _finished(self, admission: Admission, entered: float, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""
         if record.status == "ok":
             self.routing.remember(answer.request, record.decision.would_be or record.tier)
         self._open.discard(answer)
-        if (entered := self._entered.pop(record.request_id, None)) is not None:
-            self.overload.leave(entered, answered=record.status == "ok")
-        if (admission := self._admissions.pop(record.request_id, None)) is not None:
-            admission.close(record)
+        self.overload.leave(entered, answered=record.status == "ok")
+        admission.close(record)
         if not self._open:
             self._idle.set()
         if self._redact is None:
-            self._tell_sinks(answer, record)
+            self._publish(answer, record)
         elif self._redaction_process is None or num_chars(record) <= LONG_CHARS:
-            self._tell_sinks(answer, redacted(record, self._redact))
+            self._publish(answer, redacted(record, self._redact))
         else:
             task = asyncio.create_task(self._redact_elsewhere(answer, record, self._redaction_process))
             self._redacting.add(task)
@@ -238,9 +181,9 @@ class Service:
         try:
             kept = await process.redacted(record)
         finally:
-            self._tell_sinks(answer, kept)
+            self._publish(answer, kept)
 
-    def _tell_sinks(self, answer: Answer, record: Record) -> None:
+    def _publish(self, answer: Answer, record: Record) -> None:
         for sink in self._sinks:
             try:
                 sink(answer, record)

@@ -1,15 +1,16 @@
-"""One choice of an answer: what it has said so far."""
+"""Collect the deltas of one choice into its text, reasoning, log-probabilities and tool calls."""
 
 import msgspec
 
-from tiers.tier import Delta, TextLogprob
+from tiers.tier import Delta, FinishReason, TextLogprob, Usage
 from tiers.tool_types import ToolCall, ToolCallDelta
 
 
 class CollectedChoice(msgspec.Struct):
-    """What one choice has said so far, in pieces: joining at the end keeps long answers linear.
+    """One choice so far, in pieces: joining them at the end keeps long answers linear.
 
-    `echo`: the prompt that it repeats before its answer; `logprobs` are of both.
+    `echo`: the prompt that it repeats before its answer; `logprobs` are of both. `usage`: the request's, once it has
+    ended.
     """
 
     echo: str = ""
@@ -17,10 +18,11 @@ class CollectedChoice(msgspec.Struct):
     thoughts: list[str] = []
     logprobs: list[TextLogprob] = []
     calls: list[list[ToolCallDelta]] = []
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
 
     def take(self, delta: Delta) -> None:
-        """Add what `delta` says."""
+        """Add `delta`."""
         if delta.echo:
             self.echo = delta.text
         elif delta.text:
@@ -34,10 +36,11 @@ class CollectedChoice(msgspec.Struct):
                 self.calls.append([])
             self.calls[piece.index].append(piece)
         self.finish_reason = delta.finish_reason or self.finish_reason
+        self.usage = delta.usage or self.usage
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls of tools, each put together from its pieces."""
+        """The tool calls, each joined from its pieces."""
         return [
             ToolCall(
                 id="".join(piece.id for piece in pieces),
@@ -54,5 +57,5 @@ class CollectedChoice(msgspec.Struct):
 
     @property
     def reasoning(self) -> str:
-        """What was thought before it."""
+        """The thoughts before the answer."""
         return "".join(self.thoughts)

@@ -1,4 +1,4 @@
-"""A tier that can be replaced while it serves."""
+"""A tier that can be replaced by another while it serves; later requests go to the new one."""
 
 from collections.abc import AsyncIterator
 

@@ -57,7 +57,7 @@ async def bench_edge(
     knobs = RoutingKnobFile()
     records: list[Record] = []
     async with _service(settings, knobs, records) as service:
-        tokenizer = service.tier(1).tokenizer
+        tokenizer = service.routing.tier(1).tokenizer
         if tokenizer is None:
             raise CatalogError(f"catalogue '{settings.catalog}': tier 1 does not run here, so there is no fast path")
         texts = _prompts(tokenizer, prompt_tokens)

@@ -1,1 +1,1 @@
-"""From an Ask to an Answer: generation, escalation, fall-over, overload, the bill."""
+"""From a request and a decision to an answer: generation, escalation, fall-over, the bill."""

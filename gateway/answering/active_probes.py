@@ -11,9 +11,10 @@ from classifier.evidence.artefact import load_probes
 from classifier.evidence.model import EvidenceModel, EvidenceModels
 from classifier.model.answer_length import AnswerLength
 from classifier.registry.registry import POINTER, ArtefactRegistry
-from gateway.answering.escalation import Escalation, NextTierLookup, may_escalate
+from gateway.answering.escalation import Escalation, may_escalate
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobFile
+from gateway.routing.router import RoutingService
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ class ActiveProbes:
     """Serves the current version of the registry at `root`; without one nothing is judged.
 
     A version that cannot be loaded changes nothing, and the log says why. `knobs` are read for each answer that begins.
-    `on_lengths` is told the predictor of answers' lengths, or that there is none.
+    `on_lengths` is called with the predictor of answers' lengths, or None.
     """
 
     def __init__(
@@ -39,16 +40,16 @@ class ActiveProbes:
         self._seen: tuple[int, int] | None = None
 
     def escalation(
-        self, request: InferenceRequest, decision: Decision, tier: int, ladder: NextTierLookup
+        self, request: InferenceRequest, decision: Decision, tier: int, routing: RoutingService
     ) -> Escalation | None:
         """What will judge the answer of `tier` to `request`; None where nothing can or may."""
         model = self._models.get(tier)
         knobs = self._knobs.active
         if model is None or not knobs.judge_answers or not may_escalate(request, decision, knobs.hold_tokens):
             return None
-        if ladder.next_up(decision, tier) is None:
+        if routing.next_up(decision, tier) is None:
             return None
-        return Escalation(model, knobs, request, decision, self._catalog.tier(tier), ladder)
+        return Escalation(model, knobs, request, decision, self._catalog.tier(tier), routing)
 
     def load(self) -> None:
         """Load what is current now; never raises."""

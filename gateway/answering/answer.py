@@ -1,6 +1,7 @@
-"""An Answer: what one caller reads of an InferenceRequest being answered, with exactly one Record at the end."""
+"""An Answer: what one caller reads, and exactly one Record at its end."""
 
 import time
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 from classifier.decision import Decision
@@ -8,23 +9,25 @@ from gateway.answering.bill import Bill
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
 from gateway.requests.inference_request import InferenceRequest
+from gateway.routing.router import RoutingService
 from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import ChatMessage, Delta, Tier, Usage
 
 Status = Literal["ok", "error", "aborted"]
+NO_HEADERS: Mapping[str, str] = {}
 
 
-class Source(Protocol):
-    """Where the deltas of an answer come from: a generation, one that is shared with others, or the cache.
+class AnswerSource(Protocol):
+    """Where the deltas of an answer come from: a generation, a shared generation, or the cache.
 
-    `attempted`: when the attempt under way began, monotonic seconds; if it changes, earlier deltas are void. `cached`:
-    what the cache had to do with it, None for nothing.
+    `attempted`: start of the current attempt, monotonic seconds; if it changes, earlier deltas are void. `cached`: how
+    the cache was involved, None if it was not.
     """
 
     @property
     def tier(self) -> Tier:
-        """Who answers, as of now."""
+        """The tier that answers now."""
 
     @property
     def decision(self) -> Decision:
@@ -35,7 +38,7 @@ class Source(Protocol):
 
     @property
     def attempts(self) -> list[Attempt]:
-        """Those that have ended."""
+        """The attempts that have ended."""
 
     @property
     def p_ok(self) -> float:
@@ -50,40 +53,31 @@ class Source(Protocol):
         """Stop reading. Idempotent."""
 
     def bill(self) -> Bill:
-        """What this reader pays for; after the end or `aclose`."""
-
-
-class Surroundings(Protocol):
-    """What an Answer needs around it: a price to compare with, and somebody to take the record.
-
-    `replica`: the name of this process, for the record.
-    """
-
-    replica: str | None
-
-    def baseline(self, usage: Usage) -> float:
-        """US dollars of `usage` on the strongest tier."""
-
-    def is_estimated(self, tier: int) -> bool:
-        """Whether a tier's price is an estimate."""
-
-    def finished(self, answer: "Answer", record: Record) -> None:
-        """Called exactly once per opened answer."""
+        """What this reader is charged; after the end or `aclose`."""
 
 
 class Answer:
-    """Iterate over it for the deltas; `aclose` it, always. After the end `record` holds the whole story."""
+    """Iterate over it for the deltas, and always `aclose` it. After the end `record` is set."""
 
-    def __init__(self, request: InferenceRequest, source: Source, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        request: InferenceRequest,
+        source: AnswerSource,
+        routing: RoutingService,
+        finished: "Callable[[Answer, Record], None]",
+        replica: str | None = None,
+        rate_headers: Mapping[str, str] = NO_HEADERS,
+    ) -> None:
+        """`finished` is called exactly once per opened answer. `replica`: the name of this process, for the record.
+        `rate_headers`: what is left of the caller's limits, for the response."""
         self.request = request
         self.source = source
         self.stamps = Stamps(arrival=request.arrival, routed=time.monotonic(), attempted=source.attempted)
         self.choices = [CollectedChoice() for _ in range(request.choices)]
         self.usage: Usage | None = None
         self.record: Record | None = None
-        # What is left of the caller's limits, for the response.
-        self.rate_headers: dict[str, str] = {}
-        self._surroundings = surroundings
+        self.rate_headers = rate_headers
+        self._routing, self._finished, self._replica = routing, finished, replica
         self._opening: Delta | None = None
 
     async def open(self) -> None:
@@ -128,12 +122,12 @@ class Answer:
         return delta
 
     async def aclose(self) -> None:
-        """Stop: the tier's work is freed within one step, unless others read it. Idempotent; unfinished answers are
-        recorded as aborted."""
+        """Stop: the tier's work is freed within one step, unless other readers share it. Idempotent; an unfinished
+        answer is recorded as aborted."""
         try:
             await self.source.aclose()
         finally:
-            # A caller who cancels the closing too is recorded and charged all the same.
+            # Recorded and charged even if the closing itself is cancelled.
             self._give_up("aborted", None)
 
     @property
@@ -143,12 +137,12 @@ class Answer:
 
     @property
     def tier(self) -> Tier:
-        """Who answers."""
+        """The tier that answers."""
         return self.source.tier
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The tiers that were tried for this caller; before the end, those that were given up."""
+        """The attempts made for this caller; before the end, those that have ended."""
         return self.source.attempts if self.record is None else self.record.attempts
 
     @property
@@ -158,18 +152,18 @@ class Answer:
 
     @property
     def escalated_from(self) -> Attempt | None:
-        """The attempt whose evidence handed the answer on, if there was one."""
+        """The attempt that escalated, if one did."""
         return next((attempt for attempt in self.attempts if attempt.status == "escalated"), None)
 
     @property
     def cost_usd(self) -> float:
-        """What all attempts cost, so far."""
+        """US dollars of all attempts so far."""
         return sum(attempt.cost_usd for attempt in self.attempts)
 
     @property
     def cost_is_estimated(self) -> bool:
-        """Whether a tier that was tried has no price of its own."""
-        return any(self._surroundings.is_estimated(attempt.tier) for attempt in self.attempts)
+        """Whether the price of a tier that was tried is an estimate."""
+        return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
 
     def overhead_ms(self) -> float:
         """Milliseconds since arrival that were not spent waiting for a tier."""
@@ -191,13 +185,13 @@ class Answer:
     def _give_up(self, status: Literal["error", "aborted"], error: Exception | None) -> None:
         if self.record is None:
             http_status = CLIENT_CLOSED_REQUEST if error is None else as_api_error(error).status
-            begun = self.request.stream and self.stamps.first_delta is not None
-            self._finish(status, 200 if begun else http_status, error)
+            started = self.request.stream and self.stamps.first_delta is not None
+            self._finish(status, 200 if started else http_status, error)
 
     def _finish(self, status: Status, http_status: int, error: Exception | None) -> None:
         self.stamps.finished = time.monotonic()
         self.record = self._recorded(status, http_status, error, self.source.bill())
-        self._surroundings.finished(self, self.record)
+        self._finished(self, self.record)
 
     def _recorded(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:
         request, first, usage = self.request, self.choices[0], bill.usage
@@ -224,12 +218,12 @@ class Answer:
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             cost_usd=bill.cost_usd,
-            baseline_cost_usd=self._surroundings.baseline(usage) if bill.paid else 0.0,
+            baseline_cost_usd=self._routing.price(self._routing.strongest, usage) if bill.paid else 0.0,
             timings=self._timings(),
             response_format=request.response_format if request.store_texts else None,
             cache=self.source.cached,
             tags=request.metadata,
-            replica=self._surroundings.replica,
+            replica=self._replica,
         )
 
     def _timings(self) -> Timings:

@@ -1,7 +1,7 @@
-"""An Escalation: one tier's answer, judged by its own evidence while nothing of it has reached the caller (RT-11)."""
+"""Judge a tier's answer by its own evidence before any of it reaches the caller (SPEC RT-11)."""
 
 import time
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -11,7 +11,9 @@ from classifier.evidence.model import EvidenceModel
 from classifier.policy.escalation import EscalationChoice, weigh_escalation
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobs
+from gateway.routing.router import RoutingService
 from tiers.catalog.tier_spec import TierSpec
+from tiers.collected_choice import CollectedChoice
 from tiers.policies.final_answer import agreement, checkable_answer
 from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
 from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
@@ -20,7 +22,7 @@ Stage = Literal["opening", "whole", "agreement"]
 
 
 class EscalationDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made of an answer. `p_ok` by tier, that of the answering one of this very answer."""
+    """The judgement of an answer. `p_ok` by tier; for the answering tier, of this answer."""
 
     stage: Stage
     p_ok: list[float]
@@ -28,19 +30,12 @@ class EscalationDecision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class NextTierLookup(Protocol):
-    """Knows the next tier."""
-
-    def next_up(self, decision: Decision, tier: int) -> Tier | None:
-        """The next allowed tier above `tier`, if there is one."""
-
-
 class Escalation:
-    """Judges the answer of the tier of `spec` to `request` as its deltas come; what follows is up to the answer's owner.
+    """Judges the answer of the tier of `spec` to `request` as its deltas come; the generation acts on the verdict.
 
-    It speaks once: when a whole answer has ended, and of a stream when `hold_tokens` tokens of it are held, or it ended
-    before. `holding`: whether what has come must be kept from the caller, because its fate is not decided.
-    Where a second sample of the same tier is likely to save the next tier's price, `second_sample` says what to ask and
+    There is one verdict: at the end of a whole answer; for a stream once `hold_tokens` tokens are held, or at its end
+    if that comes first. `holding`: whether deltas must be held back because there is no verdict yet.
+    If a second sample of the same tier is likely to save the next tier's price, `second_sample` returns its request and
     `compared` judges again.
     """
 
@@ -51,48 +46,45 @@ class Escalation:
         request: InferenceRequest,
         decision: Decision,
         spec: TierSpec,
-        ladder: NextTierLookup,
+        routing: RoutingService,
     ) -> None:
         self.verdict: EscalationDecision | None = None
         self.holding = request.stream
-        self._model, self._request, self._decision, self._spec, self._ladder = model, request, decision, spec, ladder
+        self._model, self._request, self._decision, self._spec, self._routing = model, request, decision, spec, routing
         self._hold = knobs.hold_tokens
-        self._texts: list[str] = []
-        self._finish_reason: str | None = None
+        self._answer = CollectedChoice()
         self._uncertainty: list[float] = []
         self._drawn = 0
 
     def take(self, delta: Delta) -> EscalationDecision | None:
-        """Look at the next delta; a verdict when there is one. After one that escalates nothing more is taken."""
+        """Add the next delta; returns the verdict once there is one. After a verdict nothing more is taken."""
         if self.verdict is not None or (self._request.stream and not self.holding):
             return None
         ended = delta.usage is not None
-        self._texts.append(delta.text)
+        self._answer.take(delta)
         self._uncertainty += uncertainty_of(delta)
         self._drawn += max(len(delta.token_ids), bool(delta.text or delta.reasoning))
-        self._finish_reason = delta.finish_reason or self._finish_reason
         if not (ended or (self.holding and self._drawn >= self._hold)):
             return None
         self.holding = False
-        if not ended and not self._text:
+        if not ended and not self._answer.text:
             return None  # a chain of thought that is streamed: nothing of the answer has come
         self.verdict = self._judge("whole" if ended else "opening", self._evidence())
         return self.verdict
 
     def second_sample(self, request: GenerationRequest) -> GenerationRequest | None:
-        """What to ask the same tier once more, instead of `request`, before the answer is handed over; None where that
-        would not pay.
+        """Return the request for a second sample of the same tier before escalating, or None if it would not pay.
 
-        Only for a whole answer whose result can be checked, where agreement would keep it, and where the chance of that
+        Only for a whole answer whose result can be checked, if agreement would keep it, and if the chance of that
         times the next tier's price is above the price of the sample.
         """
         verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
-        higher = self._ladder.next_up(self._decision, tier)
+        higher = self._routing.next_up(self._decision, tier)
         if verdict is None or not verdict.escalate or higher is None or not self._model.spec.reads_agreement:
             return None
         if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
             return None
-        if checkable_answer(self._question, self._text) is None:
+        if checkable_answer(self._question, self._answer.text) is None:
             return None
         disagreed, agreed = self._model.p_ok_by_agreement(self._evidence(), inputs.prediction.p_ok)
         low, high = disagreed[tier - 1], agreed[tier - 1]
@@ -110,24 +102,20 @@ class Escalation:
 
     def compared(self, text: str) -> EscalationDecision:
         """The verdict with the second sample `text`."""
-        agreed = agreement(self._question, self._text, text)
+        agreed = agreement(self._question, self._answer.text, text)
         self.verdict = self._judge("agreement", with_agreement(self._evidence(), agreed or 0.0))
         return self.verdict
-
-    @property
-    def _text(self) -> str:
-        return "".join(self._texts)
 
     @property
     def _question(self) -> str:
         return self._request.messages[-1].content if self._request.messages else ""
 
     def _evidence(self) -> Float:
-        return evidence_features(self._text, self._finish_reason, self._uncertainty)
+        return evidence_features(self._answer.text, self._answer.finish_reason, self._uncertainty)
 
     def _judge(self, stage: Stage, evidence: Float) -> EscalationDecision:
         p_ok = self._model.p_ok(evidence, self._decision.inputs.prediction.p_ok)
-        higher = self._ladder.next_up(self._decision, self._spec.number)
+        higher = self._routing.next_up(self._decision, self._spec.number)
         if higher is None:
             return EscalationDecision(stage=stage, p_ok=p_ok, escalate=False, reason="no tier above may take over")
         choice = self._weigh(higher, p_ok, self._left_usd() if stage == "opening" else 0.0)
@@ -141,12 +129,12 @@ class Escalation:
         return weigh_escalation(self._decision.inputs, self._spec.number, higher.number, p_ok, left_usd)
 
     def _left_usd(self) -> float:
-        """What the rest of the answer is predicted to cost."""
+        """Predicted US dollars of the rest of the answer."""
         left = max(_expected_tokens(self._request, self._decision, self._spec) - self._drawn, 0.0)
         return left * self._spec.price.output_usd_per_million / 1e6
 
     def _lateness(self, higher: Tier) -> str | None:
-        """Why the dearer tier cannot begin in time."""
+        """Why the next tier cannot start in time; None if it can."""
         if self._request.deadline_seconds is None:
             return None
         left = self._request.arrival + self._request.deadline_seconds - time.monotonic()
@@ -166,8 +154,8 @@ _STAGE_NAMES: dict[Stage, str] = {
 
 
 def may_escalate(request: InferenceRequest, decision: Decision, hold_tokens: int) -> bool:
-    """Whether an answer is judged at all: one free chat answer, of a tier that neither caller nor operator named; a
-    stream only where some of it is held."""
+    """Whether an answer is judged: a single unconstrained chat answer by a tier that neither caller nor operator named;
+    a stream only if part of it is held."""
     single = request.choices == 1 and request.best_of in (None, 1)
     named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
     seen = not request.stream or hold_tokens > 0

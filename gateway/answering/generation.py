@@ -1,22 +1,26 @@
-"""A Generation: the tiers' half of an answer, with hold, escalation and fall-over, and what every attempt cost."""
+"""Generate an answer by one or more tiers, with hold, escalation and fall-over, and record each attempt's cost."""
 
 import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Protocol
+from typing import cast
 
 from classifier.decision import Decision
+from gateway.answering.active_probes import ActiveProbes
 from gateway.answering.bill import Bill
-from gateway.answering.escalation import Escalation, EscalationDecision
+from gateway.answering.escalation import EscalationDecision
 from gateway.answering.tier_deltas import tier_deltas
 from gateway.logs.log_format import FIELDS
 from gateway.requests.inference_request import InferenceRequest
+from gateway.routing.router import RoutingService
+from gateway.tenancy.admission import Admission
+from gateway.tenancy.cost_bound import most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
-from tiers.catalog.tier_spec import TierSpec
+from tiers.collected_choice import CollectedChoice
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
@@ -24,45 +28,29 @@ from tiers.uncertainty import asking_uncertainty
 log = logging.getLogger(__name__)
 
 
-class TierDirectory(Protocol):
-    """What a Generation needs around it: prices, and the tier to go on with."""
-
-    def spec(self, number: int) -> TierSpec:
-        """The catalogue's entry of a tier."""
-
-    def price(self, tier: int, usage: Usage) -> float:
-        """US dollars of `usage` on a tier."""
-
-    def next_up(self, decision: Decision, tier: int) -> Tier | None:
-        """The next allowed tier above `tier`, if there is one."""
-
-    def tier(self, number: int) -> Tier:
-        """The tier of this number."""
-
-    async def ordinary(self, request: InferenceRequest, decision: Decision) -> Decision | None:
-        """What is decided where the fast path of `decision` has failed; None if no other tier may answer."""
-
-    def affords(self, request: InferenceRequest, tier: Tier) -> bool:
-        """Whether the budgets of who asks bear another attempt, by `tier`."""
-
-    def escalation(self, request: InferenceRequest, decision: Decision, tier: int) -> Escalation | None:
-        """What judges an answer of `tier` while it is given; None where nothing does."""
-
-
 class Generation:
-    """Iterate over it for the deltas; `aclose` it, always.
+    """The deltas of one answer, over all tiers that are tried for it. Iterate over it, and always `aclose` it.
 
-    A streamed one commits itself with its first delta; a whole one never does, so that a tier that fails late is
-    replaced too, because nothing has reached the caller. There is one fall-over per request (SPEC RT-11), and one
-    escalation: by its own evidence an answer may be judged not good enough before anything of it has been let go.
-    Where the fast path fails, the ordinary route chooses anew: `rerouted`, and `decision` is then that one.
-    `attempted`: when the attempt under way began, monotonic seconds; a later one makes all deltas before it void.
+    A stream cannot move to another tier after its first delta. A whole answer can at any time, because nothing has
+    reached the caller. A request falls over at most once (SPEC RT-11) and escalates at most once: the answer's own
+    evidence may show that it is not good enough before any of it is passed on. If the fast path fails, normal routing
+    runs: `rerouted` is then True and `decision` is the new one. `attempted`: start of the current attempt, monotonic
+    seconds; when it changes, all earlier deltas are void.
     """
 
-    # Nobody else reads it, and it is not kept.
+    # This answer has one reader and is not kept.
     cached: CacheUse | None = None
 
-    def __init__(self, request: InferenceRequest, decision: Decision, tier: Tier, ladder: TierDirectory) -> None:
+    def __init__(
+        self,
+        request: InferenceRequest,
+        decision: Decision,
+        tier: Tier,
+        routing: RoutingService,
+        admission: Admission,
+        probes: ActiveProbes | None,
+    ) -> None:
+        """`admission`: where the caller's budget is held; `probes`: judge the answer, None if nothing does."""
         self.request = request
         self.decision = decision
         self.rerouted = False
@@ -70,16 +58,16 @@ class Generation:
         self.attempted = time.monotonic()
         self.attempts: list[Attempt] = []
         self.usage: Usage | None = None
-        self._ladder = ladder
+        self._routing, self._admission = routing, admission
         self._replicas: list[ReplicaTry] = []
-        self._escalation = ladder.escalation(request, decision, tier.number)
-        self._spec = ladder.spec(tier.number)
+        self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
+        self._spec = routing.spec(tier.number)
         self._requests = request.generations(self._spec)
-        # What only the judge asks for is not the caller's.
+        # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
         if self._escalation is not None:
             self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
-        self._deltas: AsyncGenerator[Delta, None] = tier_deltas(tier, self._requests, request.n)
+        self._deltas = _generate(tier, self._requests, request.n)
         self._held: deque[Delta] = deque()
         self._let_go = False
         self._over = False
@@ -104,7 +92,7 @@ class Generation:
         return delta
 
     async def aclose(self) -> None:
-        """Stop: the tier's work is freed within one step. Idempotent; ends the bill even where it is cancelled."""
+        """Stop: the tier's work is freed within one step. Idempotent; closes the bill even if cancelled."""
         try:
             await self._deltas.aclose()
         finally:
@@ -123,7 +111,7 @@ class Generation:
         return p_ok[self.tier.number - 1]
 
     def bill(self) -> Bill:
-        """All of it; before the end as if it were given up now."""
+        """The bill so far; before the end, as if the generation were aborted now."""
         if self._over:
             return Bill(attempts=self.attempts, usage=self.usage or Usage())
         usage = self.usage or self._used_so_far(None)
@@ -158,26 +146,24 @@ class Generation:
         return self._escalation is not None and self._escalation.holding
 
     async def _is_handed_over(self, delta: Delta) -> bool:
-        """Whether the answer's evidence says so, now that `delta` has come; the next tier then answers."""
+        """Judge the answer with `delta`; returns whether it was not good enough and another tier answers now."""
         verdict = None if self._escalation is None else self._escalation.take(delta)
         if self._escalation is None or verdict is None or not verdict.escalate:
             return False
         again = self._escalation.second_sample(self._requests[0])
-        if again is not None and self._ladder.affords(self.request, self.tier):
+        if again is not None and self._affords(self.tier):
             text = await self._second_sample(again)
             verdict = verdict if text is None else self._escalation.compared(text)
         return verdict.escalate and await self._escalate(verdict)
 
     async def _second_sample(self, request: GenerationRequest) -> str | None:
-        """Another answer of the same tier, to be compared with the first; None if it fails. It is billed as an attempt
-        of its own, also where the caller leaves before its end."""
-        texts: list[str] = []
-        usage, failed, tries = None, None, []
+        """Return a second answer of the same tier to compare with the first; None if it fails. It is billed as a
+        separate attempt, even if the caller disconnects before its end."""
+        sample, failed, tries = CollectedChoice(), None, []
         try:
-            async with aclosing(tier_deltas(self.tier, [request], 1)) as deltas:
+            async with aclosing(_generate(self.tier, [request], 1)) as deltas:
                 async for delta in deltas:
-                    texts.append(delta.text)
-                    usage = delta.usage or usage
+                    sample.take(delta)
                     tries += delta.tries
         except TierError as error:
             failed = error
@@ -188,15 +174,15 @@ class Generation:
                     tier=self.tier.number,
                     model=self.tier.model,
                     status="compared",
-                    cost_usd=cost_usd(self._spec, usage or request.meter.usage()),
+                    cost_usd=cost_usd(self._spec, sample.usage or request.meter.usage()),
                     error=None if failed is None else f"{type(failed).__name__}: {failed}",
                     replicas=tries,
                 )
             )
-        return None if failed is not None else "".join(texts)
+        return None if failed is not None else sample.text
 
     async def _escalate(self, verdict: EscalationDecision) -> bool:
-        """Hand the answer to the next tier up, if there still is one."""
+        """Continue with the next tier up. Returns False if there is none."""
         higher = self._next_up()
         if higher is None:
             return False
@@ -210,8 +196,8 @@ class Generation:
         return True
 
     async def _fall_over(self, error: Exception) -> None:
-        """Go on with the next tier up, or raise `error` if that is not possible any more. That a process ended over the
-        request is not lost sight of where the next tier is down for that very reason."""
+        """Continue with the next tier up, or raise `error` if that is no longer possible. If a process died of the
+        request and the next tier is down because of it, the first error is raised."""
         if not isinstance(error, TierError):
             log.error(
                 "tier %d failed in request %s", self.tier.number, self.request.request_id,
@@ -234,29 +220,35 @@ class Generation:
         self._go_on_with(stand_in)
 
     async def _stand_in(self) -> Tier | None:
-        """Who goes on in place of a tier that failed: whom the ordinary route chooses where it was the fast path's."""
+        """Return what replaces a failed tier: the ordinary route's if the fast path failed, else the next one up."""
         if not self.decision.by_edge:
             return self._next_up()
-        ordinary = await self._ladder.ordinary(self.request, self.decision)
-        if ordinary is None or not self._ladder.affords(self.request, tier := self._ladder.tier(ordinary.tier)):
+        ordinary = await self._routing.ordinary_route(self.request, self.decision)
+        if ordinary is None or not self._affords(tier := self._routing.tier(ordinary.tier)):
             return None
         self.decision, self.rerouted = ordinary, True
         return tier
 
     def _next_up(self) -> Tier | None:
-        """The next tier that is allowed, and that the caller's budgets bear."""
-        higher = self._ladder.next_up(self.decision, self.tier.number)
-        return higher if higher is not None and self._ladder.affords(self.request, higher) else None
+        """Return the next tier that is allowed and that the caller's budgets cover."""
+        higher = self._routing.next_up(self.decision, self.tier.number)
+        return higher if higher is not None and self._affords(higher) else None
+
+    def _affords(self, tier: Tier) -> bool:
+        """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""
+        if self._admission.hold is None:
+            return True
+        return self._admission.affords(most_usd(self.request, tier, self._routing.spec(tier.number)))
 
     def _go_on_with(self, tier: Tier) -> None:
-        """Begin anew with `tier`, whose answer nothing judges any more."""
+        """Start again with `tier`; its answer is not judged."""
         self.tier, self._escalation, self._hides_logprobs = tier, None, False
         self.attempted = time.monotonic()
         self._held.clear()
         self.usage, self._replicas = None, []
-        self._spec = self._ladder.spec(tier.number)
+        self._spec = self._routing.spec(tier.number)
         self._requests = self.request.generations(self._spec)
-        self._deltas = tier_deltas(tier, self._requests, self.request.n)
+        self._deltas = _generate(tier, self._requests, self.request.n)
 
     def _end(self, status: AttemptStatus, error: Exception | None) -> None:
         if not self._over:
@@ -282,7 +274,15 @@ class Generation:
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:
-        """Tokens to bill for an attempt that did not end by itself: none if the tier never took the request."""
+        """Tokens to bill for an attempt that was cut short: none if the tier never accepted the request."""
         used = Usage.total(request.meter.usage() for request in self._requests)
         refused = isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens
         return Usage() if refused else used
+
+
+def _generate(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
+    """The deltas of `n` choices for each of `requests`, from the tier itself where there is one request."""
+    if len(requests) == 1 and requests[0].n == n:
+        # Contract of `Tier`: the iterator can be closed early, so it is a generator.
+        return cast(AsyncGenerator[Delta, None], tier.generate(requests[0]))
+    return tier_deltas(tier, requests, n)

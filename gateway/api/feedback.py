@@ -7,7 +7,7 @@ from litestar import post
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.records import record_of_caller
 from gateway.errors import bad_request

@@ -8,16 +8,13 @@ from litestar import post
 from litestar.response import Response
 
 from classifier.decision import Decision
-from gateway.api.access.guard import caller_of
 from gateway.api.inference.aio_headers import routing_headers
-from gateway.api.inference.generating import read_body
-from gateway.api.inference.parsing import turns_of
+from gateway.api.inference.build_request import dry_run_request, received
+from gateway.api.inference.parsing import read_body, turns_of
 from gateway.api.inference.schemas import Message, PositiveInt
 from gateway.api.operations import describe
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
-from gateway.requests.inference_request import InferenceRequest
-from inference_core.protocol import SamplingParams
 from tiers.tier import ChatMessage
 
 
@@ -56,19 +53,9 @@ async def route(request: HttpRequest) -> Response[Any]:
     counts against the limits of the key, with the tokens of its prompt."""
     body = await read_body(request, _decoder)
     parts = parts_of(request)
-    wishes = routing_headers(request.headers, parts.routing.strongest)
-    inference_request = InferenceRequest(
-        request_id=request.state["request_id"],
-        api="chat",
-        requested_model=body.model,
-        sampling=SamplingParams(),
-        arrival=request.state["arrival"],
-        created_at=time.time(),
-        messages=_messages(body),
-        caller=caller_of(request),
-        max_tokens=body.max_tokens,
-        **msgspec.structs.asdict(wishes),
-    )
+    given = received(request)
+    headers = routing_headers(given.headers, parts.routing.strongest)
+    inference_request = dry_run_request(given, headers, body.model, _messages(body), body.max_tokens)
     async with parts.service.reading(inference_request) as admission:
         began = time.thread_time()
         await parts.routing.prepare(inference_request)

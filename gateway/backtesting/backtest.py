@@ -12,9 +12,8 @@ from classifier.training.data.dataset import RIGHT
 from gateway.backtesting.dry_run import dry_request
 from gateway.backtesting.estimates import Interval, gain_over_shuffled, saving
 from gateway.backtesting.log import BacktestLogError, LogRow, TierNames
-from gateway.routing.model import rule_of
+from gateway.routing.model import RoutingRule, rule_of
 from gateway.routing.router import RoutingService
-from gateway.routing.rule import RoutingRule
 from quality.estimates.upgrade_rate import Share, wilson_interval
 from tiers.catalog.pricing import request_cost_usd
 from tiers.tier import ChatMessage

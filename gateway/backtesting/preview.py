@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from gateway.backtesting.backtest import choice_at
-from gateway.routing.rule import RoutingRule
+from gateway.routing.model import RoutingRule
 from quality.estimates.decision_sample import SampledDecision
 
 

@@ -13,15 +13,6 @@ from tiers.catalog.tier_spec import TierSpec
 VERSION = 1
 
 
-def is_deterministic(request: InferenceRequest, spec: TierSpec) -> bool:
-    """Whether the tier of `spec` says the same to an equal request: at temperature 0, or from a seed, all draws of our
-    tiers are functions of the request (SPEC GW-04); of other servers it is what the caller asked for."""
-    unset = "temperature" in request.unset
-    return (
-        request.sampling.seed is not None or (spec.sampling.temperature if unset else request.sampling.temperature) == 0
-    )
-
-
 def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
     """32 bytes, equal for requests of one tenant that get the same answer while `catalogue` is in force.
 

@@ -71,8 +71,8 @@ class Replay:
         return delta
 
     async def aclose(self) -> None:
-        """See `Source`: there is nothing to stop."""
+        """See `AnswerSource`: there is nothing to stop."""
 
     def bill(self) -> Bill:
-        """See `Source`."""
+        """See `AnswerSource`."""
         return Bill(attempts=self.attempts, usage=self._usage, paid=False)

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from classifier.decision import Decision
-from gateway.answering.answer import Source
+from gateway.answering.answer import AnswerSource
 from gateway.answering.generation import Generation
-from gateway.cache.cache_key import CatalogueDigest, cache_key, is_deterministic
+from gateway.cache.cache_key import CatalogueDigest, cache_key
 from gateway.cache.kept_answer import KeptAnswer, Replay, kept_answer
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.shared_generation import SharedGeneration, SharedGenerationReader
@@ -45,9 +45,9 @@ class ResponseCache:
         decision: Decision,
         generate: Callable[[], Generation],
         embedding: Embedding | None = None,
-    ) -> Source:
-        """What answers `request`; `generate` begins a generation for it. `embedding`: of its prompt, by the classifier that
-        has decided; without one, none but an equal request's answer does."""
+    ) -> AnswerSource:
+        """Return what answers `request`; `generate` starts a generation for it. `embedding`: of its prompt, by the
+        classifier that decided; without it only an equal request's answer is found."""
         if not self._concerns(request, decision):
             return generate()
         key, wording = self._key(request, decision), self._wording(request, decision, embedding)
@@ -72,7 +72,7 @@ class ResponseCache:
     def _concerns(self, request: InferenceRequest, decision: Decision) -> bool:
         if request.cache == "off" or not self.knobs.active.enabled:
             return False
-        return request.cache in ("use", "refresh") or is_deterministic(request, self._routing.spec(decision.tier))
+        return request.cache in ("use", "refresh") or request.is_deterministic(self._routing.spec(decision.tier))
 
     def _wording(self, request: InferenceRequest, decision: Decision, embedding: Embedding | None) -> Wording | None:
         if not self.knobs.active.semantic or embedding is None or not _may_be_kept(request):
@@ -142,8 +142,8 @@ class ResponseCache:
 
 
 def _may_be_kept(request: InferenceRequest) -> bool:
-    """Texts that nobody consented to storing are not; nor what an adapter said, since only the core knows whether the
-    adapter of that name still has the same weights."""
+    """Whether the caller consented to storing texts and no adapter answered: only the core knows whether the adapter of
+    a name still has the same weights."""
     return request.store_texts and not request.adapter
 
 

@@ -1,4 +1,4 @@
-"""A SharedGeneration: a generation under way that everybody reads who asks for the same meanwhile, each by a SharedGenerationReader."""
+"""A generation that several equal requests read at the same time, each through a reader of its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,13 +14,13 @@ from tiers.tier import Delta, Tier
 
 
 class SharedGeneration:
-    """Runs `generation` on for as long as anybody reads it; late readers get everything from its beginning.
+    """Runs `generation` while it has readers; late readers get all deltas from its beginning.
 
-    In a task of its own from the first step, before anybody has joined: a step under way cannot change its task, and
-    who awaits it himself takes it along when he leaves.
+    It runs in a separate task from the first step: a step cannot move to another task, and a reader that awaited it
+    directly would cancel it on leaving.
 
-    Its whole bill goes to one reader, its `payer`. `whole`: it ended by itself, and well. `ended` is called at the end,
-    before any reader hears of it; what it returns is awaited after.
+    The whole bill goes to one reader, the `payer`. `whole`: it ended without an error. `ended` is called at the end,
+    before the readers are woken; what it returns is awaited after that.
     """
 
     def __init__(self, generation: Generation, ended: "Callable[[SharedGeneration], Awaitable[None] | None]") -> None:
@@ -41,7 +41,7 @@ class SharedGeneration:
         return not self._readers and not self.over
 
     def next_delta(self) -> asyncio.Future[None]:
-        """To wait for the next delta, or the end. Each reader has one of his own: who leaves cancels his."""
+        """A future of the next delta or the end. Each reader has its own, because leaving cancels it."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         return waiting
@@ -104,10 +104,9 @@ class SharedGeneration:
 
 
 class SharedGenerationReader:
-    """Source of an answer that is being made, for its first reader or for another one.
+    """Reads a shared generation as the source of one answer.
 
-    `another`: for one who came later, the shared generation to go on with, once, if the generation fails before he has let go of
-    anything.
+    `another`: gives a later reader a second generation, once, if the first fails before any of it was passed on.
     """
 
     def __init__(
@@ -142,17 +141,17 @@ class SharedGenerationReader:
 
     @property
     def tier(self) -> Tier:
-        """See `Source`."""
+        """See `AnswerSource`."""
         return self._current.generation.tier
 
     @property
     def attempts(self) -> list[Attempt]:
-        """See `Source`."""
+        """See `AnswerSource`."""
         return self._current.generation.attempts
 
     @property
     def p_ok(self) -> float:
-        """See `Source`."""
+        """See `AnswerSource`."""
         return self._current.generation.p_ok
 
     @property
@@ -185,7 +184,7 @@ class SharedGenerationReader:
             await self._current.stopped()
 
     def bill(self) -> Bill:
-        """See `Source`."""
+        """See `AnswerSource`."""
         *failed, last = self._generations
         owed = [attempt for shared in failed if shared.payer is self for attempt in shared.generation.bill().attempts]
         bill = last.generation.bill()
@@ -194,8 +193,8 @@ class SharedGenerationReader:
         return msgspec.structs.replace(bill, attempts=owed + bill.attempts)
 
     def _may_move(self, error: Exception) -> bool:
-        begun = self._stream and self._place > 0
-        return not (self._another is None or begun or isinstance(error, TierRequestError))
+        started = self._stream and self._place > 0
+        return not (self._another is None or started or isinstance(error, TierRequestError))
 
     def _move(self) -> None:
         another, self._another = self._another, None

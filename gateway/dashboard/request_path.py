@@ -7,9 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.decision import Decision, PolicyInputs
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import barred_tiers, decide
-from gateway.routing.model import rule_of
+from gateway.routing.model import RoutingRule, rule_of
 from gateway.routing.router import RoutingService
-from gateway.routing.rule import heuristic_rule
 from migrations.tables import verifications
 from quality.records.record import Record
 
@@ -82,7 +81,7 @@ def rerouted(routing: RoutingService, record: Record, quality_target: float) -> 
     is impossible."""
     inputs = record.decision.inputs
     if inputs.prediction.kind == "heuristic":
-        rule = heuristic_rule(quality_target)
+        rule = RoutingRule.of_heuristic(quality_target)
     else:
         rule = rule_of(routing.classifier, record.request_id, quality_target)
     wanted: PolicyInputs = msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau)

@@ -1,4 +1,4 @@
-"""A Caller: who asks and what he may, as plain data that goes with a request from its guard to routing and limits."""
+"""The caller of a request and its permissions and limits, as plain data from the guard to routing and billing."""
 
 from typing import Literal
 
@@ -67,5 +67,5 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         return self.tiers is None or tier in self.tiers
 
 
-# Where no keys are configured: whoever reaches the server.
+# Every caller while no keys are configured.
 KEYLESS = Caller()

@@ -1,4 +1,4 @@
-"""An InferenceRequest: one caller's request after parsing, independent of HTTP, as routing and service read it."""
+"""One caller's request after parsing, independent of HTTP."""
 
 from typing import Any, Literal
 
@@ -15,18 +15,24 @@ from tiers.tool_types import Tooling
 Prompt = str | list[int]
 CacheMode = Literal["use", "refresh", "exact", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
+# No tokeniser makes more tokens than bytes; a chat template adds less than this per turn and at its ends.
+TEMPLATE_TOKENS_PER_TURN = 16
+TEMPLATE_TOKENS = 64
+# Our own instructions, and those of the templates that have any, are shorter than this.
+TEMPLATE_TOKENS_FOR_TOOLS = 2048
+_MOST_TOKENS = "most tokens"
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly one of `messages` and `prompts` is set.
 
     `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
-    no worse than the strongest tier's, None for the server's own. `deadline_seconds`: the caller's bound on the time
-    to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`: sampling
-    fields the caller left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
-    `service_tier`: what the answer repeats of the caller's wish. `metadata`: the caller's tags, recorded as they are.
-    `conversation`: the caller's own id of it, None if it has to be recognised. `slo`: its class of service.
-    `cache`: the caller's wish of the response cache, None for its own rule. `echo`, `include_stop`, `prompts_read` and
+    no worse than the strongest tier's, None for the server's default. `deadline_seconds`: the caller's bound on the
+    time to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`:
+    sampling fields left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
+    `service_tier`: repeated in the answer. `metadata`: the caller's tags, recorded as they are. `conversation`: the
+    caller's id of it, None if it is recognised by its messages. `slo`: its service class. `cache`: how the response
+    cache may be used, None for its default rule. `echo`, `include_stop`, `prompts_read` and
     the `reasoning_…` fields: see `GenerationRequest`.
     """
 
@@ -78,12 +84,12 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_bound(self) -> bool:
-        """Whether tools, a grammar or an adapter shape the answer: it cannot be held beside one that is free."""
+        """Whether tools, a grammar or an adapter shape the answer, so that it cannot be compared with a free one."""
         return self.sampling.grammar is not None or self.tooling is not None or bool(self.adapter)
 
     @property
     def is_comparable(self) -> bool:
-        """Whether other tiers can be asked the same: for a free answer, or for one of the same `response_format`."""
+        """Whether other tiers can answer the same request: unconstrained, or with the same `response_format`."""
         free = self.sampling.grammar is None or self.response_format is not None
         return free and self.tooling is None and not self.adapter
 
@@ -92,8 +98,31 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """How many choices the answer has, over all prompts."""
         return self.n * len(self.prompts or [None])
 
+    def is_deterministic(self, spec: TierSpec) -> bool:
+        """Whether the tier of `spec` gives equal requests equal answers: with temperature 0 or a seed, all draws of our
+        tiers are functions of the request (SPEC GW-04); of other servers it is what the caller asked for."""
+        temperature = spec.sampling.temperature if "temperature" in self.unset else self.sampling.temperature
+        return self.sampling.seed is not None or temperature == 0
+
+    def most_prompt_tokens(self) -> int:
+        """Return an upper bound on the prompt's tokens, from its bytes; the longest prompt's, of several."""
+        if (most := self.prompts_read.get(_MOST_TOKENS)) is None:
+            # Kept, since megabytes take milliseconds.
+            most = self.prompts_read[_MOST_TOKENS] = self._most_prompt_tokens()
+        return int(most)
+
+    def _most_prompt_tokens(self) -> int:
+        if self.messages is not None:
+            text = sum(num_bytes(message.recorded_content()) for message in self.messages)
+            if self.tooling is not None:
+                tools = sum(len(msgspec.json.encode(tool.definition())) for tool in self.tooling.tools)
+                text += TEMPLATE_TOKENS_FOR_TOOLS + tools
+            return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
+        longest = max((len(p) if isinstance(p, list) else num_bytes(p) for p in self.prompts or ()), default=0)
+        return longest + TEMPLATE_TOKENS
+
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:
-        """What to ask the tier of `spec` for: one request per prompt, with the tier's defaults and objective."""
+        """The requests for the tier of `spec`: one per prompt, with the tier's defaults and objective."""
         if self.prompts is None or len(self.prompts) == 1:
             return [self._generation(spec, self.request_id, self.prompts[0] if self.prompts else None)]
         return [
@@ -104,7 +133,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         changes = {name: getattr(spec.sampling, name) for name in self.unset}
         drawn = self.best_of or self.n
         if drawn > self.n and self.sampling.logprobs is None:
-            changes["logprobs"] = 0  # what the best are told by
+            changes["logprobs"] = 0  # the best choices are ranked by them
         usual = spec.objective.ttft_ms / 1e3 if self.slo is None else SLO_CLASSES[self.slo].ttft_seconds
         seconds = usual if self.deadline_seconds is None else self.deadline_seconds
         return GenerationRequest(
@@ -142,6 +171,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             {"role": "prompt", "content": prompt if isinstance(prompt, str) else _written(prompt)}
             for prompt in self.prompts or []
         ]
+
+
+def num_bytes(text: str) -> int:
+    """Length in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _written(ids: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""A request's place in a distributed trace: what its W3C headers say, our own span, and what tiers elsewhere are told.
+"""A request's place in a distributed trace: its W3C headers, our own span, and the headers for remote tiers.
 
 https://www.w3.org/TR/trace-context/ (levels 1 and 2).
 """
@@ -28,13 +28,13 @@ class TraceContext(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> TraceHeaders:
-        """What a server that we ask is told: our span is the parent of its own."""
+        """The headers for a remote server: our span is the parent of its span."""
         flags = _SAMPLED if self.sampled else 0
         return TraceHeaders(f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}", self.state)
 
 
 def trace_context(headers: Mapping[str, str], ratio: float | None) -> TraceContext | None:
-    """The context of a request that came with `headers`; None where nobody traces it.
+    """The trace context of a request with `headers`; None if it is not traced.
 
     `ratio`: share of the traces that begin here and are recorded; a caller's own decision is honoured. None: nothing is
     traced here, and a caller's trace goes on to tiers elsewhere as if we were not there. What is no `traceparent` is

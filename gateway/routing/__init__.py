@@ -1,1 +1,1 @@
-"""From an Ask to a Decision: the router, its knobs, and the artefacts in force."""
+"""From a request to a decision: the router, its knobs, and the loaded artefacts."""

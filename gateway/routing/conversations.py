@@ -7,22 +7,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from classifier.features.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
 from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.tiers_by_digest import DIGEST_BYTES, TiersByDigest
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import ChatMessage
 
 MOST = 65_536
 SECONDS = 3600.0
+DIGEST_BYTES = 16
+# So many of a digest's tiers are kept, the newest.
+TIERS_KEPT = 8
+# Which places a digest may have; more of them forget more evenly and take longer to look through.
+_WAYS = 64
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a conversation before its newest turn.
 
-    `tiers`: who answered, oldest first; empty if nobody remembers. `tokens`: estimate of its beginning up to the last
+    `tiers`: those that answered, oldest first; empty if not remembered. `tokens`: estimate of its length up to the last
     answer, which the tier that gave it has read. `in_tool_loop`: the newest turn brings the results of tool calls.
     """
 
@@ -37,7 +42,7 @@ class Conversations:
 
     A conversation is known by the id that its caller gives (`x-aio-conversation`), or else by a keyed digest of the
     messages before its last answer, which its next request repeats. So an edited answer changes nothing, and an
-    edited question begins anew. Keys are the caller's own: nobody meets another's conversations.
+    edited question starts a new one. Digests include the caller's key, so callers never share conversations.
     """
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,8 +69,10 @@ class Conversations:
             in_tool_loop=bool(messages) and messages[-1].role == "tool",
         )
 
-    def remember(self, request: InferenceRequest, tier: int) -> None:
-        """Note that `tier` answered `request`."""
+    def remember(self, request: InferenceRequest, tier: int, seconds: float | None = None) -> None:
+        """Note that `tier` answered `request`. `seconds`: for how long conversations are remembered from now on."""
+        if seconds is not None:
+            self.seconds = seconds
         if request.messages is None:
             return
         tiers, now = (*self.history(request).tiers, tier), self._clock()
@@ -90,6 +97,55 @@ class Conversations:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
         return digest.digest()
+
+
+class TiersByDigest:
+    """At most `most` digests with the tiers noted for them, in 32 bytes each; the memory is allocated once.
+
+    A cache of sets: a digest's first bytes choose up to 64 places, and among those the longest unnoted makes room. So
+    up to 64 digests the oldest goes first; of more, some go before their turn and some after it, but none that fewer
+    than a quarter of `most` came after (the chance is below 1e-15). Digests must be evenly spread, as a keyed hash's.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._ways = min(most, _WAYS)
+        self._sets = most // self._ways
+        places = self._sets * self._ways
+        self._digests = bytearray(places * DIGEST_BYTES)
+        self._noted = np.full(places, -np.inf)
+        # A place's tiers from the oldest on, then zeros: tiers count from 1.
+        self._tiers = bytearray(places * TIERS_KEPT)
+
+    def noted_since(self, moment: float) -> int:
+        """How many digests were noted at `moment` or later."""
+        return int(np.count_nonzero(self._noted >= moment))
+
+    def since(self, moment: float, digest: bytes) -> tuple[int, ...]:
+        """The tiers of `digest`, oldest first; none if it was last noted before `moment` or had to make room."""
+        place = self._place_of(digest)
+        if place is None or self._noted[place] < moment:
+            return ()
+        return tuple(self._tiers[place * TIERS_KEPT : (place + 1) * TIERS_KEPT].rstrip(b"\0"))
+
+    def note(self, now: float, digest: bytes, tiers: tuple[int, ...]) -> None:
+        """Keep the last `TIERS_KEPT` of `tiers` for `digest`, in place of what was there."""
+        place = self._place_of(digest)
+        if place is None:
+            first = self._first_of(digest)
+            place = first + int(self._noted[first : first + self._ways].argmin())
+            self._digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES] = digest
+        self._noted[place] = now
+        kept = bytes(tiers[-TIERS_KEPT:])
+        self._tiers[place * TIERS_KEPT : (place + 1) * TIERS_KEPT] = kept.ljust(TIERS_KEPT, b"\0")
+
+    def _first_of(self, digest: bytes) -> int:
+        return int.from_bytes(digest[:8], "little") % self._sets * self._ways
+
+    def _place_of(self, digest: bytes) -> int | None:
+        # Two digests' neighbouring halves look like a third as seldom as two digests are equal: it is not looked for.
+        first = self._first_of(digest)
+        at = self._digests.find(digest, first * DIGEST_BYTES, (first + self._ways) * DIGEST_BYTES)
+        return None if at < 0 else at // DIGEST_BYTES
 
 
 def _last_answer(messages: Sequence[ChatMessage]) -> int | None:

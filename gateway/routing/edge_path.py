@@ -19,13 +19,13 @@ BYTES_PER_TOKEN = 16
 
 
 def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgePath | None:
-    """The fast path for a request that no tier was named for, or None if it is routed ordinarily (SPEC GW-16).
+    """Return the fast path for a request that names no tier, or None if it is routed normally (SPEC GW-16).
 
-    The tier must run in process, since nobody else's tokens are known here, be up, and have no longer a queue than the
-    service class `edge` allows. A request with tools, or with a quality target of its own or its key's, does not
-    take it.
+    The tier must run in process, because only then is its tokeniser available; it must be up, with a queue no longer
+    than the service class `edge` allows. A request with tools, or with a quality target of its own or its key's, does
+    not take the fast path.
     """
-    if not knobs.edge_max_prompt_tokens or request.max_tokens is None or request.tooling is not None:
+    if request.max_tokens is None or request.tooling is not None:
         return None
     new_tokens = request.max_tokens * (request.best_of or request.n) * len(request.prompts or [None])
     if new_tokens > knobs.edge_max_new_tokens or request.wanted_quality is not None:
@@ -49,12 +49,12 @@ def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: Routi
 
 
 def unclassified(given: RoutingInput, tiers: int) -> Prediction:
-    """What stands for a prediction where nobody was asked for one: the heuristic's word, and no version's."""
+    """The prediction of an unclassified request: the length heuristic's, marked as the edge path's."""
     return msgspec.structs.replace(heuristic_prediction(given, tiers), kind="edge", classifier_version="edge")
 
 
 def _tokens(request: InferenceRequest, tokenizer: Tokenizer, most: int) -> int | None:
-    """Tokens of all that the caller wrote, without the chat template's own; None if they are more than `most`."""
+    """Count the tokens of the caller's texts, without the chat template; None if there are more than `most`."""
     texts = [message.recorded_content() for message in request.messages or ()]
     texts += [prompt for prompt in request.prompts or () if isinstance(prompt, str)]
     if sum(map(len, texts)) > most * BYTES_PER_TOKEN:

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
 from classifier.decision import Exclusion
 from gateway.requests.inference_request import InferenceRequest
 from tiers.catalog.catalog import Catalog
@@ -12,13 +10,6 @@ from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier
 
 NOT_ALLOWED = "the key may not use it"
-# No tokeniser makes more tokens than bytes; a chat template adds less than this per turn and at its ends.
-TEMPLATE_TOKENS_PER_TURN = 16
-TEMPLATE_TOKENS = 64
-# Our own instructions, and those of the templates that have any, are shorter than this.
-TEMPLATE_TOKENS_FOR_TOOLS = 2048
-# Where an ask keeps the bound, since megabytes take milliseconds.
-_MOST = "most tokens"
 
 
 def exclusions(
@@ -27,7 +18,7 @@ def exclusions(
     """Tiers that cannot take the request now, and those among them whose context is too short for it."""
     found: list[Exclusion] = []
     too_long: list[int] = []
-    most = most_tokens(request)
+    most = request.most_prompt_tokens()
     for number, tier in tiers.items():
         if pinned is not None and number != pinned:
             continue
@@ -55,34 +46,10 @@ def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[in
 
 
 def _in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier]) -> Iterator[tuple[int, Tier]]:
-    most = most_tokens(request) + (request.max_tokens or 1)
+    most = request.most_prompt_tokens() + (request.max_tokens or 1)
     for number, tier in tiers.items():
         if most > tier.max_context and pinned in (None, number) and request.caller.may_use(number):
             yield number, tier
-
-
-def most_tokens(request: InferenceRequest) -> int:
-    """A bound on the prompt's tokens from its bytes."""
-    if (most := request.prompts_read.get(_MOST)) is None:
-        most = request.prompts_read[_MOST] = _most_tokens(request)
-    return int(most)
-
-
-def _most_tokens(request: InferenceRequest) -> int:
-    if request.messages is not None:
-        text = sum(num_bytes(message.recorded_content()) for message in request.messages)
-        if request.tooling is not None:
-            text += TEMPLATE_TOKENS_FOR_TOOLS + sum(
-                len(msgspec.json.encode(t.definition())) for t in request.tooling.tools
-            )
-        return text + TEMPLATE_TOKENS_PER_TURN * len(request.messages) + TEMPLATE_TOKENS
-    longest = max((len(p) if isinstance(p, list) else num_bytes(p) for p in request.prompts or ()), default=0)
-    return longest + TEMPLATE_TOKENS
-
-
-def num_bytes(text: str) -> int:
-    """Length in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: TierSpec) -> str | None:
@@ -98,7 +65,7 @@ def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: Tie
 
 def _longest(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
     room = tier.max_context - (request.max_tokens or 1)
-    return max(tier.prompt_tokens_up_to(request, room) for request in request.generations(spec))
+    return max(tier.prompt_tokens_up_to(one, room) for one in request.generations(spec))
 
 
 def _load_problem(request: InferenceRequest, tier: Tier) -> str | None:

@@ -17,8 +17,8 @@ from gateway.routing.model import Reading
 
 
 class LoadedVersion:
-    """A version that serves, or `on_trial` beside it. Immutable but for `own` labels of the catalogue and `lengths` of
-    answers, which are replaced whole.
+    """The version that serves, or a canary (`on_trial`). Immutable, except that `own` labels of the catalogue and
+    `lengths` of answers are replaced whole.
 
     It decides by the prompt's complexity class: by a table that it learned of the catalogue's tiers or, without one, by
     the catalogue's `prior`, by default of as many tiers as the version is for, spread evenly; and by the own labels.

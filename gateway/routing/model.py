@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -9,7 +10,32 @@ from classifier.decision import Decision, Prediction
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.experiment_split import Split
-from gateway.routing.rule import RoutingRule, class_rule, heuristic_rule
+from classifier.prediction.class_predictor import threshold_of
+
+# Without a classifier: the share of answers no worse than the strongest tier's that is usually wanted.
+USUAL_QUALITY_TARGET = 0.95
+
+
+class RoutingRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The cheapest allowed tier whose P(good enough) reaches `tau` answers, which meets `quality_target`."""
+
+    quality_target: float
+    tau: float
+
+    @classmethod
+    def of_classes(cls, quality_target: float | None) -> "RoutingRule":
+        """The rule of every version of the classifier; None is the default target. Raises `PolicyInputsError`."""
+        tau = threshold_of(quality_target)
+        return cls(quality_target=tau, tau=tau)
+
+    @classmethod
+    def of_heuristic(cls, quality_target: float | None) -> "RoutingRule":
+        """The rule for the length heuristic: its probabilities are only an order, so the target becomes a threshold.
+
+        The cube spreads the heuristic's pessimistic probabilities over the tiers; it rises from 0 to 1 with the target.
+        """
+        target = USUAL_QUALITY_TARGET if quality_target is None else quality_target
+        return cls(quality_target=target, tau=target**3)
 
 
 class Reading(NamedTuple):
@@ -21,7 +47,7 @@ class Reading(NamedTuple):
 
 
 class RoutingModel(Protocol):
-    """One version of the outcome model. `on_trial`: it is not the version in force but a canary beside it."""
+    """One version of the outcome model. `on_trial`: it is a canary, not the current version."""
 
     on_trial: bool
 
@@ -42,7 +68,7 @@ class EncodesAhead(Protocol):
 
 
 class Classifier(Protocol):
-    """The outcome model in force, and perhaps another on trial beside it, or an experiment with two arms."""
+    """The current outcome model, and perhaps a canary or an experiment with two arms."""
 
     def split(self) -> Split | None:
         """The experiment that is under way."""
@@ -56,8 +82,8 @@ def rule_of(classifier: Classifier, request_id: str, quality_target: float | Non
     try:
         classifier.model_for(request_id)
     except ArtefactError:
-        return heuristic_rule(quality_target)
-    return class_rule(quality_target)
+        return RoutingRule.of_heuristic(quality_target)
+    return RoutingRule.of_classes(quality_target)
 
 
 class VersionPrediction(NamedTuple):

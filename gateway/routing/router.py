@@ -1,4 +1,4 @@
-"""Routing: from an InferenceRequest to a Decision, on the CPU alone and in well under a millisecond; nothing here waits."""
+"""Routing: from an InferenceRequest to a Decision, on the CPU alone and in well under a millisecond."""
 
 import logging
 from collections.abc import Mapping
@@ -18,8 +18,7 @@ from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
 from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt
 from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.model import Classifier, EncodesAhead, Routed, VersionPrediction
-from gateway.routing.rule import class_rule, heuristic_rule
+from gateway.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd, predicted_costs
 from tiers.catalog.tier_spec import TierSpec
@@ -115,9 +114,9 @@ class RoutingService:
         return next((s for s in tiers if model in (f"tier-{s.number}", s.name, s.model_name)), None)
 
     async def prepare(self, request: InferenceRequest, failed: Exclusion | None = None) -> None:
-        """What of routing takes milliseconds, done while other requests are served: `route` then waits for nothing.
+        """Do the parts of routing that take milliseconds while other requests are served, so that `route` never waits.
 
-        `failed` as for `route`. Never raises; what fails here fails in `route` too, which has its fallback.
+        `failed` as for `route`. Never raises; what fails here fails in `route` too, which has a fallback.
         """
         try:
             await self._count_in_doubt(request)
@@ -141,6 +140,15 @@ class RoutingService:
     def route(self, request: InferenceRequest, failed: Exclusion | None = None) -> Decision:
         """The decision of `routed`."""
         return self.routed(request, failed).decision
+
+    async def ordinary_route(self, request: InferenceRequest, edge: Decision) -> Decision | None:
+        """Return the ordinary decision after the fast path of `edge` failed; None if no other tier may answer."""
+        failed = Exclusion(tier=edge.tier, reason="it failed on the fast path")
+        await self.prepare(request, failed)
+        try:
+            return self.route(request, failed)
+        except ApiError:
+            return None
 
     def routed(self, request: InferenceRequest, failed: Exclusion | None = None) -> Routed:
         """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer.
@@ -172,9 +180,10 @@ class RoutingService:
             raise self._refusal(error, request, inputs, too_long) from None
 
     def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
-        if request.requested_model != AUTO or failed is not None:
+        knobs = self.knobs.active
+        if not knobs.edge_max_prompt_tokens or request.requested_model != AUTO or failed is not None:
             return None
-        return edge_path(request, self.tiers, self.knobs.active)
+        return edge_path(request, self.tiers, knobs)
 
     def _inputs(
         self,
@@ -207,9 +216,12 @@ class RoutingService:
         )
 
     def _in_experiment(self, inputs: PolicyInputs, request_id: str) -> PolicyInputs:
-        """With the arm of the request. Who asks for a tier has none, nor has a tool loop, which keeps its tier, nor has
-        anybody while routing is only watched; nor has whom either arm's tier is barred for, so that both arms are of
-        the same population; nor has one whom the heuristic or, in a swap, another version serves."""
+        """Return `inputs` with the request's arm of the experiment.
+
+        A request has no arm if it names a tier, is in a tool loop, if routing is only observed, if either arm's tier is
+        barred for it (so that both arms draw from the same population), or if the heuristic or, during a swap, another
+        version decides.
+        """
         split = self.classifier.split()
         bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
         name = None if split is None or bound else split.arm_of(request_id)
@@ -228,7 +240,7 @@ class RoutingService:
         return None if higher is None else self.tiers[higher].active_tier()
 
     def _observed_tier(self) -> int | None:
-        """Who answers everything while routing is only watched; None while it routes."""
+        """The tier that answers everything while routing is only observed; None in the mode `route`."""
         knobs = self.knobs.active
         if knobs.mode == "route":
             return None
@@ -237,28 +249,29 @@ class RoutingService:
     def remember(self, request: InferenceRequest, tier: int) -> None:
         """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
         if self.knobs.active.conversations:
-            self.conversations.seconds = self.knobs.active.conversation_seconds
-            self.conversations.remember(request, tier)
+            self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, *, classified: bool = True) -> VersionPrediction:
-        """The classifier's word, all of it by one version, or the length heuristic's where it fails (SPEC RT-13).
+        """Return one version's prediction and rule, or the length heuristic's if that fails (SPEC RT-13).
 
-        Unless `classified` it is asked for its rule alone, which says by what target the request was served.
+        Unless `classified`, only the rule is read from the classifier: it gives the request's quality target.
         """
         target = self.active_target if request.wanted_quality is None else request.wanted_quality
         try:
             model = self.classifier.model_for(request.request_id)
             if not classified:
-                return VersionPrediction(unclassified(given, self.strongest), class_rule(target))
+                return VersionPrediction(unclassified(given, self.strongest), RoutingRule.of_classes(target))
             reading = model.read(given)
-            return VersionPrediction(reading.prediction, class_rule(target), model.on_trial, reading.embedding)
+            return VersionPrediction(
+                reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding
+            )
         except Exception as error:
             if str(error) != self._classifier_failure:
                 self._classifier_failure = str(error)
                 # Our own errors say what is missing; any other may quote the prompt.
                 said = error if isinstance(error, ClassifierError) else type(error).__name__
                 log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
-            return VersionPrediction(heuristic_prediction(given, self.strongest), heuristic_rule(target))
+            return VersionPrediction(heuristic_prediction(given, self.strongest), RoutingRule.of_heuristic(target))
 
     def _history(self, request: InferenceRequest) -> History:
         return self.conversations.history(request) if self.knobs.active.conversations else History()
@@ -279,7 +292,7 @@ class RoutingService:
     def _refusal(
         self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, too_long: list[int]
     ) -> ApiError:
-        """Ours to mend (503) only if some tier that the caller would take and that could hold the request is away."""
+        """503 if a tier that the caller allows and that could hold the request is unavailable; else a 400."""
         pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
         wanted = [k for k in pinned if k >= max(inputs.min_tier or 1, inputs.key_min_tier or 1)]
         if not wanted:
@@ -297,7 +310,7 @@ class RoutingService:
 
 
 def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
-    """What the classifier sees of an ask; of several prompts, the longest."""
+    """The classifier's input for a request; of several prompts, the longest."""
     if request.messages is not None:
         messages = [{"role": message.role, "content": message.content} for message in request.messages]
         return routing_input(

@@ -38,7 +38,7 @@ class Admission(msgspec.Struct):
 
     def affords(self, most_usd: float) -> bool:
         """Hold this much more, for another attempt, if that is possible without waiting."""
-        return self.hold is None or self.hold.extend(microusd_at_least(most_usd))
+        return self.hold is None or self.closed or self.hold.extend(microusd_at_least(most_usd))
 
     def close(self, record: Record | None) -> None:
         """Release the place, and charge what the request used: nothing without a record."""
@@ -144,7 +144,8 @@ def _refusal(entry: Entry, concurrency: int | None) -> ApiError:
         said = f"{0 if room is None else room.limit} {entry.refused} per minute"
     headers = rate_headers(entry)
     if entry.retry_seconds is None:
-        message = f"The request asks for up to {entry.requested_tokens} tokens; this key's limit is {said}. Send a smaller one."
+        asked = f"The request asks for up to {entry.requested_tokens} tokens"
+        message = f"{asked}; this key's limit is {said}. Send a smaller one."
     else:
         headers["retry-after"] = str(max(1, math.ceil(entry.retry_seconds)))
         message = f"Rate limit reached: this key's limit is {said}. Try again in {duration(entry.retry_seconds)}."

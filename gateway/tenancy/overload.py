@@ -80,7 +80,7 @@ class OverloadQueue:
         self._queue.clear()
 
     def shutting_down(self, priority: int) -> ApiError:
-        """What a request is told, and counted as, that the end of the process sends away."""
+        """The error of a request that is shed because the process ends; counts it."""
         self.shed[priority, "shutdown"] += 1
         return ApiError(503, "The server is shutting down. Send the request elsewhere.", code="shutting_down")
 
@@ -98,7 +98,7 @@ class OverloadQueue:
                 self._queue.remove(mine)
                 heapq.heapify(self._queue)
             elif mine.turn.done() and not mine.turn.cancelled() and mine.turn.exception() is None:
-                # The place was given and nobody takes it.
+                # The place was given to a request that is gone.
                 self.running -= 1
                 self._let_in()
             raise

@@ -34,7 +34,7 @@ FIRST_ACTOR = "gateway"
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """`directory` knows the keys, `admission_control` admits requests. `replica` names this process in leases and records."""
+    """`directory`: the keys; `admission_control`: their limits. `replica` names this process in leases and records."""
 
     directory: Directory
     admission_control: AdmissionControl

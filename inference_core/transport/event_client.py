@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 from abc import abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -34,10 +36,45 @@ from inference_core.protocol import (
 )
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.transport.client import CoreClient
-from inference_core.transport.mailbox import Mailbox
 
+T = TypeVar("T")
 Answer = CoreStats | KnobsSet | AdaptersSet | BlocksExported | BlocksImported
 Query = QueryStats | SetKnobs | LoadAdapter | UnloadAdapter | ExportBlocks | ImportBlocks
+
+
+class Mailbox(Generic[T]):
+    """An unbounded queue from callbacks to one coroutine of the same event loop.
+
+    Costs a third of an `asyncio.Queue`, which serves many readers and writers.
+    """
+
+    __slots__ = ("_items", "_loop", "_waiter")
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def items(self) -> list[T]:
+        """What no one has taken yet, oldest first."""
+        return list(self._items)
+
+    def put(self, item: T) -> None:
+        """Leave an item; the reader, if it waits, runs in the loop's next turn."""
+        self._items.append(item)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def get(self) -> T:
+        """The oldest item, once there is one. A reader that is cancelled loses none."""
+        while not self._items:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return self._items.popleft()
 
 
 class EventClient(CoreClient):

@@ -27,9 +27,10 @@ from quality.evaluation.task_set import Kind, Task, check, tasks
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
+from tiers.collected_choice import CollectedChoice
 from tiers.errors import TierError
 from tiers.policies.final_answer import agreement, checkable_answer, choice_letter, final_number, options
-from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
+from tiers.tier import ChatMessage, GenerationRequest, Tier
 from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
 
 Progress = Callable[[str, float], None]
@@ -203,13 +204,10 @@ async def collect_outcomes(
     return asked
 
 
-class _Answered(msgspec.Struct):
-    """The outcome of one question; `agreement` is that of the second sample."""
+class _Answered(CollectedChoice):
+    """The answer to one question, its uncertainty, and its `agreement` with a second sample."""
 
-    text: str = ""
     uncertainty: list[float] = msgspec.field(default_factory=list)
-    finish_reason: str | None = None
-    usage: Usage | None = None
     agreement: float | None = None
 
 
@@ -255,9 +253,7 @@ async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: 
     found = _Answered()
     try:
         async for delta in tier.generate(asking_uncertainty(request, tier, spec)):
-            found.text += delta.text
-            found.finish_reason = delta.finish_reason or found.finish_reason
-            found.usage = delta.usage or found.usage
+            found.take(delta)
             found.uncertainty += uncertainty_of(delta)
     except TierError as error:
         raise TierMeasurementError(f"{tier.name} could not answer a task of '{question.group}': {error}") from error

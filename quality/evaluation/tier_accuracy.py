@@ -12,6 +12,7 @@ from quality.estimates.upgrade_rate import Share, wilson_interval
 from quality.evaluation.task_set import Kind, Task, check, tasks
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
+from tiers.collected_choice import CollectedChoice
 from tiers.errors import TierError
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 
@@ -155,17 +156,15 @@ async def ask(tier: Tier, spec: TierSpec, request_id: str, prompt: str) -> Given
         sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": 0.0}),
         max_tokens=_max_tokens(spec),
     )
-    text, finish_reason, usage = "", None, None
+    answer = CollectedChoice()
     try:
         async for delta in tier.generate(request):
-            text += delta.text
-            finish_reason = delta.finish_reason or finish_reason
-            usage = delta.usage or usage
+            answer.take(delta)
     except TierError as error:
         raise TierMeasurementError(f"{tier.name} could not answer a question: {error}") from error
-    if usage is None or finish_reason is None or finish_reason == "error":
+    if answer.usage is None or answer.finish_reason is None or answer.finish_reason == "error":
         raise TierMeasurementError(f"{tier.name} could not answer a question: the answer broke off")
-    return Given(text=text, finish_reason=finish_reason, usage=usage)
+    return Given(text=answer.text, finish_reason=answer.finish_reason, usage=answer.usage)
 
 
 def _max_tokens(spec: TierSpec) -> int | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from inference_core.protocol import SamplingParams
 from quality.judges.judge import Judge, JudgeVerdict
+from tiers.collected_choice import CollectedChoice
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
 _INSTRUCTION = (
@@ -70,9 +71,8 @@ class PairwiseJudge(Judge):
         )
 
     async def _ask(self, request: GenerationRequest) -> tuple[str | None, Usage]:
-        text, usage = "", Usage(prompt_tokens=0, completion_tokens=0)
+        answer = CollectedChoice()
         async for delta in self._tier.generate(request):
-            text += delta.text
-            usage = delta.usage or usage
-        found = _WORD.findall(text)
-        return (found[0].upper() if len(found) == 1 else None), usage
+            answer.take(delta)
+        found = _WORD.findall(answer.text)
+        return (found[0].upper() if len(found) == 1 else None), answer.usage or Usage()

@@ -12,6 +12,7 @@ from quality.judges.panel import Finding, Panel
 from quality.records.redaction import DROPPED, Redact, redacted_text
 from quality.verification.queue import Ruling, VerificationJob
 from quality.verification.sampling import Purpose
+from tiers.collected_choice import CollectedChoice
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 
 Price = Callable[[int, Usage], float]
@@ -166,13 +167,12 @@ class Verifier:
         """Return the tier's answer: the served one, or a new one."""
         if number == job.served_tier:
             return Reply(text=job.answer, finish_reason="stop")
-        text, finish_reason = "", None
+        answer = CollectedChoice()
         async for delta in self._tiers[number].generate(self._request(job, number)):
-            text += delta.text
-            finish_reason = delta.finish_reason or finish_reason
+            answer.take(delta)
             if delta.usage is not None:
                 bill.append(self._price(number, delta.usage))
-        return Reply(text=text, finish_reason=finish_reason)
+        return Reply(text=answer.text, finish_reason=answer.finish_reason)
 
     def _request(self, job: VerificationJob, number: int) -> GenerationRequest:
         return GenerationRequest(

@@ -86,22 +86,25 @@ async def running_gateway(
     scripted: bool = True,
     cores: Mapping[str, CoreClient] | None = None,
     http: HttpApp = http_app,
+    protocol: Any = None,
 ) -> AsyncIterator[RunningGateway]:
     """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace period.
 
     Unless `scripted`, the catalogue's own tiers serve, on `core`, or on `cores` by their names. `http` makes the
-    application. If `settings` have no admin keys, the tests' administrator has one.
+    application. With a `protocol` of HTTP, the classifier is not scripted either: all is as in production. Where
+    `settings` have no admin keys, the tests' administrator has one.
     """
     auth = None if settings.admin_keys else Administrator()
     settings = msgspec.structs.replace(settings, admin_keys=settings.admin_keys or ADMIN_KEYS)
     tiers, classifier = scripted_tiers() if scripted else [], ScriptedClassifier()
     cores = {"cpu": core} if core is not None else cores
-    app = create_app(settings, tiers=tiers or None, classifier=classifier, cores=cores, http=http)
+    scripted_one = classifier if protocol is None else None
+    app = create_app(settings, tiers=tiers or None, classifier=scripted_one, cores=cores, http=http)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
         log_level="warning",
-        http="httptools",
+        http=protocol or "httptools",
         lifespan="on",
         timeout_graceful_shutdown=grace_seconds,
         **WEBSOCKETS,

@@ -17,10 +17,10 @@ from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError, TierUnavailableError
 from tiers.local.core_health import CoreWatch
 from tiers.policies.chain_of_thought import ChainOfThought
-from tiers.policies.plain import Plain
-from tiers.policies.policy import Policy
+from tiers.policies.policy import Plain, Policy
 from tiers.policies.self_consistency import SelfConsistency
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, UsageMeter
+from tiers.tools.tool_calling import may_call
 
 
 class LocalTier(Tier):
@@ -83,11 +83,16 @@ class LocalTier(Tier):
         # A meter of this answer alone: policies read it, and the same request may be answered again.
         meter = UsageMeter()
         request.meter.add(meter.usage)
-        request = msgspec.structs.replace(calling.prepared(request), meter=meter)
+        if request.tooling is not None:
+            request = calling.prepared(request)
+        request = msgspec.structs.replace(request, meter=meter)
         self._running += 1
         try:
             await policy.read(request)
-            async with aclosing(calling.read(request, policy.stream(request))) as deltas:
+            deltas = policy.stream(request)
+            if may_call(request):
+                deltas = calling.read(request, deltas)
+            async with aclosing(deltas):
                 async for delta in deltas:
                     yield delta
         except TierUnavailableError as error:

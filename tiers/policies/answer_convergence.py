@@ -6,6 +6,7 @@ import msgspec
 
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
+from tiers.collected_choice import CollectedChoice
 from tiers.decoding.decoder import Decoder
 from tiers.policies.answer_vote import AnswerKind, answer_kind, extract_answer
 from tiers.tier import GenerationRequest
@@ -56,7 +57,7 @@ class AnswerConvergence:
     async def has_converged(self, prompt_ids: list[int], thought: list[int]) -> bool:
         """Draw the answer that follows from `thought`; return True once the last probes agree."""
         self._probed_at = len(thought)
-        text = ""
+        answer = CollectedChoice()
         decoding = self._decoder.decode(
             msgspec.structs.replace(self._request, evidence=None),
             prompt_ids + thought + self._opening,
@@ -67,9 +68,9 @@ class AnswerConvergence:
         )
         async with aclosing(decoding) as deltas:
             async for delta in deltas:
-                text += delta.text
+                answer.take(delta)
                 if delta.usage is not None:
                     self.tokens += delta.usage.completion_tokens
-        self._answers.append(extract_answer(self._question, self._kind, text))
+        self._answers.append(extract_answer(self._question, self._kind, answer.text))
         last = self._answers[-self._spec.settled_probes :]
         return len(last) == self._spec.settled_probes and last[0] is not None and len(set(last)) == 1

@@ -12,8 +12,7 @@ from tiers.decoding.decoder import Decoder
 from tiers.decoding.prompt import Prompt
 from tiers.merge_streams import merge
 from tiers.policies.answer_convergence import AnswerConvergence
-from tiers.policies.plain import Plain
-from tiers.policies.policy import Policy, derive_seed
+from tiers.policies.policy import Plain, Policy, derive_seed
 from tiers.tier import Delta, GenerationRequest, ReasoningEffort, UsageMeter
 
 THINK_TAG = "<think>"

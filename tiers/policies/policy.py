@@ -1,4 +1,4 @@
-"""The interface between a tier and its way of decoding."""
+"""How a tier decodes: the contract of all policies, and plain decoding, which the others build on."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from tiers.decoding.decoder import Decoder
 from tiers.decoding.prompt import Prompt
+from tiers.policies.echo import echoed
 from tiers.tier import Delta, GenerationRequest, is_long
 
 
@@ -39,6 +40,26 @@ class Policy(ABC):
         """Return the number of tokens that the model reads before it writes the first one; `most` as in
         `Prompt.count`."""
         return self.prompt(request).count(most)
+
+
+class Plain(Policy):
+    """Decode once per choice."""
+
+    def stream(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        """See `Policy.stream`."""
+        prompt_ids = self.prompt(request).ids()
+        max_tokens = self.decoder.room(request, len(prompt_ids))
+        if request.echo:
+            return echoed(self.decoder, request, prompt_ids, max_tokens)
+        return self.decoder.decode(
+            request,
+            prompt_ids,
+            sampling=request.sampling,
+            max_tokens=max_tokens,
+            n=request.n,
+            stop=request.stop,
+            include_stop=request.include_stop,
+        )
 
 
 def derive_seed(seed: int | None, *path: object) -> int | None:

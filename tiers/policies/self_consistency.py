@@ -9,8 +9,7 @@ from inference_core.protocol.evidence import Evidence
 from tiers.catalog.tier_spec import SelfConsistencySpec
 from tiers.decoding.decoder import Decoder
 from tiers.policies.answer_vote import AnswerKind, answer_kind, extract_answer, majority, still_needed
-from tiers.policies.plain import Plain
-from tiers.policies.policy import Policy
+from tiers.policies.policy import Plain, Policy
 from tiers.tier import Delta, GenerationRequest
 
 FIXED_SEED = 0

@@ -1,5 +1,6 @@
 """Tool calling of one local model: how its template, vocabulary and dialect handle a request's tools."""
 
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -11,8 +12,21 @@ from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import Tool, Tooling
 from tiers.tools.call_grammar import call_grammar
 from tiers.tools.call_parser import CallParser, Said
-from tiers.tools.dialect import DIALECTS, HERMES, DialectName, dialect_of
-from tiers.tools.prompting import plain_messages, template_turns
+from tiers.tools.dialect import DIALECTS, HERMES, Dialect, DialectName, dialect_of
+
+# For models whose chat template knows nothing of tools; docs/structured-output.md shows it.
+INSTRUCTIONS = """\
+You may call functions to help with the request. These are the functions, one per line, as JSON:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and its arguments as JSON between <tool_call> and </tool_call>, and nothing \
+else; to call several, write one such pair after the other:
+<tool_call>
+{{"name": "function-name", "arguments": {{"argument": "value"}}}}
+</tool_call>
+The results come back between <tool_response> and </tool_response>."""
 
 
 class ToolCalling:
@@ -38,26 +52,21 @@ class ToolCalling:
         return template_turns(plain_messages(messages, tools, HERMES)), None
 
     def prepared(self, request: GenerationRequest) -> GenerationRequest:
-        """Return the request with the grammar for its tools. Raises `TierRequestError`."""
-        if request.tooling is None:
-            return request
+        """Return the request with the grammar that its tools need. Raises `TierRequestError`."""
+        assert request.tooling is not None
         sampling = request.sampling
         grammar = call_grammar(request.tooling, self.dialect, self._controls, sampling.grammar)
         return msgspec.structs.replace(request, sampling=msgspec.structs.replace(sampling, grammar=grammar))
 
     def visible_controls(self, request: GenerationRequest) -> frozenset[int]:
         """Return the control tokens whose text `read` needs."""
-        return self._visible if _may_call(request) else frozenset()
+        return self._visible if may_call(request) else frozenset()
 
     async def read(
         self, request: GenerationRequest, deltas: AsyncGenerator[Delta, None]
     ) -> AsyncGenerator[Delta, None]:
-        """Yield the deltas of an answer, with calls parsed from its text."""
-        if request.tooling is None or not _may_call(request):
-            async with aclosing(deltas):
-                async for delta in deltas:
-                    yield delta
-            return
+        """Yield the deltas of an answer to a request that `may_call`, with the calls in its text taken out of it."""
+        assert request.tooling is not None
         names = {tool.name for _, tool in request.tooling.callable_tools}
         most = None if request.tooling.parallel else 1
         parsers = [CallParser(self.dialect, names, most) for _ in range(request.n)]
@@ -67,7 +76,8 @@ class ToolCalling:
                     yield read
 
 
-def _may_call(request: GenerationRequest) -> bool:
+def may_call(request: GenerationRequest) -> bool:
+    """Whether the answer may call tools."""
     return request.tooling is not None and bool(request.tooling.callable_tools)
 
 
@@ -89,3 +99,51 @@ def _read(delta: Delta, parsers: list[CallParser]) -> list[Delta]:
 
 def _marker_texts(markers: tuple[str, ...]) -> list[str]:
     return [marker.removesuffix("[") for marker in markers]
+
+
+def template_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """For a template that knows of tools: calls as transformers' templates read them, arguments as data."""
+    return [_turn(message) for message in messages]
+
+
+def _turn(message: ChatMessage) -> dict[str, Any]:
+    turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name is not None:
+        turn["name"] = message.name
+    if message.tool_call_id is not None:
+        turn["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.parsed_arguments()}}
+            for call in message.tool_calls
+        ]
+    return turn
+
+
+def plain_messages(messages: Sequence[ChatMessage], tools: Sequence[Tool], dialect: Dialect) -> list[ChatMessage]:
+    """For any other template: tools in the system turn, calls as text, results as a user's turn."""
+    plain: list[ChatMessage] = []
+    for message in messages:
+        if message.role == "tool":
+            result = f"<tool_response>\n{message.content}\n</tool_response>"
+            if plain and plain[-1].role == "user" and plain[-1].content.startswith("<tool_response>"):
+                before = plain.pop().content
+                result = f"{before}\n{result}"
+            plain.append(ChatMessage(role="user", content=result))
+        elif message.tool_calls:
+            calls = [
+                f"{dialect.opener}{dialect.call_text(call.name, call.arguments)}{dialect.closer}"
+                for call in message.tool_calls
+            ]
+            content = "\n".join(filter(None, [message.content, *calls]))
+            plain.append(ChatMessage(role=message.role, content=content))
+        else:
+            plain.append(message)
+    if not tools:
+        return plain
+    shown = "\n".join(json.dumps(tool.definition(), ensure_ascii=False, check_circular=False) for tool in tools)
+    instructions = INSTRUCTIONS.format(tools=shown)
+    if plain and plain[0].role == "system":
+        first = msgspec.structs.replace(plain[0], content=f"{plain[0].content}\n\n{instructions}")
+        return [first, *plain[1:]]
+    return [ChatMessage(role="system", content=instructions), *plain]

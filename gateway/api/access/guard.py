@@ -1,24 +1,30 @@
-"""The guards of the `/v1` endpoints: they name the request, note its arrival, and find out who asks.
+"""The guards of all endpoints: they name the request, note its arrival, identify the caller, and refuse other sites.
 
-They wait for nothing and are coroutines all the same, because litestar sends a plain function to a thread.
+Any page may have its reader's browser send forms and texts to any server that the browser can reach, this machine's
+included. So the guards look at headers that browsers set and pages cannot choose. Programs that are no browser send
+neither `Sec-Fetch-Site` nor `Origin`, and no page of another site knows a key, so neither is hindered.
+
+Guards wait for nothing, but litestar runs a plain function in a thread, so they are coroutines.
 """
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from gateway.api.access.cross_origin import READING, refuse_other_sites, refuse_unknown_hosts
 from gateway.errors import ApiError
 from gateway.logs.log_context import LOG_CONTEXT, LogContext
-from gateway.parts import PARTS, HttpRequest
+from gateway.parts import PARTS, HttpRequest, Parts
 from gateway.request_ids import new_request_id
 from gateway.requests.caller import CALLER, KEYLESS, Caller
 from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.host_names import host_is_allowed
 from gateway.tenancy.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsUnavailableError, csrf_is_right
 
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
 OPERATOR: dict[str, str] = {"role": "operator"}
 ADMIN: dict[str, str] = {"role": "admin"}
@@ -29,18 +35,18 @@ _ORIGIN_OF = {
 
 
 class NotSignedInError(Exception):
-    """A page of the dashboard was asked for by nobody in particular."""
+    """A page of the dashboard was requested without a sign-in."""
 
 
 def actor_of(request: HttpRequest) -> str:
-    """Who administers, for what is written down about it."""
+    """The administrator's id for the audit trail."""
     actor = caller_of(request).key_id
     assert actor is not None, "no guard of administration admits a caller without a key"
     return actor
 
 
 def caller_of(request: HttpRequest) -> Caller:
-    """Who asks, as the guard found out."""
+    """The caller, as the guard identified it."""
     caller: Caller = request.scope["state"][CALLER]
     return caller
 
@@ -49,7 +55,7 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     """Set `request_id`, `arrival` (monotonic seconds) and `caller` of the request's state.
 
     Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
-    another site sends (`gateway.api.access.cross_origin`).
+    another site sends.
     """
     state = _begin(connection, handler)
     directory = connection.app.state[PARTS].tenancy.directory
@@ -82,7 +88,7 @@ async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: B
 
 
 async def admit_visitor(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """As `admit`, for pages that need no sign-in: anybody, but no page of another site."""
+    """As `admit`, for pages that need no sign-in: any caller, but no page of another site."""
     _begin(connection, handler)
 
 
@@ -101,7 +107,7 @@ async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
 
 
 async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller | None:
-    """Who is signed in to the dashboard in this browser, if anybody is. Raises `ApiError` 503."""
+    """The caller that is signed in to the dashboard in this browser, or None. Raises `ApiError` 503."""
     token = connection.cookies.get(COOKIE)
     if not token:
         return None
@@ -194,3 +200,60 @@ def _begin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHan
     LOG_CONTEXT.set(LogContext(state["request_id"]))
     refuse_other_sites(connection)
     return state
+
+
+def refuse_other_sites(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """Raises `ApiError` 403 if a page of another origin would change something or open a WebSocket, unless the origin
+    is one of AIO_CORS_ORIGINS or the request has a valid key."""
+    # A WebSocket has no method.
+    if connection.scope.get("method") in READING:
+        return
+    site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
+    if site is None and origin is None:
+        return
+    # Over plain HTTP browsers leave the first one out, except to this machine.
+    if site in ("same-origin", "none") if site is not None else _is_own(origin, connection.headers.get("host")):
+        return
+    parts = _parts(connection)
+    if not _origins_of(parts.settings.cors_origins).isdisjoint((origin, "*")) or _has_key(connection):
+        return
+    raise ApiError(
+        403,
+        f"A page of another site (origin {origin or 'unknown'!r:.128}) may not do this without a key. The operator "
+        "lists the origins whose pages may in AIO_CORS_ORIGINS.",
+        code="cross_origin_request",
+    )
+
+
+def refuse_unknown_hosts(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """For callers without a key. Raises `ApiError` 403 if the Host header is no known name of this server's."""
+    settings = _parts(connection).settings
+    host = connection.headers.get("host", "")
+    if host_is_allowed(host, settings.host, settings.allowed_hosts) or _has_key(connection):
+        return
+    raise ApiError(
+        403,
+        f"The host name {host!r:.128} is not known to be this server's; without a key it might be a web page's own. "
+        "The operator lists the names of this server in AIO_ALLOWED_HOSTS.",
+        code="host_not_allowed",
+    )
+
+
+@lru_cache(maxsize=16)
+def _origins_of(setting: str) -> frozenset[str]:
+    return frozenset(entry.strip() for entry in setting.split(",")) - {""}
+
+
+def _is_own(origin: str | None, host: str | None) -> bool:
+    """Whether an origin is this server's, as the browser calls it; a proxy in front may speak TLS."""
+    scheme, _, authority = (origin or "").lower().partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    return port is not None and authority.removesuffix(port) == (host or "").lower().removesuffix(port) != ""
+
+
+def _has_key(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
+    return _parts(connection).tenancy.directory.knows(connection.headers.get("authorization"))
+
+
+def _parts(connection: ASGIConnection[Any, Any, Any, Any]) -> Parts:
+    return cast(Parts, connection.app.state[PARTS])

@@ -12,7 +12,7 @@ from msgspec import Meta
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.api.access.guard import actor_of
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.api.quality_loop.quality_lists import page_of

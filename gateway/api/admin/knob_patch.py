@@ -9,7 +9,7 @@ from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
 from gateway.api.access.guard import actor_of
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.errors import ApiError
 from gateway.knobs.file import KnobFile
 from gateway.parts import HttpRequest, parts_of

@@ -10,7 +10,7 @@ from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.api.access.guard import OPERATOR, actor_of
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.cores.knobs import KnobOrder, KnobsChanged

@@ -13,7 +13,7 @@ from gateway.api.access.guard import caller_of
 from gateway.api.batch_files.files import LEAST_SECONDS, MOST_SECONDS, owner_of
 from gateway.api.batch_files.line_answers import ENDPOINTS
 from gateway.api.batch_files.owned_queries import is_id, not_found, owned_query
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import Metadata
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request

@@ -8,10 +8,9 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.chat import chat_request
-from gateway.api.inference.completions import completion_request
+from gateway.api.inference.build_request import Received, chat_request, completion_request
+from gateway.api.inference.chunks import AnswerFormat, CompletionsFormat
 from gateway.api.inference.embeddings import EmbeddingsRequest, embedded
-from gateway.api.inference.generating import AnswerFormat, CompletionsFormat, Received
 from gateway.api.inference.parsing import decode_body
 from gateway.api.inference.responses import ResponsesFormat
 from gateway.api.inference.responses_input import chat_of, renamed

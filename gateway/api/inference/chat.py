@@ -5,13 +5,13 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.api.inference.answers import ChatAnswer
-from gateway.api.inference.constraints import format_of, tooling_of
-from gateway.api.inference.generating import CompletionsFormat, Received, read_body, received, request_fields, respond
-from gateway.api.inference.parsing import check_chat, served_tier
+from gateway.api.inference.build_request import chat_request, received
+from gateway.api.inference.chunks import CompletionsFormat
+from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import ChatRequest
 from gateway.api.operations import describe
-from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.requests.inference_request import InferenceRequest
+from gateway.api.streaming.sending import respond
+from gateway.parts import HttpRequest, parts_of
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 
@@ -26,23 +26,6 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer the last turn, whole or as server-sent events, with the tier that routing chose or the caller named."""
     body = await read_body(request, _decoder)
-    inference_request = chat_request(parts_of(request), received(request), body)
-    return await respond(request, inference_request, CompletionsFormat(parts_of(request), body.stream_options))
-
-
-def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceRequest:
-    """What a checked body asks for. Raises `ApiError` 400 that names the parameter."""
-    messages = check_chat(body)
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    fields = request_fields(parts, given, body, logprobs, body.store)
-    return InferenceRequest(
-        api="chat",
-        messages=messages,
-        tooling=tooling_of(body),
-        response_format=format_of(body.response_format),
-        reasoning_effort=body.reasoning_effort,
-        reasoning_budget=body.thinking_token_budget,
-        service_tier=served_tier(body.service_tier, fields["priority"]),
-        metadata=body.metadata,
-        **fields,
-    )
+    parts = parts_of(request)
+    answer_format = CompletionsFormat(parts, body.stream_options)
+    return await respond(request, parts, chat_request(parts, received(request), body), answer_format)

@@ -1,13 +1,15 @@
-"""Server-sent events of a streamed answer, cut from a template per stream: only the new text is encoded per chunk."""
+"""Answers as the APIs format them: a whole body, or server-sent events cut from a template per stream."""
 
 from typing import Any, Protocol
 
 import msgspec
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.answers import routed, usage_body
+from gateway.api.inference.answers import routed, usage_body, whole_answer
 from gateway.api.inference.logprobs import chat_logprobs, completion_logprobs
+from gateway.api.inference.schemas import StreamOptions
 from gateway.errors import ErrorEnvelope, as_api_error
+from gateway.parts import Parts
 from tiers.tier import Delta
 from tiers.tool_types import ToolCallDelta
 
@@ -17,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Chunks(Protocol):
-    """The wording of one API's stream."""
+    """The events of one API's stream."""
 
     def opening(self) -> bytes:
         """Events before the first delta."""
@@ -153,6 +155,33 @@ class CompletionChunks:
         )
 
 
+class AnswerFormat(Protocol):
+    """How an API formats its answers."""
+
+    def whole(self, answer: Answer) -> bytes:
+        """The body of a finished answer."""
+
+    def chunks(self, answer: Answer) -> Chunks:
+        """The events of an opened one."""
+
+
+class CompletionsFormat:
+    """The format of chats and of text completions."""
+
+    def __init__(self, parts: Parts, stream_options: StreamOptions | None) -> None:
+        self._fingerprint = parts.fingerprint
+        self._include_usage = bool(stream_options and stream_options.include_usage)
+
+    def whole(self, answer: Answer) -> bytes:
+        """See `AnswerFormat.whole`."""
+        return _encode(whole_answer(answer, self._fingerprint))
+
+    def chunks(self, answer: Answer) -> Chunks:
+        """See `AnswerFormat.chunks`."""
+        chunks = ChatChunks if answer.request.api == "chat" else CompletionChunks
+        return chunks(answer, self._fingerprint, self._include_usage)
+
+
 def _call_piece(call: ToolCallDelta) -> dict[str, Any]:
     """A call's first piece has its id, type and name; later ones only more of its arguments."""
     if not call.id and not call.name:
@@ -162,5 +191,5 @@ def _call_piece(call: ToolCallDelta) -> dict[str, Any]:
 
 
 def error_event(error: Exception) -> bytes:
-    """The last event of a stream that failed; no end mark follows, so that nobody takes the answer for whole."""
+    """The last event of a stream that failed; no end mark follows, so that the answer does not look complete."""
     return b"data: " + _encode(ErrorEnvelope(as_api_error(error).body)) + b"\n\n"

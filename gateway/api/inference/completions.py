@@ -5,12 +5,13 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.api.inference.answers import CompletionAnswer
-from gateway.api.inference.generating import CompletionsFormat, Received, read_body, received, request_fields, respond
-from gateway.api.inference.parsing import check_completion
+from gateway.api.inference.build_request import completion_request, received
+from gateway.api.inference.chunks import CompletionsFormat
+from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import CompletionRequest
 from gateway.api.operations import describe
-from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.requests.inference_request import InferenceRequest
+from gateway.api.streaming.sending import respond
+from gateway.parts import HttpRequest, parts_of
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
 
@@ -25,16 +26,6 @@ _decoder = msgspec.json.Decoder(CompletionRequest)
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue each prompt, whole or as server-sent events."""
     body = await read_body(request, _decoder)
-    inference_request = completion_request(parts_of(request), received(request), body)
-    return await respond(request, inference_request, CompletionsFormat(parts_of(request), body.stream_options))
-
-
-def completion_request(parts: Parts, given: Received, body: CompletionRequest) -> InferenceRequest:
-    """What a checked body asks for. Raises `ApiError` 400 that names the parameter."""
-    return InferenceRequest(
-        api="completion",
-        prompts=check_completion(body),
-        echo=bool(body.echo),
-        best_of=body.best_of,
-        **request_fields(parts, given, body, body.logprobs),
-    )
+    parts = parts_of(request)
+    answer_format = CompletionsFormat(parts, body.stream_options)
+    return await respond(request, parts, completion_request(parts, received(request), body), answer_format)

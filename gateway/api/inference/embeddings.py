@@ -11,18 +11,17 @@ from litestar import post
 from litestar.types import ASGIApp
 from msgspec import Meta
 
-from gateway.api.inference.generating import Received, read_body, received
-from gateway.api.inference.parsing import prompts_of
+from gateway.api.inference.build_request import Received, reading_request, received
+from gateway.api.inference.parsing import prompts_of, read_body
 from gateway.api.inference.schemas import Metadata, PositiveInt, TokenId
 from gateway.api.operations import describe
-from gateway.api.streaming.disconnects import Presence
+from gateway.api.streaming.client_watch import DisconnectWatch
 from gateway.api.streaming.sending import WholeResponse
 from gateway.embedding.embedder import Embedder, require_dimensions, unit_vectors
 from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
-from gateway.requests.inference_request import InferenceRequest, Prompt
-from inference_core.protocol import SamplingParams
+from gateway.requests.inference_request import Prompt
 from tiers.tier import UsageMeter
 
 # OpenAI's own bounds of a request.
@@ -80,15 +79,15 @@ _decoder = msgspec.json.Decoder(EmbeddingsRequest)
 async def embeddings(request: HttpRequest) -> ASGIApp:
     """Vectors of length 1 by a model that the catalogue lists for it; a caller who leaves frees what they take."""
     body = await read_body(request, _decoder)
-    presence = Presence(request.receive)
+    disconnect = DisconnectWatch(request.receive)
     try:
         answer, headers = await embedded(parts_of(request), received(request), body)
     except BaseException as error:
-        if presence.is_reason(error):
+        if disconnect.is_reason(error):
             raise ClientGoneError from None
         raise
     finally:
-        presence.end()
+        disconnect.end()
     return WholeResponse(msgspec.json.encode(answer), [(name.encode(), value.encode()) for name, value in headers])
 
 
@@ -102,17 +101,8 @@ async def embedded(
     model = _model(parts, body.model)
     await model.open()
     require_dimensions(model, body.dimensions)
-    inference_request = InferenceRequest(
-        request_id=given.request_id,
-        api="completion",
-        requested_model=body.model,
-        sampling=SamplingParams(),
-        arrival=given.arrival,
-        created_at=time.time(),
-        prompts=_inputs(body),
-        caller=given.caller,
-        priority=max(priority, given.caller.priority_ceiling),
-        metadata=body.metadata,
+    inference_request = reading_request(
+        given, body.model, prompts=_inputs(body), priority=priority, metadata=body.metadata
     )
     async with parts.service.reading(inference_request) as admission:
         rows = await parts.routing.threads.run(
@@ -121,7 +111,7 @@ async def embedded(
         tokens = sum(map(len, rows))
         cost = tokens * model.spec.input_usd_per_million / 1e6
         await admission.reserve(given.caller, cost)
-        begun, failure, meter = time.monotonic(), None, UsageMeter()
+        started, failure, meter = time.monotonic(), None, UsageMeter()
         try:
             states = await model.embed(rows, priority=inference_request.priority, salt=given.caller.tenant, meter=meter)
             vectors = unit_vectors(states, body.dimensions)
@@ -136,7 +126,7 @@ async def embedded(
             spent = used * model.spec.input_usd_per_million / 1e6
             admission.settle(spent, used)
             name, replica = model.spec.name, parts.service.replica
-            parts.records.append(embedding_record(inference_request, name, begun, failure, used, spent, replica))
+            parts.records.append(embedding_record(inference_request, name, started, failure, used, spent, replica))
     data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
     own = {"x-request-id": given.request_id, "x-aio-cost-usd": f"{cost:.6f}"}

@@ -17,6 +17,7 @@ from gateway.api.inference.schemas import (
     Sampling,
 )
 from gateway.errors import ApiError, bad_request
+from gateway.parts import HttpRequest
 from gateway.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.requests.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
@@ -33,6 +34,15 @@ COMPLETION_MAX_TOKENS = 16
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
+
+
+async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
+    """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
+    # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type and media_type != "application/json" and not media_type.endswith("+json"):
+        raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
+    return decode_body(decoder, await request.body())
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:

@@ -97,15 +97,15 @@ class ResponseEvents:
         """Of the call under way among the calls."""
         return int(str(self._open).removeprefix("call:"))
 
-    def _item(self, status: str, begun: ToolCallDelta | None = None) -> dict[str, Any]:
-        """The item under way; one that has just begun has nothing to show yet but a call's name."""
+    def _item(self, status: str, first: ToolCallDelta | None = None) -> dict[str, Any]:
+        """The item under way; one that has just started shows nothing but a call's name."""
         choice, fresh = self._answer.choices[0], status == "in_progress"
         if self._open == "reasoning":
             return reasoning_item(self._answer, "" if fresh else choice.reasoning)
         if self._open == "message":
             return message_item(self._answer, "" if fresh else choice.text, status)
-        told = called(choice, self._place) if begun is None else (begun.id, begun.name, "")
-        return call_item(self._answer, self._place, *told, status)
+        call = called(choice, self._place) if first is None else (first.id, first.name, "")
+        return call_item(self._answer, self._place, *call, status)
 
     def _growth(self, kind: str, **fields: Any) -> bytes:
         """An event about the item under way."""

@@ -5,13 +5,14 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.chat import chat_request
-from gateway.api.inference.generating import read_body, received, respond
+from gateway.api.inference.build_request import chat_request, received
+from gateway.api.inference.parsing import read_body
 from gateway.api.inference.response_body import ResponseBody, output_of, status_of
 from gateway.api.inference.response_events import ResponseEvents
 from gateway.api.inference.responses_input import chat_of, renamed
 from gateway.api.inference.responses_schemas import ResponsesRequest
 from gateway.api.operations import describe
+from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 
@@ -31,13 +32,13 @@ async def responses(request: HttpRequest) -> ASGIApp:
     parts = parts_of(request)
     try:
         inference_request = chat_request(parts, received(request), chat_of(body))
-        return await respond(request, inference_request, ResponsesFormat(parts, body))
+        return await respond(request, parts, inference_request, ResponsesFormat(parts, body))
     except ApiError as error:
         raise renamed(error) from None
 
 
 class ResponsesFormat:
-    """That of `/v1/responses`."""
+    """The format of `/v1/responses`."""
 
     def __init__(self, parts: Parts, body: ResponsesRequest) -> None:
         self._parts, self._request = parts, body

@@ -1,6 +1,5 @@
 """`POST /tokenize` and `/detokenize`, as vLLM has them: a model's own tokens of a text or a conversation, and back."""
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
@@ -11,15 +10,14 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.api.access.guard import caller_of
-from gateway.api.inference.generating import read_body
-from gateway.api.inference.parsing import turns_of
+from gateway.api.inference.build_request import reading_request, received
+from gateway.api.inference.parsing import read_body, turns_of
 from gateway.api.inference.schemas import Message, TokenId
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.requests.inference_request import InferenceRequest, Prompt
 from inference_core.errors import InvalidRequestError
-from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from tiers.tier import ChatMessage, Tier
 from tiers.tools.tool_calling import ToolCalling
@@ -75,9 +73,8 @@ async def tokenize(request: HttpRequest) -> Response[Any]:
     if (body.prompt is None) == (body.messages is None):
         raise bad_request("Give either prompt or messages.", "prompt", "invalid_value")
     messages = None if body.messages is None else turns_of(body.messages)
-    inference_request = _inference_request(
-        request, body.model, messages, None if body.prompt is None else [body.prompt]
-    )
+    prompts: list[Prompt] | None = None if body.prompt is None else [body.prompt]
+    inference_request = reading_request(received(request), body.model, messages=messages, prompts=prompts)
     return await _answered(request, inference_request, partial(_tokens, tier, tokenizer, body, messages))
 
 
@@ -91,7 +88,7 @@ async def detokenize(request: HttpRequest) -> Response[Any]:
     """The text of token ids, control tokens included. It counts against the limits of the key, with these tokens."""
     body = await read_body(request, _detokenize)
     _, tokenizer = _tokenizer(request, body.model)
-    inference_request = _inference_request(request, body.model, None, [body.tokens])
+    inference_request = reading_request(received(request), body.model, prompts=[body.tokens])
     return await _answered(request, inference_request, partial(_text, tokenizer, body.tokens))
 
 
@@ -105,26 +102,6 @@ async def _answered(
         content, tokens = await parts.routing.threads.run(inference_request.caller.tenant, work)
         admission.settle(0.0, tokens)
     return Response(content, media_type="application/json", headers=admission.headers)
-
-
-def _inference_request(
-    request: HttpRequest, model: str, messages: list[ChatMessage] | None, prompts: list[Prompt] | None
-) -> InferenceRequest:
-    """What the caller's limits are asked for."""
-    state = request.scope["state"]
-    caller = caller_of(request)
-    return InferenceRequest(
-        request_id=state["request_id"],
-        api="completion",
-        requested_model=model,
-        sampling=SamplingParams(),
-        arrival=state["arrival"],
-        created_at=time.time(),
-        messages=messages,
-        prompts=prompts,
-        caller=caller,
-        priority=max(1, caller.priority_ceiling),
-    )
 
 
 def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:

@@ -15,7 +15,7 @@ from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.api.access.guard import OPERATOR, actor_of
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.cores.hidden_states import require_model
 from gateway.errors import ApiError

@@ -13,7 +13,7 @@ from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm
 from classifier.registry.registry import ArtefactRegistry
 from gateway.api.access.guard import OPERATOR, actor_of
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.classifier_commands import Reason, VersionOrder, check_version
 from gateway.errors import ApiError, bad_request

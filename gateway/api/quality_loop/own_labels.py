@@ -9,7 +9,7 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.api.access.guard import OPERATOR, actor_of
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.composition.active_labels import ActiveLabels
 from gateway.errors import ApiError

@@ -10,7 +10,7 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.api.access.guard import OPERATOR, actor_of
-from gateway.api.inference.generating import read_body
+from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked, csv_stream, head_of, lines_of, wants_csv
 from gateway.api.quality_loop.estimate_rows import EstimateRow, estimate_rows

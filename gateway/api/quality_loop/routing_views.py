@@ -20,8 +20,7 @@ from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.loaded_version import LoadedVersion
-from gateway.routing.model import rule_of
-from gateway.routing.rule import RoutingRule
+from gateway.routing.model import RoutingRule, rule_of
 from gateway.stores.database_reach import reached
 from quality.estimates.decision_sample import sample_decisions
 from quality.estimates.kinds import Acceptance, Kind, KindShare, acceptance

@@ -61,7 +61,7 @@ async def _admitted(socket: Socket) -> Handshake | None:
 
 
 async def _authorised(socket: Socket) -> Handshake | None:
-    """The handshake as if it had had the first message as its header; who fails is told why and shut out."""
+    """The handshake with the key of the first message as its header; None after a refusal, which is sent."""
     try:
         async with asyncio.timeout(KEY_SECONDS):
             key = decode_body(_key, (await socket.receive_text()).encode()).api_key

@@ -1,13 +1,18 @@
-"""Answers as ASGI applications: ready-made bytes go straight to the server, whole or as a stream of events."""
+"""Answer a request over HTTP, whole or as a stream of events; the bytes go straight to the server."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 
-from litestar.types import Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.chunks import Chunks
-from gateway.api.streaming.disconnects import Presence
-from gateway.api.streaming.reader_watch import ReaderWatch
+from gateway.api.inference.aio_headers import response_headers
+from gateway.api.inference.chunks import AnswerFormat, Chunks, error_event
+from gateway.api.streaming.client_watch import DisconnectWatch, StallWatch
+from gateway.errors import ClientGoneError
+from gateway.parts import HttpRequest, Parts
+from gateway.request_ids import caller_request_id
+from gateway.requests.inference_request import InferenceRequest
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -17,6 +22,107 @@ EVENT_STREAM = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+COMMENT = b": keep-alive\n\n"
+
+
+async def respond(
+    request: HttpRequest, parts: Parts, inference_request: InferenceRequest, answer_format: AnswerFormat
+) -> ASGIApp:
+    """Answer the request. When the client disconnects, at any time, the tier's work is freed within one step."""
+    disconnect = DisconnectWatch(request.receive)
+    if inference_request.stream:
+        return await _stream(request, parts, inference_request, answer_format, disconnect)
+    try:
+        answer = await parts.service.complete(inference_request)
+    except BaseException as error:
+        if disconnect.is_reason(error):
+            raise ClientGoneError from None
+        raise
+    finally:
+        disconnect.end()
+    return WholeResponse(answer_format.whole(answer), _headers(request, answer))
+
+
+async def _stream(
+    request: HttpRequest,
+    parts: Parts,
+    inference_request: InferenceRequest,
+    answer_format: AnswerFormat,
+    disconnect: DisconnectWatch,
+) -> ASGIApp:
+    settings = parts.settings
+    waiting = KeepAlive(request.send, _early_headers(request, inference_request), settings.keep_alive_seconds)
+    answer: Answer | None = None
+    try:
+        answer = await parts.service.start(inference_request)
+        started = await waiting.end()
+    except BaseException as error:
+        disconnect.end()
+        if answer is not None:
+            # Its first delta was there, but the client disconnected before it could be sent.
+            await answer.aclose()
+        started = await waiting.end()
+        if disconnect.is_reason(error):
+            error = ClientGoneError()
+        if started and isinstance(error, Exception):
+            return EndOfEvents(error_event(error))
+        raise error from None
+    return EventResponse(
+        answer,
+        answer_format.chunks(answer),
+        _headers(request, answer),
+        disconnect,
+        started=started,
+        stalled_seconds=settings.stalled_reader_seconds,
+    )
+
+
+def _early_headers(request: HttpRequest, inference_request: InferenceRequest) -> Headers:
+    own = caller_request_id(request.headers.get("x-request-id")) or inference_request.request_id
+    return [(b"x-request-id", own.encode()), (b"x-aio-decision-id", inference_request.request_id.encode())]
+
+
+def _headers(request: HttpRequest, answer: Answer) -> Headers:
+    own = caller_request_id(request.headers.get("x-request-id")) or answer.request.request_id
+    headers = {
+        **response_headers(answer, whole=not answer.request.stream),
+        **answer.rate_headers,
+        "x-request-id": own,
+    }
+    return [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+
+
+class KeepAlive:
+    """Sends a comment after every `seconds` without a token, since proxies drop connections that are silent.
+
+    The first comment starts the response: its status is then 200 and its headers are `headers`, without the tier that
+    answers, and a failure is an event. Until then it costs a timer.
+    """
+
+    def __init__(self, send: Send, headers: Headers, seconds: float) -> None:
+        self._send, self._headers, self._seconds = send, headers, seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._due)
+        self._speaking: asyncio.Task[None] | None = None
+
+    async def end(self) -> bool:
+        """Send no more comments. Returns whether the response has started."""
+        self._timer.cancel()
+        if self._speaking is not None:
+            # Half a comment must not be left behind: a cancelled caller of this one waits for the rest of it again.
+            await asyncio.shield(self._speaking)
+        return self._speaking is not None
+
+    def _due(self) -> None:
+        started = self._speaking is not None
+        self._speaking = self._loop.create_task(self._speak(started))
+        self._timer = self._loop.call_later(self._seconds, self._due)
+
+    async def _speak(self, started: bool) -> None:
+        if not started:
+            headers = [*EVENT_STREAM, *self._headers]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
 
 
 class WholeResponse:
@@ -33,10 +139,10 @@ class WholeResponse:
 
 
 class EventResponse:
-    """The events of an opened answer, as they come; it is closed at the end, and at once when the caller leaves.
+    """The events of an opened answer, as they come. The answer is closed at the end, and at once when the client
+    disconnects or reads nothing for `stalled_seconds`.
 
-    `begun`: the response has, by comments that kept the connection open. Who takes nothing for `stalled_seconds` is
-    given up.
+    `started`: keep-alive comments have already started the response.
     """
 
     def __init__(
@@ -44,31 +150,31 @@ class EventResponse:
         answer: Answer,
         chunks: Chunks,
         headers: Headers,
-        presence: Presence,
+        disconnect: DisconnectWatch,
         *,
-        begun: bool,
+        started: bool,
         stalled_seconds: float,
     ) -> None:
-        self._answer, self._chunks, self._presence = answer, chunks, presence
-        self._headers, self._begun, self._stalled_seconds = [*EVENT_STREAM, *headers], begun, stalled_seconds
+        self._answer, self._chunks, self._disconnect = answer, chunks, disconnect
+        self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        reader = ReaderWatch(self._stalled_seconds)
+        reader = StallWatch(self._stalled_seconds)
         try:
-            if not self._begun:
+            if not self._started:
                 await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             async for events in self._events():
-                reader.waits()
+                reader.sending()
                 await send({"type": "http.response.body", "body": events, "more_body": True})
                 reader.taken()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except BaseException as error:
-            if not (self._presence.is_reason(error) or reader.is_reason(error)):
+            if not (self._disconnect.is_reason(error) or reader.is_reason(error)):
                 raise
         finally:
             reader.end()
-            self._presence.end()
+            self._disconnect.end()
             await self._answer.aclose()
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
@@ -86,7 +192,7 @@ class EventResponse:
 
 
 class EndOfEvents:
-    """The rest of a response that has begun: the last events, if there are any."""
+    """The end of a response that has started: the last events, if there are any."""
 
     def __init__(self, events: bytes = b"") -> None:
         self._events = events

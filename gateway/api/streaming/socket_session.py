@@ -14,9 +14,8 @@ from msgspec import Meta
 from gateway.answering.answer import Answer
 from gateway.api.access.guard import admit
 from gateway.api.inference.answers import Routed, UsageBody, routed, usage_body
-from gateway.api.inference.chat import chat_request
+from gateway.api.inference.build_request import chat_request, received
 from gateway.api.inference.chunks import DONE, ChatChunks
-from gateway.api.inference.generating import received
 from gateway.api.inference.parsing import decode_body
 from gateway.api.inference.schemas import ChatRequest
 from gateway.errors import ApiError, ErrorBody, as_api_error, bad_request
@@ -81,8 +80,8 @@ class ReaderGoneError(Exception):
 class SocketSession:
     """Runs until the other side leaves, which cancels what it asked for.
 
-    All chats share one connection, so that a reader who pauses pauses all of them, and nobody else's: a chat waits with
-    its next delta until the last one could be written. Who takes nothing for `stalled_reader_seconds` is disconnected.
+    All chats share one connection, so a client that pauses pauses all of its chats and no others: a chat waits with its
+    next delta until the last one is written. A client that reads nothing for `stalled_reader_seconds` is disconnected.
     """
 
     def __init__(self, socket: WebSocket[Any, Any, State], handshake: ASGIConnection[Any, Any, Any, State]) -> None:

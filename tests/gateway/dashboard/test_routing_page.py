@@ -16,7 +16,7 @@ from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
 from gateway.backtesting.preview import preview
 from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.rule import RoutingRule
+from gateway.routing.model import RoutingRule
 from gateway.settings import Settings
 from migrations.tables import routing_decisions, training_rows, verifications
 from quality.estimates.decision_sample import PER_SLOT, SLOTS, SampledDecision, sample_decisions

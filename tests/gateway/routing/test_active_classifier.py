@@ -20,8 +20,8 @@ from classifier.registry.artefact import default_artefact, load_base, load_manif
 from classifier.registry.registry import ArtefactRegistry
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.active_classifier import ActiveClassifier
+from gateway.routing.model import RoutingRule
 from gateway.routing.router import RoutingService
-from gateway.routing.rule import class_rule
 from inference_core.protocol import SamplingParams
 from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
@@ -68,11 +68,11 @@ def test_the_shipped_artefact_serves_while_nothing_was_promoted(tmp_path: Path, 
 
 
 def test_the_quality_target_is_the_threshold() -> None:
-    usual, given = class_rule(None), class_rule(0.9)
+    usual, given = RoutingRule.of_classes(None), RoutingRule.of_classes(0.9)
     assert (usual.quality_target, usual.tau) == (QUALITY_SETTINGS["balanced"], usual.quality_target)
     assert (given.quality_target, given.tau) == (0.9, 0.9)
     with pytest.raises(PolicyInputsError, match=r"quality target is 1\.2"):
-        class_rule(1.2)
+        RoutingRule.of_classes(1.2)
 
 
 def test_an_artefact_of_outcome_heads_for_this_very_catalogue_serves_by_class_as_a_prior(tmp_path: Path) -> None:

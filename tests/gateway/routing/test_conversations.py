@@ -7,8 +7,7 @@ import pytest
 
 from gateway.requests.caller import Caller
 from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.conversations import Conversations, circumstances
-from gateway.routing.tiers_by_digest import TIERS_KEPT
+from gateway.routing.conversations import TIERS_KEPT, Conversations, circumstances
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog

@@ -39,7 +39,7 @@ def served(
     ask = SimpleNamespace(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
     timings = Timings(route_ms=1.0, ttft_ms=ttft * 1e3, e2e_ms=(last + 0.001) * 1e3, overhead_ms=3.0)
     record = make_record(tier=tier, attempts=[], timings=timings, **changes)
-    return SimpleNamespace(ask=ask, stamps=stamps), record
+    return SimpleNamespace(request=ask, stamps=stamps), record
 
 
 def levels_of(*answers: tuple[Any, Record]) -> ServiceLevels:

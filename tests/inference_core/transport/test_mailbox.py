@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from inference_core.transport.mailbox import Mailbox
+from inference_core.transport.event_client import Mailbox
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,7 +6,7 @@ from inference_core.tokenization.chat_template import ChatTemplate
 from tiers.tier import ChatMessage
 from tiers.tool_types import Tool, ToolCall
 from tiers.tools.dialect import HERMES
-from tiers.tools.prompting import plain_messages, template_turns
+from tiers.tools.tool_calling import plain_messages, template_turns
 
 ADD = Tool(name="add", description="Adds.", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
 CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')
