@@ -105,7 +105,8 @@ def test_decode_steps_that_are_padded_and_repeated_give_the_same_logits(tmp_path
     """Ranks repeat their sums with everything else; what is not on the device is not heard."""
     checkpoint = Drawn(SHAPES["llama"], "BF16")
     eager = logits_of(divided(checkpoint, "dense", Mesh(tensor=2)), tmp_path)
-    check(logits_of(divided(checkpoint, "dense", Mesh(tensor=2)), tmp_path, RecordingGraphs), eager, 1e-6)
+    # BLAS may add up the rows of a padded step in another order: float32 rounding.
+    check(logits_of(divided(checkpoint, "dense", Mesh(tensor=2)), tmp_path, RecordingGraphs), eager, 5e-6)
 
 
 def test_a_repeated_stage_takes_what_the_stage_before_has_sent(tmp_path: Path) -> None:
