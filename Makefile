@@ -142,13 +142,10 @@ sanitize-threads:
 		inference_core/native/thread_pool.cpp -o build/thread_pool_stress
 	TSAN_OPTIONS=halt_on_error=1 build/thread_pool_stress
 
-# The parts whose prose the language lint reads.
-PLAIN := quality classifier tiers migrations tests/quality tests/classifier tests/tiers tests/migrations tests/lint
-
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m tests.lint.language $(PLAIN)
+	$(BIN)/python -m tests.lint.language .
 
 types: install
 	$(BIN)/mypy

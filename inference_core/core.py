@@ -128,7 +128,7 @@ class Core:
 
     @property
     def knobs(self) -> dict[str, Knobs]:
-        """The knobs in force, by model."""
+        """The current knobs, by model."""
         return self._knobs.active
 
     @property

@@ -1,4 +1,4 @@
-"""How well the text of recorded answers separates good ones from bad ones, beside the prompt alone.
+"""How well the text of recorded answers separates good ones from bad ones, compared with the prompt alone.
 
 A file holds prompts with the answers of several models and a judge's marks (as replay_arena.jsonl.gz). An answer is
 good from a mark of 7 on. Judged are the answers of every tier but the strongest, by logistics that were fitted without

@@ -56,7 +56,7 @@ def replay(
     seed: int,
 ) -> None:
     """The whole gateway from a cold start in front of a recorded LADDER: labels, retraining, a tier that gets worse, a
-    kind of prompts that arrives new; then its figures beside other routers'. Exits with 1 if a check fails."""
+    kind of prompts that arrives new; then its figures and those of other routers. Exits with 1 if a check fails."""
     if ladder == "own":
         plans = own_plans(prompts, labels=labels, rounds=rounds, seed=seed)
     else:

@@ -227,7 +227,7 @@ def _spec(task: ArmTask) -> ModelSpec:
 
 @contextlib.asynccontextmanager
 async def _opened(task: ArmTask) -> AsyncIterator[CoreTarget]:
-    """The model of `task` on a core, with what its configuration needs beside it."""
+    """The model of `task` on a core, with what its configuration needs in addition."""
     chosen, cache_dir, spec, draft = task.configuration, Path(task.cache_dir), _spec(task), None
     if chosen.speculation == "draft_model":
         draft = msgspec.structs.replace(spec, name=f"{spec.name} draft", compute="int4-int8", draft=None)

@@ -7,7 +7,7 @@ class ContiguousArena:
     """`capacity` tokens of memory handed out in contiguous runs, first fit from the lowest address (Knuth 1968, 2.5).
 
     This is how caches were allocated before paging; it is here to be measured against `BlockPool`. A run that comes
-    free joins the holes beside it.
+    free joins the adjacent holes.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -18,14 +18,14 @@ from gateway.bench.workload import Job, Prompts
 from gateway.reporting.measured import Spread
 
 LONG_PROMPT, OCCUPANCY, SHARED_PREFIX = "long prompt", "occupancy", "shared prefix"
-# Long enough to outlast whatever is measured beside it; streams are ended from outside.
+# Long enough to outlast whatever is measured meanwhile; streams are ended from outside.
 _ENDLESS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterferenceOptions:
     """`streams` decode while a prompt of `long_words` arrives; `quiet_tokens` of each are timed before it does. Once
-    with the knobs as they are, once with the auto-tuner told that tokens may be `tuned_itl_ms` apart.
+    with the knobs as they are, once with the auto-tuner's objective at `tuned_itl_ms`.
 
     A prompt of `prompt_tokens` joins `levels` of decoding streams, `probes` times each. `pairs` of prompts of
     `prefix_words` are new, or share `shared_percent` of them with one asked before. Raises `ValueError`.
@@ -59,7 +59,7 @@ class InterferenceOptions:
 
 
 class LongPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """ITL of the streams without and with the long prompt's prefill beside them, and its own TTFT, in milliseconds.
+    """ITL of the streams without and with the long prompt's prefill, and its own TTFT, in milliseconds.
 
     `tuned`: with the auto-tuner on.
     """
@@ -257,7 +257,7 @@ class _Interference:
 
     @contextlib.asynccontextmanager
     async def _decoding(self, number: int) -> AsyncIterator[list[_Stream]]:
-        """`number` requests that have all begun to answer and go on until the block ends."""
+        """`number` requests that are all answering and continue until the block ends."""
         streams = [_Stream() for _ in range(number)]
         try:
             async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""What handing a prompt's blocks to another core takes, beside computing them where the answer is (SPEC BS-08)."""
+"""What handing a prompt's blocks to another core takes, compared with computing them there (SPEC BS-08)."""
 
 import contextlib
 import random

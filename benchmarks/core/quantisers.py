@@ -1,4 +1,4 @@
-"""How far quantised layers stray on synthetic inputs: each method beside the plain rounding that it improves on.
+"""How far quantised layers stray on synthetic inputs: each method against the plain rounding that it improves on.
 
 A model at hand may lie on a coarse grid already; these weights are at full precision, and the inputs have what makes
 quantising hard: correlated channels, and a few of them thirty times as large (Dettmers et al. 2022).

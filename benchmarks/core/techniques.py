@@ -23,7 +23,7 @@ FULL = Configuration(kv_dtype="int8", speculation="prompt_lookup")
 class Technique:
     """A change of the configuration: what is set to have it, and to be without it in the full system.
 
-    `needs` is set beside it where it could not work alone. A technique that is `superseded` by another has no place in
+    `needs` is enabled with it where it cannot work alone. A technique that is `superseded` by another has no place in
     the full system. `slow`: being without it is so slow that it is measured on the small load.
     """
 

@@ -161,7 +161,7 @@ LISTS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
     ),
     "experiments": (experiments, _ENDED, {"experiment_id": "'e' || n", "name": "'a'", "config": f"'{_PLAN}'"}),
 }  # fmt: skip
-# Of the requests, what the estimates are taken of beside verifications.
+# Of the requests, what the estimates use besides verifications.
 DECISIONS: dict[str, tuple[Table, dict[str, Column], dict[str, str]]] = {
     "decisions": (
         routing_decisions,

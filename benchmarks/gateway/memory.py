@@ -28,7 +28,7 @@ async def resident_while_proxying(
 
     Each look waits until the database has every record: a process at its limit records in its journal first, and what
     is to follow takes some hundred bytes each, which is no growth. Raises `RuntimeError` if a request is not answered,
-    `OSError` if nobody is there.
+    `OSError` if no server answers.
     """
     parts = urlsplit(target.url)
     payloads, host = payloads_of(target, parts.netloc, stream=False), parts.hostname or "127.0.0.1"

@@ -54,7 +54,7 @@ class EditRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class SemanticStudy(msgspec.Struct, frozen=True, kw_only=True):
     """`same` and `different`: pairs by whether one answer does for both. `others`: prompts of which none stands for
-    another, each beside all others. `edits`: of these prompts, at `threshold`."""
+    another, each against all others. `edits`: of these prompts, at `threshold`."""
 
     classifier: str
     thresholds: list[ThresholdRow]
@@ -116,7 +116,7 @@ def _judged(model: OutcomeModel, pairs: Sequence[tuple[str, str]]) -> list[_Judg
 
 
 def _nearest(vectors: Vectors, gists: Sequence[str]) -> list[_Judged]:
-    """Each prompt beside all others, whichever came first."""
+    """Each prompt against all others, in any order."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, one in enumerate(gists):
         places[one].append(place)

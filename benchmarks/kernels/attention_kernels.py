@@ -1,4 +1,4 @@
-"""The attention kernels alone, on a model's shapes: time per token and KV head, beside the machine's multiply-adds."""
+"""The attention kernels alone, on a model's shapes: time per token and KV head, against the machine's multiply-adds."""
 
 from collections.abc import Iterator
 from typing import Any

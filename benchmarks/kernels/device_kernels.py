@@ -1,4 +1,4 @@
-"""The kernels beside the linear layers, alone, on a model's shapes: beside what the device's memory and matmuls reach.
+"""The kernels other than linear layers, on a model's shapes, against what the device's memory and matmuls reach.
 
     python -m benchmarks.kernels.device_kernels [--tiny]
 
@@ -237,7 +237,7 @@ def _seconds(launch: Callable[[], object], device: torch.device) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Measure the GPU kernels beside the linear layers.")
+    parser = argparse.ArgumentParser(description="Measure the GPU kernels other than the linear layers.")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: that it runs, not how fast")
     tiny = parser.parse_args(arguments).tiny
     if not tiny and not torch.cuda.is_available():

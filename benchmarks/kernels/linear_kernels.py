@@ -1,4 +1,4 @@
-"""The linear kernels alone, on a model's shapes: products and bytes per second, beside what the machine can do."""
+"""The linear kernels alone, on a model's shapes: products and bytes per second, against what the machine can do."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

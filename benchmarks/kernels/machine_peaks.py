@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured, and what follows from it for a model: the bounds beside every figure."""
+"""What this machine can do at best, measured, and what follows from it for a model: the bound of every figure."""
 
 import time
 from collections.abc import Callable

@@ -12,7 +12,7 @@ from classifier.registry.artefact import default_artefact, load_artefact
 from quality.verification.training_rows import outcomes_of, vector_of
 
 _NEIGHBOURS = 10
-# So many labels of the tier's overall rate count beside a prompt's own neighbours.
+# So many labels of the tier's overall rate count in addition to a prompt's own neighbours.
 _PRIOR = 2.0
 
 Experience = Sequence[tuple[bytes, list[bool | None]]]

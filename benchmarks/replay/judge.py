@@ -37,7 +37,7 @@ class RecordedJudge:
         self.learn(ladder)
 
     def learn(self, ladder: Ladder) -> None:
-        """Know the answers of `ladder`, beside those known before, some of which are still to be judged."""
+        """Know the answers of `ladder`, in addition to those known before, some of which are still to be judged."""
         for prompt in ladder.prompts:
             self._marks[prompt.prompt_id] = tuple(answer.mark for answer in prompt.answers)
             for tier, answer in enumerate(prompt.answers, start=1):

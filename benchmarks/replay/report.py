@@ -1,4 +1,4 @@
-"""The replay's figures as plain text: against requests served, and beside other routers."""
+"""The replay's figures as plain text: against requests served, and against other routers."""
 
 from collections.abc import Sequence
 

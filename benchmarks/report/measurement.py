@@ -32,7 +32,7 @@ class Measurement:
     def begin(
         cls, measurement: str, settings: dict[str, Any], path: Path | None = None, *, keep: bool = False
     ) -> "Measurement":
-        """Go on with the unfinished measurement of the same kind, settings and machine in `path`, or start it anew.
+        """Go on with the unfinished measurement of the same kind, settings and machine in `path`, or start over.
 
         A finished one is replaced unless `keep` says that it stands; one of something else is replaced.
         """

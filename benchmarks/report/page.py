@@ -90,7 +90,7 @@ def _bounds(folder: Path) -> dict[str, float]:
 
 
 def _kernels(path: Path) -> str:
-    """The machine's peaks and bounds, then each kernel beside its bound."""
+    """The machine's peaks and bounds, then each kernel with its bound."""
     rows = _rows(path)
     peaks = [[name, _cell(value)] for row in rows for name, value in row.get("machine", {}).items()]
     allowed = [[name, _cell(value)] for row in rows for name, value in row.get("bounds", {}).items()]

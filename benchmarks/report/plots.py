@@ -47,7 +47,7 @@ def _errors(figures: Sequence[Spread | None]) -> list[list[float]]:
 
 
 def plot_sweep(results: SweepResults, path: Path) -> None:
-    """Throughput over latency with the concurrency at each point, and both over concurrency beside it."""
+    """Throughput over latency with the concurrency at each point, and both over concurrency next to it."""
     figure, (curve, levels) = _figure(3.6, columns=2)
     speed = [point.figures["out_tok_s"] for point in results.points]
     latency = [_median(point.figures["e2e_p50_ms"]) / 1e3 for point in results.points]
@@ -82,7 +82,7 @@ def plot_sweep(results: SweepResults, path: Path) -> None:
 
 
 def plot_ablation(results: AblationResults, path: Path) -> None:
-    """Bars of the effects on throughput, alone and in the full system; beside them the ladder on the mixed load."""
+    """Bars of the effects on throughput, alone and in the full system; next to them the ladder on the mixed load."""
     figure, (bars, rungs) = _figure(4.0, columns=2)
     names = [effect.technique for effect in results.effects]
     rows = list(range(len(names)))

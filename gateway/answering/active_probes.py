@@ -62,7 +62,7 @@ class ActiveProbes:
             log.error("probes are not used: %s", error)
 
     def use(self, found: EvidenceModels) -> None:
-        """Put `found` in force, as far as it belongs to this catalogue's tiers."""
+        """Activate `found`, as far as it belongs to this catalogue's tiers."""
         models: dict[int, EvidenceModel] = {}
         for tier in found.tiers:
             if tier > len(self._catalog.tiers):

@@ -17,7 +17,7 @@ from tiers.tier import ChatMessage
 
 
 def dry_routing(settings: Settings) -> RoutingService:
-    """Without tiers: nobody is down and nothing is queued, so that the prompt alone decides."""
+    """Without tiers: none is down and nothing is queued, so that the prompt alone decides."""
     catalog = load_catalog(settings.catalog)
     classifier = ActiveClassifier(
         settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
@@ -29,7 +29,7 @@ def dry_routing(settings: Settings) -> RoutingService:
 
 
 def dry_request(messages: Iterable[ChatMessage], **wishes: Any) -> InferenceRequest:
-    """A request for `auto` that nobody sends; `wishes` are fields of the InferenceRequest."""
+    """A request for `auto` that is not sent; `wishes` are fields of the InferenceRequest."""
     return InferenceRequest(
         request_id="dry-run",
         api="chat",

@@ -24,7 +24,7 @@ class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """`now`: at the target in force; `then`: at the one asked about. `sampled` decisions stand for `requests`, `moved`
+    """`now`: at the current target; `then`: at the one asked about. `sampled` decisions stand for `requests`, `moved`
     is the share of these that another tier would answer. Times in epoch seconds.
 
     Every request counts as if it left the target to the server; those that brought one of their own will keep it.

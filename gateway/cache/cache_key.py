@@ -14,9 +14,9 @@ VERSION = 1
 
 
 def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
-    """32 bytes, equal for requests of one tenant that get the same answer while `catalogue` is in force.
+    """32 bytes, equal for requests of one tenant that get the same answer under `catalogue`.
 
-    The tier that was chosen is part of it, and so is what bounds to whom that tier may hand the answer. What only
+    The chosen tier is part of it, and so are the limits on which tiers may take over. What only
     words the answer (streaming, usage, tags) is not.
     """
     unset = {name: getattr(spec.sampling, name) for name in request.unset}

@@ -1,4 +1,4 @@
-"""A kept answer: the deltas of one that ended well, as plain data, and the replay of it for whoever asks again."""
+"""A kept answer: the deltas of one that ended well, as plain data, and its replay for later requests."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from gateway.answering.generation import Generation
 from quality.records.record import Attempt, CacheUse
 from tiers.tier import Delta, Tier, Usage
 
-# A replay waits for nobody, so that a long one lets others go on in between.
+# A replay never waits by itself: a long one yields to the event loop now and then.
 DELTAS_AT_ONCE = 64
 
 
@@ -27,7 +27,7 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:
-    """What of a generation that has ended is told again: the words, not how they were computed."""
+    """The part of a finished generation that is replayed: the words, not how they were computed."""
     bill = generation.bill()
     return KeptAnswer(
         tier=generation.tier.number,

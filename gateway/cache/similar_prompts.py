@@ -59,7 +59,7 @@ def wording_of(
 
 class SimilarPrompts:
     """The last prompt of each gist that an answer is kept of. In this process alone, with the age and the bounds of a
-    `MemoryStore` beside that of the answers."""
+    `MemoryStore` in addition to that of the answers."""
 
     def __init__(self, knobs: KnobFile[CacheKnobs], clock: Clock = time.monotonic) -> None:
         self._knobs = knobs
@@ -69,7 +69,7 @@ class SimilarPrompts:
         return len(self._store)
 
     async def find(self, wording: Wording) -> bytes | None:
-        """The key of the answer to another wording, if its cosine to this one reaches the threshold in force."""
+        """The key of the answer to another wording, if its cosine to this one reaches the current threshold."""
         value = await self._store.get(wording.key)
         if value is None:
             return None

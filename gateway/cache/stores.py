@@ -10,13 +10,13 @@ from gateway.knobs.file import KnobFile
 from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 
 Clock = Callable[[], float]
-# What an entry takes beside its value: key, tuple and places in the table, in bytes.
+# What an entry takes besides its value: key, tuple and places in the table, in bytes.
 ENTRY_BYTES = 320
 PREFIX = b"aio:answer:"
 
 
 class AnswerStore(ABC):
-    """Keeps values for at least `ttl_seconds`, as far as there is room; fails nobody."""
+    """Keeps values for at least `ttl_seconds`, as far as there is room; never raises."""
 
     @abstractmethod
     async def get(self, key: bytes) -> bytes | None:
@@ -81,7 +81,7 @@ class MemoryStore(AnswerStore):
 
 
 class SharedStore(AnswerStore):
-    """In Redis, which forgets by itself; while it is away, nothing is found and nothing kept, and `on_failure` told."""
+    """In Redis, which forgets by itself; while it is down, nothing is found or kept, and `on_failure` is called."""
 
     def __init__(self, knobs: KnobFile[CacheKnobs], redis: RedisStore, on_failure: Callable[[], None]) -> None:
         self._knobs, self._redis, self._on_failure = knobs, redis, on_failure

@@ -1,4 +1,4 @@
-"""The classifier in force, and a canary beside it: loaded at start, replaced in one assignment when the registry's
+"""The active classifier and its canary: loaded at start, replaced in one assignment when the registry's
 pointer names others."""
 
 import asyncio
@@ -31,7 +31,7 @@ _PERSON = b"aio-canary-v1"
 
 class Serving(msgspec.Struct, frozen=True):
     """What serves: `current`, a `canary` for a `share` of the requests, and the versions of an experiment's arms.
-    Replaced whole, so that whoever holds it sees versions that belong together."""
+    Replaced whole, so that its versions always belong together."""
 
     current: LoadedVersion
     canary: LoadedVersion | None = None
@@ -213,7 +213,7 @@ class ActiveClassifier:
         self._give_lengths(serving)
         self._serving = serving
         trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
-        log.info("classifier %s (%s) is in force%s", serving.current.version, serving.current.kind, trial)
+        log.info("classifier %s (%s) is active%s", serving.current.version, serving.current.kind, trial)
         self._on_change(serving)
 
     def _pointer_state(self) -> tuple[int, int] | None:

@@ -73,10 +73,10 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingKnobFile(KnobFile[RoutingKnobs]):
-    """The knobs of routing in force, from `path`; None keeps them in memory alone.
+    """The current knobs of routing, from `path`; None keeps them in memory alone.
 
     `tiers`: of the catalogue; a change that names a tier beyond them is refused. A file that names one, written for a
-    longer catalogue, stays in force: the strongest tier stands for it, and there is no fast path.
+    longer catalogue, still applies: the strongest tier stands for it, and there is no fast path.
     """
 
     def __init__(self, path: Path | None = None, tiers: int = MAX_TIERS) -> None:

@@ -26,7 +26,7 @@ def label_source(model: OutcomeModel, catalog: Catalog, data_path: Path, tau: fl
 
 
 def stored_label_source(settings: Settings) -> LabelSource:
-    """Of the version that the registry has in force, for the catalogue of `settings`. Raises `ArtefactError` and
+    """Of the registry's current version, for the catalogue of `settings`. Raises `ArtefactError` and
     `CatalogError`."""
     catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
     folder = registry.current_or(default_artefact())

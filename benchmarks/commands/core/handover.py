@@ -1,4 +1,4 @@
-"""`python -m benchmarks handover`: sending a prompt's keys and values to another core, beside computing them there."""
+"""`python -m benchmarks handover`: sending a prompt's keys and values to another core, or computing them there."""
 
 import asyncio
 import os

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--streams", default=8, show_default=True, help="Decoding while the long prompt arrives.")
 @click.option("--long-words", default=8000, show_default=True, help="Words of the long prompt, about one token each.")
 @click.option(
-    "--tuned-itl-ms", default=50.0, show_default=True, help="What the auto-tuner aims at beside the second long prompt."
+    "--tuned-itl-ms", default=50.0, show_default=True, help="What the auto-tuner aims at during the second long prompt."
 )
 @click.option("--quiet-tokens", default=100, show_default=True, help="Tokens of each stream before it arrives.")
 @click.option("--prompt-tokens", default=128, show_default=True, help="Words of the other prompts.")
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--seed", default=7, show_default=True)
 @kept_options
 def interference(**given: Any) -> None:
-    """ITL of streams beside a long prefill, TTFT of joining a busy batch, TTFT with a cached prefix.
+    """ITL of streams during a long prefill, TTFT of joining a busy batch, TTFT with a cached prefix.
 
     Example: python -m benchmarks interference --rounds 5 --out interference.jsonl
     """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks kernels`: the linear and attention kernels on a model's shapes, beside the machine's bounds."""
+"""`python -m benchmarks kernels`: the linear and attention kernels on a model's shapes against the machine's bounds."""
 
 from dataclasses import asdict
 from typing import Any

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @cache_dir_option
 @json_option
 def cluster(rounds: int, requests: int, concurrency: int, kills: int, as_json: bool, **given: Any) -> None:
-    """The first model of the CPU's core on a Ray node of this machine, beside the same core in this process."""
+    """The first model of the CPU's core on a Ray node of this machine, compared with the same core in this process."""
     from gateway.cli.cluster import require_ray
     from tiers.catalog.load import load_catalog
 

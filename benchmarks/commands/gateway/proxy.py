@@ -1,4 +1,4 @@
-"""`python -m benchmarks proxy`: what the gateway adds to an upstream that answers at once, beside a peer."""
+"""`python -m benchmarks proxy`: what the gateway adds to an upstream that answers at once, compared with a peer."""
 
 import asyncio
 import secrets
@@ -40,7 +40,7 @@ async def _run(
     from gateway.processes.server_process import running_server
 
     key = secrets.token_urlsafe(24)
-    # A gateway without its upstream is never ready, and whoever is asked waits for the whole answer.
+    # A gateway without its upstream is never ready, so check first that the upstream answers.
     for option, given_url, model in (("--upstream", upstream, "mock"), ("--peer", peer, peer_model)):
         if given_url is not None:
             try:

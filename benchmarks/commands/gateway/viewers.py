@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @json_option
 def viewers(as_json: bool, **given: Any) -> None:
     """Requests per second and CPU time per request of one gateway process in front of an upstream that answers at once,
-    while so many look at the overview, over the same while nobody does: paired, with 95% intervals."""
+    with so many viewers of the overview, over the same without viewers: paired, with 95% intervals."""
     found = asyncio.run(_run(**given))
     if as_json:
         echo_json(found)

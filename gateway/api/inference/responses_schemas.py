@@ -20,8 +20,8 @@ FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a message: `input_text`, `output_text` or `refusal`. What clients repeat of earlier answers beside
-    the text is not needed."""
+    """A piece of a message: `input_text`, `output_text` or `refusal`. Other fields that clients
+    repeat from earlier answers are ignored."""
 
     type: str
     text: str | None = None

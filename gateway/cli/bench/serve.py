@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @cache_dir_option
 @json_option
 def serve(model: str, url: str | None, catalog: str | None, cache_dir: str | None, as_json: bool, **given: Any) -> None:
-    """Measure streamed completions over HTTP, from a process beside the server's on the same CPUs.
+    """Measure streamed completions over HTTP, from a process on the server's CPUs.
 
     Example: aio bench serve --concurrency 1 8 32 --json
     """

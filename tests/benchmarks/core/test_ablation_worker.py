@@ -34,7 +34,7 @@ def test_every_configuration_has_knobs_that_are_allowed_and_a_name_of_its_own(te
 
 
 class GatedTarget(CoreTarget):
-    """Answers when it is told to, and knows who is being answered."""
+    """Answers on demand, and knows which requests are being answered."""
 
     def __init__(self):
         self._tokenizer = WordTokenizer()
@@ -60,7 +60,7 @@ async def test_requests_wait_in_turn_until_their_longest_life_fits():
         for job in jobs:
             group.create_task(target.ask(job, time.perf_counter(), Timing(asked=1)))
         await settle()
-        # The second takes 1 + 7 tokens beside 1 + 5; the third would fit, but does not overtake.
+        # The second takes 1 + 7 tokens after 1 + 5; the third would fit, but does not overtake.
         assert (inner.asked, target.arena.reserved) == (["a"], 6)
         inner.gates["a"].set()
         await settle()

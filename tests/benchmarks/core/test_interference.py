@@ -37,7 +37,7 @@ async def test_every_part_is_measured_in_every_round_and_no_stream_is_left(targe
     assert (model.running, model.waiting) == (0, 0)
 
 
-async def test_all_streams_are_timed_before_and_beside_the_long_prompt(target):
+async def test_all_streams_are_timed_before_and_during_the_long_prompt(target):
     measurement = Measurement.begin("interference", {})
 
     await interfere(target, OPTIONS, measurement)
@@ -49,7 +49,7 @@ async def test_all_streams_are_timed_before_and_beside_the_long_prompt(target):
             assert row["beside_gaps"] >= 3 * 3
 
 
-async def test_the_tuner_is_on_beside_the_second_long_prompt_alone(target):
+async def test_the_tuner_is_on_during_the_second_long_prompt_alone(target):
     changes, set_knobs = [], target.client.set_knobs
 
     async def noting(given, *rest, **named):

@@ -1,4 +1,4 @@
-"""The benchmarks of lists and of the monitor fill what they say, ask for everything, and touch nobody's data."""
+"""The benchmarks of lists and of the monitor fill what they say, ask for everything, and touch no other data."""
 
 from itertools import chain, combinations
 from pathlib import Path

@@ -50,7 +50,7 @@ def test_every_kernel_has_a_row_per_projection_and_size() -> None:
     ]
 
 
-def test_a_row_stands_beside_the_slower_of_reading_and_multiplying() -> None:
+def test_a_row_has_the_slower_of_reading_and_multiplying() -> None:
     rows = list(bench_kernels(CONFIG, PEAKS, schemes=("float32",), rows=(1, 1000), threads=1, stream_bytes=1))
     first, last = rows[0], rows[1]
     assert (first["bound"], first["bound_us"]) == ("memory", round(64 * 128 * 4 / 1.0e9 * 1e6, 1))

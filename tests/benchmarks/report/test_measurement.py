@@ -45,7 +45,7 @@ def test_rows_of_another_kind_or_with_other_settings_are_not_continued(path, oth
     assert Measurement.begin(*other, path).rows == []
 
 
-def test_a_finished_one_is_measured_anew(path):
+def test_a_finished_one_is_measured_again(path):
     first = Measurement.begin("sweep", SETTINGS, path)
     first.add({"level": 1})
     first.finish({})

@@ -59,7 +59,7 @@ def test_finished_measurements_become_tables_with_their_machine(tmp_path):
     assert "Measured on 20" in parts["sweep"]
 
 
-def test_bounds_of_the_machine_stand_beside_the_goals_and_in_a_table_of_their_own(tmp_path):
+def test_bounds_of_the_machine_stand_with_the_goals_and_in_a_table_of_their_own(tmp_path):
     peers = Measurement.begin("peers", {}, tmp_path / "peers.jsonl")
     columns = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")
     for system, speed in (("other", 100.0), ("aio", 300.0)):

@@ -44,7 +44,7 @@ def serve(
         tuner.after_step(max(sequences, 1), max(tokens, 1), decodes, took, now, backlog=backlog, sharing=sharing)
 
 
-def test_switched_off_the_limits_are_in_force_as_they_are() -> None:
+def test_switched_off_the_limits_hold_unchanged() -> None:
     limits = Knobs(itl_objective_ms=1)
     tuner = AutoTuner(limits)
     serve(tuner, 500, decodes=30)
@@ -175,7 +175,7 @@ def test_time_that_no_model_explains_is_taken_off_the_target() -> None:
     assert tuner.tuning().margin < 0.85
 
 
-def test_new_limits_are_in_force_at_once_and_tuning_goes_on_from_them() -> None:
+def test_new_limits_hold_at_once_and_tuning_goes_on_from_them() -> None:
     tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=50))
     serve(tuner, 600, decodes=20)
     tuned = tuner.knobs

@@ -94,7 +94,7 @@ def test_a_core_does_not_start_with_a_knob_out_of_range() -> None:
 
 
 @given(name=st.sampled_from(KNOB_NAMES), value=st.none() | st.booleans() | st.integers() | st.floats() | st.text())
-def test_whatever_is_given_the_knobs_in_force_are_within_their_bounds(name: str, value: object) -> None:
+def test_after_any_change_the_knobs_are_within_their_bounds(name: str, value: object) -> None:
     knobs = LiveKnobs(START)
     with contextlib.suppress(InvalidRequestError):
         knobs.change({name: value})  # type: ignore[dict-item]
