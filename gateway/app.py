@@ -54,9 +54,9 @@ from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
+from gateway.tenancy.dashboard_users.sessions import Sessions
 from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.overload import OverloadQueue
-from gateway.tenancy.sessions import Sessions
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.transport.client import CoreClient
 from quality.comparison.cost_quality_curve import CostQualityCurves

@@ -25,7 +25,7 @@ from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.overview.live import Live
-from gateway.tenancy.sessions import Sessions
+from gateway.tenancy.dashboard_users.sessions import Sessions
 from gateway.tenancy.tenancy import Tenancy
 from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.learning.kind_names import KindNames

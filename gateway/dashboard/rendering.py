@@ -21,7 +21,7 @@ from gateway.errors import as_api_error, request_id_of
 from gateway.parts import HttpRequest
 from gateway.requests.caller import CALLER, KEYLESS
 from gateway.telemetry.objectives.slo import Quantiles
-from gateway.tenancy.sessions import COOKIE, csrf_of
+from gateway.tenancy.dashboard_users.sessions import COOKIE, csrf_of
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,15 @@ from gateway.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import PARTS, HttpRequest, Parts
 from gateway.request_ids import new_request_id
 from gateway.requests.caller import CALLER, KEYLESS, Caller
+from gateway.tenancy.dashboard_users.sessions import (
+    COOKIE,
+    CSRF_FIELD,
+    CSRF_HEADER,
+    SessionsUnavailableError,
+    csrf_is_right,
+)
 from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.host_names import host_is_allowed
-from gateway.tenancy.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsUnavailableError, csrf_is_right
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.

@@ -24,7 +24,7 @@ def admin() -> None:
 @stored_options
 def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json: bool, **given: Any) -> None:
     """Let NAME sign in. A viewer reads, an operator changes knobs and reviews, an admin also keys and users."""
-    from gateway.tenancy.users import UserOrder, add_user
+    from gateway.tenancy.dashboard_users.users import UserOrder, add_user
 
     if password_stdin:
         password = sys.stdin.readline().rstrip("\n")
@@ -42,7 +42,7 @@ def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json:
 @stored_options
 def list_users(as_json: bool, **given: Any) -> None:
     """Show who may sign in by name."""
-    from gateway.tenancy.users import USERS
+    from gateway.tenancy.dashboard_users.users import USERS
 
     page = with_database(settings_from(**given), lambda engine: USERS.page(engine, {}, limit=1000))
     if as_json:
@@ -58,7 +58,7 @@ def list_users(as_json: bool, **given: Any) -> None:
 @stored_options
 def remove(name: str, reason: str | None, as_json: bool, **given: Any) -> None:
     """Remove NAME and end its sessions within seconds."""
-    from gateway.tenancy.users import remove_user
+    from gateway.tenancy.dashboard_users.users import remove_user
 
     with_database(settings_from(**given), lambda engine: remove_user(engine, name, order(reason)))
     if as_json:

@@ -14,10 +14,7 @@ from gateway.dashboard.sign_in.sign_in_trail import Means, address_of, note, not
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
-from gateway.tenancy.key_secrets import PREFIX_LENGTH, digest_of
-from gateway.tenancy.known_keys import ADMINISTRATION
-from gateway.tenancy.sessions import (
+from gateway.tenancy.dashboard_users.sessions import (
     COOKIE,
     CSRF_FIELD,
     SESSION_SECONDS,
@@ -26,7 +23,10 @@ from gateway.tenancy.sessions import (
     csrf_is_right,
     new_token,
 )
-from gateway.tenancy.users import password_is_right
+from gateway.tenancy.dashboard_users.users import password_is_right
+from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.key_secrets import PREFIX_LENGTH, digest_of
+from gateway.tenancy.known_keys import ADMINISTRATION
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
+from gateway.tenancy.dashboard_users.sessions import RECHECK_SECONDS
+from gateway.tenancy.dashboard_users.users import Role, UserOrder, add_user
 from gateway.tenancy.orders import Order
-from gateway.tenancy.sessions import RECHECK_SECONDS
-from gateway.tenancy.users import Role, UserOrder, add_user
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.running_gateway import RunningGateway
 

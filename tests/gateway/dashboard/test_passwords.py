@@ -6,9 +6,9 @@ import time
 
 from sqlalchemy import select, update
 
-from gateway.tenancy import passwords
+from gateway.tenancy.dashboard_users import passwords
+from gateway.tenancy.dashboard_users.users import UserOrder, add_user, password_is_right
 from gateway.tenancy.orders import Order
-from gateway.tenancy.users import UserOrder, add_user, password_is_right
 from migrations.tables import dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD
 from tests.gateway.running_gateway import RunningGateway

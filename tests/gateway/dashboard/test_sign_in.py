@@ -10,9 +10,9 @@ from sqlalchemy import insert, select, update
 
 from gateway.dashboard.sign_in.login_limit import MOST_FAILURES, WINDOW_SECONDS, LoginLimit
 from gateway.settings import Settings
+from gateway.tenancy.dashboard_users.sessions import COOKIE
+from gateway.tenancy.dashboard_users.users import remove_user
 from gateway.tenancy.orders import Order
-from gateway.tenancy.sessions import COOKIE
-from gateway.tenancy.users import remove_user
 from migrations.tables import audit_events, dashboard_sessions, dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD, browser, forms_of, look_again, sign_in, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway

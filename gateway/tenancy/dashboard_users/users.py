@@ -9,7 +9,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.tenancy import passwords
+from gateway.tenancy.dashboard_users import passwords
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.orders import Order, write_down
 from migrations.tables import dashboard_sessions, dashboard_users

@@ -11,9 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.requests.caller import Caller
+from gateway.tenancy.dashboard_users.users import SCOPES_OF
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
-from gateway.tenancy.users import SCOPES_OF
 from migrations.tables import dashboard_sessions, dashboard_users
 
 COOKIE = "aio_session"
