@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from inference_core.protocol import SequenceOutput, TokenLogprob
 from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
-from tiers.decoding.choice_detokenizer import Choice
+from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.tier import Delta
 
 TEXTS = st.text(st.sampled_from("ab né🙂漢END\n"), max_size=30)
@@ -25,7 +25,7 @@ def test_tokens_are_the_same_with_and_without_log_probabilities(
     ids = tokenizer.encode(text)
     ids = [*ids[: len(ids) - cut], *tokenizer.encode("ab")]
     ids.insert(min(control, len(ids)), tokenizer.eos_token_ids[0])
-    short, long = Choice(0, tokenizer, tuple(stops)), Choice(0, tokenizer, tuple(stops))
+    short, long = ChoiceDetokenizer(0, tokenizer, tuple(stops)), ChoiceDetokenizer(0, tokenizer, tuple(stops))
     outputs = [SequenceOutput(request_id="r", index=0, token_ids=[token]) for token in ids]
     outputs.append(SequenceOutput(request_id="r", index=0, token_ids=[], finish_reason="length"))
     with_logprobs = [
@@ -43,7 +43,7 @@ def test_tokens_are_the_same_with_and_without_log_probabilities(
     assert short.completion_tokens == long.completion_tokens
 
 
-def told(choice: Choice, tokenizer: Tokenizer, text: str, **ending: object) -> str:
+def told(choice: ChoiceDetokenizer, tokenizer: Tokenizer, text: str, **ending: object) -> str:
     outputs = [SequenceOutput(request_id="r", index=0, token_ids=[token]) for token in tokenizer.encode(text)]
     outputs.append(SequenceOutput(request_id="r", index=0, token_ids=[], finish_reason="stop", **ending))
     return "".join(delta.text for output in outputs for delta in choice.push(output))
@@ -51,33 +51,38 @@ def told(choice: Choice, tokenizer: Tokenizer, text: str, **ending: object) -> s
 
 def test_the_stop_string_is_part_of_the_answer_if_that_is_asked_for(tokenizer: Tokenizer) -> None:
     text = "one two three four"
-    assert told(Choice(0, tokenizer, (" three",)), tokenizer, text) == "one two"
-    assert told(Choice(0, tokenizer, (" three",), include_stop=True), tokenizer, text) == "one two three"
+    assert told(ChoiceDetokenizer(0, tokenizer, (" three",)), tokenizer, text) == "one two"
+    assert told(ChoiceDetokenizer(0, tokenizer, (" three",), include_stop=True), tokenizer, text) == "one two three"
 
 
 def test_a_stop_string_in_the_middle_of_a_token_is_included_to_its_end_and_no_further(tokenizer: Tokenizer) -> None:
-    assert told(Choice(0, tokenizer, ("o th",), include_stop=True), tokenizer, "one two three") == "one two th"
+    assert (
+        told(ChoiceDetokenizer(0, tokenizer, ("o th",), include_stop=True), tokenizer, "one two three") == "one two th"
+    )
 
 
 def test_the_text_of_a_stop_token_is_part_of_the_answer_if_that_is_asked_for(tokenizer: Tokenizer) -> None:
     (word,) = tokenizer.encode(" three")
     end = tokenizer.eos_token_ids[0]
-    assert told(Choice(0, tokenizer, ()), tokenizer, "one two", stop_token_id=word) == "one two"
-    assert told(Choice(0, tokenizer, (), include_stop=True), tokenizer, "one two", stop_token_id=word) == (
+    assert told(ChoiceDetokenizer(0, tokenizer, ()), tokenizer, "one two", stop_token_id=word) == "one two"
+    assert told(ChoiceDetokenizer(0, tokenizer, (), include_stop=True), tokenizer, "one two", stop_token_id=word) == (
         "one two three"
     )
-    assert told(Choice(0, tokenizer, (), include_stop=True), tokenizer, "one two", stop_token_id=end) == "one two"
+    assert (
+        told(ChoiceDetokenizer(0, tokenizer, (), include_stop=True), tokenizer, "one two", stop_token_id=end)
+        == "one two"
+    )
 
 
 def test_the_minimum_tokens_match_no_stop_string(tokenizer: Tokenizer) -> None:
     text = "stop one stop two"
     least = len(tokenizer.encode("stop one"))
-    assert told(Choice(0, tokenizer, ("stop",), min_tokens=least), tokenizer, text) == "stop one "
-    assert told(Choice(0, tokenizer, ("stop",)), tokenizer, text) == ""
+    assert told(ChoiceDetokenizer(0, tokenizer, ("stop",), min_tokens=least), tokenizer, text) == "stop one "
+    assert told(ChoiceDetokenizer(0, tokenizer, ("stop",)), tokenizer, text) == ""
 
 
 def test_offsets_count_characters_of_the_text_not_of_the_tokens(tokenizer: Tokenizer) -> None:
-    choice, text = Choice(0, tokenizer, ()), "a 🙂 b"
+    choice, text = ChoiceDetokenizer(0, tokenizer, ()), "a 🙂 b"
     ids = tokenizer.encode(text)
     outputs = [
         SequenceOutput(request_id="r", index=0, token_ids=[i], logprobs=[TokenLogprob(i, -1.0, [])]) for i in ids
@@ -90,7 +95,7 @@ def test_offsets_count_characters_of_the_text_not_of_the_tokens(tokenizer: Token
 
 def test_evidence_goes_out_with_its_tokens_and_is_dropped_with_those_behind_a_stop_string(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("one two three four")
-    choice = Choice(0, tokenizer, (" three",))
+    choice = ChoiceDetokenizer(0, tokenizer, (" three",))
     deltas: list[Delta] = []
     for place, token in enumerate(ids):
         evidence = Evidence(tokens=[TokenEvidence(-1.0, 0.5, float(place))])

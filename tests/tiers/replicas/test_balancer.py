@@ -16,7 +16,7 @@ from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.replicas.balancer import Balancer
 from tiers.replicas.peak_ewma import PeakEwma
 from tiers.replicas.prefix_affinity import prefix_key, rendezvous_score
-from tiers.replicas.replica import Flight, Replica
+from tiers.replicas.replica import InFlightRequest, Replica
 from tiers.replicas.replica_set import RetryBudget
 from tiers.tier import ChatMessage, GenerationRequest
 
@@ -38,21 +38,21 @@ def make_balancer(weights: Sequence[float], clock: Clock, **spec: Any) -> Balanc
     return Balancer("t", replicas, BalancingSpec(**spec), clock=clock, rng=random.Random(7))
 
 
-def begin_at(balancer: Balancer, place: int, key: bytes | None = None) -> Flight:
+def begin_at(balancer: Balancer, place: int, key: bytes | None = None) -> InFlightRequest:
     """A request at the replica in this place, whatever else is there."""
     others = [replica for i, replica in enumerate(balancer.replicas) if i != place]
-    flight = balancer.begin(key, others)
-    assert flight is not None
-    assert flight.replica is balancer.replicas[place]
-    return flight
+    in_flight = balancer.begin(key, others)
+    assert in_flight is not None
+    assert in_flight.replica is balancer.replicas[place]
+    return in_flight
 
 
 def chosen(balancer: Balancer, key: bytes | None = None) -> int:
     """Where the next request would go; it leaves at once."""
-    flight = balancer.begin(key)
-    assert flight is not None
-    balancer.leave(flight)
-    return balancer.replicas.index(flight.replica)
+    in_flight = balancer.begin(key)
+    assert in_flight is not None
+    balancer.leave(in_flight)
+    return balancer.replicas.index(in_flight.replica)
 
 
 def eject(balancer: Balancer, place: int) -> None:
@@ -63,35 +63,35 @@ def eject(balancer: Balancer, place: int) -> None:
 class BalancerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are waited for in any order; a model remembers who was ejected or paused when."""
 
-    flights = Bundle("flights")
+    requests_in_flight = Bundle("requests_in_flight")
 
     @initialize(weights=st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=1, max_size=6))
     def set_up(self, weights: list[float]) -> None:
         self.clock = Clock()
         self.balancer = make_balancer(weights, self.clock)
-        self.live: set[Flight] = set()
+        self.live: set[InFlightRequest] = set()
         self.ejected_at: dict[Replica, float] = {}
         self.paused_until: dict[Replica, float] = {}
-        self.probes: dict[Replica, Flight] = {}
+        self.probes: dict[Replica, InFlightRequest] = {}
 
-    @rule(target=flights, key=st.none() | st.sampled_from(KEYS))
-    def begin(self, key: bytes | None) -> Flight | None:
+    @rule(target=requests_in_flight, key=st.none() | st.sampled_from(KEYS))
+    def begin(self, key: bytes | None) -> InFlightRequest | None:
         before = {r: r.outstanding for r in self.balancer.replicas}
         serving = [r for r in self.balancer.replicas if not r.breaker.is_open and not self.is_paused(r)]
-        flight = self.balancer.begin(key)
-        if flight is None:
+        in_flight = self.balancer.begin(key)
+        if in_flight is None:
             assert not serving, "a request is turned away only if no replica is well"
             return None
-        replica = flight.replica
+        replica = in_flight.replica
         assert not self.is_paused(replica)
         if replica in self.ejected_at:
             assert self.clock.now >= self.ejected_at[replica] + self.balancer.spec.ejection_seconds
             assert replica not in self.probes, "one probe at a time"
-            self.probes[replica] = flight
+            self.probes[replica] = in_flight
         elif key is not None and len(serving) > 1:
             self.check_bound(key, replica, serving, before)
-        self.live.add(flight)
-        return flight
+        self.live.add(in_flight)
+        return in_flight
 
     def check_bound(self, key: bytes, replica: Replica, serving: list[Replica], before: dict[Replica, int]) -> None:
         preferred = max(serving, key=lambda r: rendezvous_score(key, r.url, r.weight))
@@ -100,38 +100,38 @@ class BalancerMachine(RuleBasedStateMachine):
             fair = total * replica.weight / sum(r.weight for r in serving)
             assert before[replica] + 1 <= math.ceil(1.25 * fair)
 
-    @rule(flight=flights)
-    def first_token(self, flight: Flight | None) -> None:
-        if flight in self.live:
-            self.balancer.first_token(flight)
-            self.settle(flight)
+    @rule(in_flight=requests_in_flight)
+    def first_token(self, in_flight: InFlightRequest | None) -> None:
+        if in_flight in self.live:
+            self.balancer.first_token(in_flight)
+            self.settle(in_flight)
 
-    @rule(flight=consumes(flights), how=st.sampled_from(["succeed", "fail", "fail", "fail", "leave"]))
-    def end(self, flight: Flight | None, how: str) -> None:
-        if flight in self.live:
-            getattr(self.balancer, how)(flight)
-            self.over(flight)
+    @rule(in_flight=consumes(requests_in_flight), how=st.sampled_from(["succeed", "fail", "fail", "fail", "leave"]))
+    def end(self, in_flight: InFlightRequest | None, how: str) -> None:
+        if in_flight in self.live:
+            getattr(self.balancer, how)(in_flight)
+            self.over(in_flight)
 
-    @rule(flight=consumes(flights), seconds=st.floats(0, 20))
-    def pause(self, flight: Flight | None, seconds: float) -> None:
-        if flight in self.live:
-            self.balancer.pause(flight, seconds)
-            before = self.paused_until.get(flight.replica, -math.inf)
-            self.paused_until[flight.replica] = max(before, self.clock.now + seconds)
-            self.over(flight)
+    @rule(in_flight=consumes(requests_in_flight), seconds=st.floats(0, 20))
+    def pause(self, in_flight: InFlightRequest | None, seconds: float) -> None:
+        if in_flight in self.live:
+            self.balancer.pause(in_flight, seconds)
+            before = self.paused_until.get(in_flight.replica, -math.inf)
+            self.paused_until[in_flight.replica] = max(before, self.clock.now + seconds)
+            self.over(in_flight)
 
     @rule(seconds=st.floats(0, 30))
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    def over(self, flight: Flight) -> None:
-        self.live.remove(flight)
-        self.settle(flight)
+    def over(self, in_flight: InFlightRequest) -> None:
+        self.live.remove(in_flight)
+        self.settle(in_flight)
 
-    def settle(self, flight: Flight) -> None:
+    def settle(self, in_flight: InFlightRequest) -> None:
         """Take note of what an outcome did to its replica."""
-        replica = flight.replica
-        was_probe = self.probes.get(replica) is flight
+        replica = in_flight.replica
+        was_probe = self.probes.get(replica) is in_flight
         if was_probe:
             del self.probes[replica]
         if not replica.breaker.is_open:
@@ -150,8 +150,8 @@ class BalancerMachine(RuleBasedStateMachine):
     @invariant()
     def every_request_in_flight_is_counted_once(self) -> None:
         for replica in self.balancer.replicas:
-            assert replica.outstanding == sum(flight.replica is replica for flight in self.live)
-            assert set(replica.silent) <= set(replica.flights)
+            assert replica.outstanding == sum(in_flight.replica is replica for in_flight in self.live)
+            assert set(replica.silent) <= set(replica.requests_in_flight)
 
 
 TestBalancerMachine = BalancerMachine.TestCase
@@ -186,9 +186,9 @@ def test_if_all_fail_at_most_half_are_ejected_and_the_others_go_on(count: int) -
     clock = Clock()
     balancer = make_balancer([1] * count, clock)
     for _ in range(50 * count):
-        flight = balancer.begin(None)
-        assert flight is not None
-        balancer.fail(flight)
+        in_flight = balancer.begin(None)
+        assert in_flight is not None
+        balancer.fail(in_flight)
     assert sum(replica.condition(clock.now) == "ejected" for replica in balancer.replicas) == count // 2
     assert not balancer.is_healthy
 
@@ -211,9 +211,9 @@ def test_a_second_attempt_is_no_probe() -> None:
     balancer = make_balancer([1, 1, 1], clock)
     eject(balancer, 0)
     clock.now += 5
-    flight = balancer.begin(None, [balancer.replicas[1]])
-    assert flight is not None
-    assert flight.replica is balancer.replicas[2]
+    in_flight = balancer.begin(None, [balancer.replicas[1]])
+    assert in_flight is not None
+    assert in_flight.replica is balancer.replicas[2]
 
 
 def test_a_probe_whose_caller_left_is_followed_by_another() -> None:
@@ -233,9 +233,9 @@ def test_a_share_of_failures_is_judged_by_that_of_the_others(others_fail: bool, 
         for place in (2, 1, 0):
             if balancer.replicas[place].breaker.is_open:
                 continue
-            flight = begin_at(balancer, place)
+            in_flight = begin_at(balancer, place)
             fails = turn % 2 and (place == 0 or others_fail)
-            (balancer.fail if fails else balancer.succeed)(flight)
+            (balancer.fail if fails else balancer.succeed)(in_flight)
     assert [replica.breaker.is_open for replica in balancer.replicas] == [ejected, False, False]
 
 
@@ -257,14 +257,14 @@ def test_a_slow_replica_loses_its_share() -> None:
     """SPEC GW-03: with ten times the latency it keeps far less than its third."""
     clock, rng = Clock(), random.Random(3)
     balancer = make_balancer([1, 1, 1], clock)
-    ends: list[tuple[float, int, Flight]] = []
+    ends: list[tuple[float, int, InFlightRequest]] = []
     served = [0, 0, 0]
     for number in range(1500):
         clock.now += 0.02
         while ends and ends[0][0] <= clock.now:
-            flight = ends.pop(0)[2]
-            balancer.first_token(flight)
-            balancer.succeed(flight)
+            in_flight = ends.pop(0)[2]
+            balancer.first_token(in_flight)
+            balancer.succeed(in_flight)
         begun = balancer.begin(None)
         assert begun is not None
         place = balancer.replicas.index(begun.replica)
@@ -279,18 +279,18 @@ def test_a_replica_that_hangs_is_avoided_before_any_request_there_has_failed() -
     clock = Clock()
     balancer = make_balancer([1, 1], clock)
     for place in (0, 1):
-        flight = begin_at(balancer, place)
+        in_flight = begin_at(balancer, place)
         clock.now += 0.1
-        balancer.first_token(flight)
-        balancer.succeed(flight)
+        balancer.first_token(in_flight)
+        balancer.succeed(in_flight)
     key = next(k for k in KEYS if chosen(balancer, k) == 0)
     begin_at(balancer, 0)
     begin_at(balancer, 1)
     live = begin_at(balancer, 1)
     clock.now += 0.1
     balancer.first_token(live)
-    for flight in list(balancer.replicas[1].flights):
-        balancer.first_token(flight)
+    for in_flight in list(balancer.replicas[1].requests_in_flight):
+        balancer.first_token(in_flight)
     clock.now += 2
     assert chosen(balancer, None) == 1
     assert chosen(balancer, key) == 1
@@ -300,10 +300,10 @@ def test_a_replica_that_fails_at_once_attracts_no_requests_by_its_empty_queue() 
     clock = Clock()
     balancer = make_balancer([1, 1, 1], clock, consecutive_failures=1000)
     for place in (0, 1, 2):
-        flight = begin_at(balancer, place)
+        in_flight = begin_at(balancer, place)
         clock.now += 0.1
-        balancer.first_token(flight)
-        (balancer.fail if place == 0 else balancer.succeed)(flight)
+        balancer.first_token(in_flight)
+        (balancer.fail if place == 0 else balancer.succeed)(in_flight)
     assert 0 not in {chosen(balancer) for _ in range(50)}
     clock.now += 10
     assert 0 in {chosen(balancer) for _ in range(50)}, "one failure is forgiven in time"
@@ -313,10 +313,10 @@ def test_an_overtaken_replica_counts_as_slow() -> None:
     clock = Clock()
     balancer = make_balancer([1, 1], clock)
     for place in (0, 1):
-        flight = begin_at(balancer, place)
+        in_flight = begin_at(balancer, place)
         clock.now += 0.1
-        balancer.first_token(flight)
-        balancer.succeed(flight)
+        balancer.first_token(in_flight)
+        balancer.succeed(in_flight)
     late = begin_at(balancer, 0)
     clock.now += 1
     balancer.leave(late)
@@ -361,13 +361,13 @@ def test_prompts_are_shared_out_in_proportion_to_weight() -> None:
 def test_a_popular_prompt_spills_over_at_the_bound_and_comes_home_when_there_is_room() -> None:
     balancer = make_balancer([1, 1, 1, 1], Clock())
     home = chosen(balancer, KEYS[0])
-    flights = [balancer.begin(KEYS[0]) for _ in range(40)]
+    requests_in_flight = [balancer.begin(KEYS[0]) for _ in range(40)]
     outstanding = [replica.outstanding for replica in balancer.replicas]
     assert outstanding[home] == max(outstanding)
     assert 10 < outstanding[home] <= math.ceil(1.25 * 40 / 4)
-    for flight in flights:
-        assert flight is not None
-        balancer.succeed(flight)
+    for in_flight in requests_in_flight:
+        assert in_flight is not None
+        balancer.succeed(in_flight)
     assert chosen(balancer, KEYS[0]) == home
 
 
