@@ -159,7 +159,7 @@ def test_without_javascript_everything_is_there(chrome: Browser, gateway: Served
     page.locator("td a").first.click()
     page.get_by_label("Quality target, 0 to 1").fill("1")
     page.get_by_role("button", name="Decide again").click()
-    expect(page.get_by_text("it would be")).to_be_visible()
+    expect(page.get_by_text("routing would choose")).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/admin/login")
     page.goto("/admin")
