@@ -34,7 +34,7 @@ test test-properties test-processes test-models: export PYTHONDONTWRITEBYTECODE 
 
 # What a contributor runs: at most eight minutes on two idle cores. Property tests draw a quarter of their examples.
 test: export HYPOTHESIS_PROFILE := quick
-test: lint types check-imports
+test: lint types
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models"
 
 # Property tests with all their examples.
@@ -146,6 +146,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tests.lint.language .
+	$(BIN)/lint-imports
 
 types: install
 	$(BIN)/mypy
