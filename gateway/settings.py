@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from classifier.policy.quality_setting import QualitySetting
+from classifier.complexity.quality_setting import QualitySetting
 
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]

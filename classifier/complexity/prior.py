@@ -22,9 +22,6 @@ _ADEQUATE: dict[Complexity, tuple[float, float, float, float]] = {
     Complexity.COMPLEX: (0.15, 0.40, 0.95, 0.98),
     Complexity.EXPERT: (0.05, 0.15, 0.50, 0.95),
 }
-# The named quality settings: the least P(good enough) of the chosen tier's answer.
-QUALITY_SETTINGS: dict[str, float] = {"economy": 0.6, "balanced": 0.7, "careful": 0.85}
-DEFAULT_TARGET = QUALITY_SETTINGS["balanced"]
 
 
 def adequacy(classes: Sequence[float], like: Sequence[Complexity]) -> list[float]:

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.model import shipped_complexity
-from classifier.complexity.prior import DEFAULT_TARGET, like_of
+from classifier.complexity.prior import like_of
+from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import Prediction
 from classifier.errors import PolicyInputsError
 from classifier.features.routing_input import RoutingInput

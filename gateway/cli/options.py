@@ -35,7 +35,7 @@ QUALITY_METAVAR = "economy|balanced|careful|0..1"
 
 def quality_of(given: str) -> float:
     """Parse a quality target, by name or number; the `type` of an option. Raises `click.BadParameter`."""
-    from classifier.policy.quality_setting import QualitySetting, target_of
+    from classifier.complexity.quality_setting import QualitySetting, target_of
 
     try:
         found: float | None = target_of(msgspec.convert(given, QualitySetting, strict=False))

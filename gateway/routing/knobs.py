@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from classifier.policy.quality_setting import QualitySetting
+from classifier.complexity.quality_setting import QualitySetting
 from gateway.errors import bad_request
 from gateway.knobs.file import KnobFile
 from tiers.catalog.tier_spec import MAX_TIERS, TierNumber

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.complexity.prior import DEFAULT_TARGET
+from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry

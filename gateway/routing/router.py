@@ -6,12 +6,12 @@ from functools import partial
 
 import msgspec
 
+from classifier.complexity.quality_setting import QualitySetting, target_of
 from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs
 from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.length_heuristic import heuristic_prediction
-from classifier.policy.quality_setting import QualitySetting, target_of
 from gateway.errors import ApiError, bad_request
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.conversations import Conversations, History, circumstances

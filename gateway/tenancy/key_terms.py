@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from classifier.policy.quality_setting import QualitySetting
+from classifier.complexity.quality_setting import QualitySetting
 from gateway.requests.caller import Scope
 from gateway.tenancy.errors import TenancyError
 from tiers.catalog.tier_spec import TierNumber

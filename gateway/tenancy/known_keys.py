@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from classifier.policy.quality_setting import target_of
+from classifier.complexity.quality_setting import target_of
 from gateway.requests.caller import Allowance, BudgetRef, Caller
 from tiers.catalog.catalog import Catalog
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import DEFAULT_TARGET, adequacy
+from classifier.complexity.prior import adequacy
+from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.errors import TrainingDataError
 from classifier.policy.utility import cheapest_reaching
 from classifier.training.fitting.complexity import FOLDS, LabelledPrompt

@@ -7,7 +7,7 @@ from typing import get_args
 
 import msgspec
 
-from classifier.complexity.prior import QUALITY_SETTINGS
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.answering.answer import Answer
 from gateway.errors import bad_request
 from gateway.requests.inference_request import CacheMode

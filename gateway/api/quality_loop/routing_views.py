@@ -12,7 +12,7 @@ from litestar import get
 from litestar.response import Response
 
 from classifier.complexity.classes import Complexity
-from classifier.complexity.prior import QUALITY_SETTINGS
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.backtesting.preview import OperatingPoint, Preview, preview

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from litestar import get, post
 from litestar.response import Response
 
-from classifier.complexity.prior import QUALITY_SETTINGS
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.api.access.guard import OPERATOR
 from gateway.api.admin.knob_patch import order_knobs
 from gateway.api.quality_loop.routing_views import (

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from classifier.complexity.classes import Complexity
 from classifier.complexity.model import SHIPPED, class_probabilities, load_complexity, shipped_complexity
 from classifier.complexity.ngrams import ROWS, trigram_rows, word_rows
-from classifier.complexity.prior import QUALITY_SETTINGS, adequacy, like_of
+from classifier.complexity.prior import adequacy, like_of
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import routing_input_of_text
 from classifier.prediction.class_predictor import ClassPredictor

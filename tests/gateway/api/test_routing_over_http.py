@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from classifier.complexity.prior import QUALITY_SETTINGS
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from tests.gateway.running_gateway import RunningGateway
 from tiers.tier import TierLoad
 

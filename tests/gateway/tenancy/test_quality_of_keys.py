@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from classifier.complexity.prior import QUALITY_SETTINGS
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.settings import Settings, load_settings
 from gateway.tenancy.known_keys import KnownKeys
 from tests.gateway.dashboard.browsing import browser, sign_in, submit
