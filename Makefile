@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types check-imports test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -150,9 +150,6 @@ lint: install
 
 types: install
 	$(BIN)/mypy
-
-check-imports: install
-	$(BIN)/lint-imports
 
 # A demonstration of the whole loop, on our own prompts: under two minutes. Needs neither weights nor data.
 demo: install

@@ -17,7 +17,7 @@ def interference_tables(results: InterferenceResults) -> str:
     return "\n\n".join(
         [
             markdown(
-                ["beside the streams", "their ITL p50 ms", "ITL p99 ms", "p99 ratio", "the long prompt's TTFT ms"],
+                ["other load", "streams' ITL p50 ms", "ITL p99 ms", "p99 ratio", "the long prompt's TTFT ms"],
                 beside,
             ),
             markdown(

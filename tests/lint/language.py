@@ -33,9 +33,6 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     # The name of an event in audit rows.
     ("gateway/dashboard/sign_in/login.py", "session.begun"),
     ("gateway/dashboard/sign_in/sign_in_trail.py", "session.begun"),
-    # A row of a measured table.
-    ("benchmarks/report/tables.py", "beside the streams"),
-    ("docs/performance.md", "beside the streams"),
     # A quotation.
     ("benchmarks/gateway/overhead.py", "said his lady to him"),
 )

@@ -7,7 +7,7 @@ from gateway.settings import SETTINGS
 
 
 @click.command("settings")
-@click.option("--markdown", is_flag=True, help="Print the table of docs/gateway.md.")
+@click.option("--markdown", is_flag=True, help="Print the table of docs/settings.md.")
 @json_option
 def show_settings(markdown: bool, as_json: bool) -> None:
     """Show every setting: its environment variable, its default and what it does."""

@@ -74,13 +74,12 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """The process's log as JSON lines; its hooks are restored."""
     written = io.StringIO()
     root = logging.getLogger()
-    handlers, level, hooks = list(root.handlers), root.level, (sys.excepthook, threading.excepthook)
+    handlers, hooks = list(root.handlers), (sys.excepthook, threading.excepthook)
     root.handlers = []
     monkeypatch.setattr("sys.stderr", written)
     configure_logging("info", "json")
     yield written
     root.handlers, (sys.excepthook, threading.excepthook) = handlers, hooks
-    root.setLevel(level)
 
 
 def lines_of(stream: io.StringIO) -> list[dict[str, Any]]:

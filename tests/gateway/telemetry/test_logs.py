@@ -24,13 +24,12 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """The log of a process that logs everything, as JSON lines."""
     written = io.StringIO()
     root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers = list(root.handlers)
     root.handlers = []
     monkeypatch.setattr("sys.stderr", written)
     configure_logging("debug", "json")
     yield written
     root.handlers = handlers
-    root.setLevel(level)
 
 
 def line_of(message: str, *arguments: object, error: BaseException | None = None, **extra: Any) -> logging.LogRecord:
