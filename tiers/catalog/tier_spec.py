@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.tools.dialect import DialectName
 
@@ -143,11 +144,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """US dollars per million tokens; dollars per million times tokens are micro-dollars.
 
     `estimated`: the basis of an estimate if the catalogue has no price (`tiers.catalog.price_estimate`): the model's
-    size, the seconds of an answer, or the tier's position; "" for a given price.
+    size, the seconds of an answer, or the tier's position; "" for a given price. Prompt tokens that a server read from
+    its cache cost `cached_input_usd_per_million`, those that it wrote into it `cache_write_usd_per_million`; None: as
+    much as other prompt tokens.
     """
 
     input_usd_per_million: NonNegative
     output_usd_per_million: NonNegative
+    cached_input_usd_per_million: NonNegative | None = None
+    cache_write_usd_per_million: NonNegative | None = None
     estimated: Literal["", "size", "seconds", "order"] = ""
 
 
@@ -189,6 +194,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_tokens: Count = 0
     default_max_tokens: Count | None = None
     tool_dialect: DialectName | None = None
+    capabilities: Capabilities = Capabilities()
 
     @property
     def model_name(self) -> str:
