@@ -12,6 +12,7 @@ from inference_core.errors import InvalidRequestError
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs, KnobValue
+from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
@@ -176,6 +177,12 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
         yield f"{where}.model = {tier.model!r}: unknown; models of this catalogue: {', '.join(contexts) or 'none'}"
     else:
         context = contexts[tier.model]
+    if tier.remote is None or tier.remote.is_triton:
+        given = [name for name in MEDIA if getattr(tier.capabilities, name)]
+        yield from (
+            f"{where}.capabilities.{name} = true: in-process models and Triton's are sent text only; remove it"
+            for name in given
+        )
     if context is not None and tier.max_tokens >= context:
         yield f"{where}.max_tokens = {tier.max_tokens}: must be below the model's context of {context} tokens"
     if tier.objective.ttft_ms > tier.mean_latency_ms:

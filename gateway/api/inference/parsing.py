@@ -1,7 +1,9 @@
 """From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +23,9 @@ from gateway.parts import HttpRequest
 from gateway.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.requests.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
+from tiers.content_parts import ContentPart as MessagePart
+from tiers.content_parts import MediaType, media_part, text_part
+from tiers.metadata_addresses import is_metadata_host
 from tiers.tier import ChatMessage
 from tiers.tool_types import ToolCall
 
@@ -31,6 +36,12 @@ PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2, "
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
 
+# Types of parts that are no text, with the fields of which one at least is needed.
+MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
+    "image_url": ("url",),
+    "input_audio": ("data",),
+    "file": ("file_data", "file_id"),
+}
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
@@ -76,7 +87,7 @@ def _join(path: str, name: str) -> str:
 
 
 def check_chat(body: ChatRequest) -> list[ChatMessage]:
-    """The conversation as plain text turns, after everything that decoding could not check."""
+    """The conversation, after everything that decoding could not check."""
     refuse_given(
         body,
         ("function_call", "audio", "prediction", "verbosity", "web_search_options"),
@@ -96,7 +107,7 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
 
 
 def turns_of(messages: list[Message]) -> list[ChatMessage]:
-    """The conversation as plain text turns."""
+    """The conversation. Raises `ApiError` 400 for a message that no model could read."""
     if not messages:
         raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
     if len(messages) > MAX_MESSAGES:
@@ -221,6 +232,9 @@ def _turn(message: Message, where: str) -> ChatMessage:
             "missing_required_parameter",
         )
     role = "system" if message.role == "developer" else message.role
+    if isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content):
+        parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
+        return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id)
     content = "" if calls and not message.content else _text(message.content, f"{where}.content")
     return ChatMessage(
         role=role, content=content, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id
@@ -248,7 +262,7 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
     if isinstance(content, str):
         return content
     if not content:
-        raise bad_request("A message needs content: a string or a list of text parts.", where, "invalid_value")
+        raise bad_request("A message needs content: a string or a list of parts.", where, "invalid_value")
     return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
 
 
@@ -259,13 +273,43 @@ def _part(part: ContentPart, where: str) -> str:
         return part.refusal
     if part.type in ("text", "refusal"):
         raise bad_request(f"A part of type {part.type!r} needs the field {part.type}.", f"{where}.{part.type}")
-    if part.type in ("image_url", "input_audio", "file"):
+    raise bad_request(
+        f"Invalid content type {part.type!r}: allowed are text, refusal, {', '.join(MEDIA_TYPES)}.", f"{where}.type"
+    )
+
+
+def _content_part(part: ContentPart, where: str) -> MessagePart:
+    if part.type not in MEDIA_TYPES:
+        return text_part(_part(part, where))
+    kind = cast(MediaType, part.type)
+    given = getattr(part, kind)
+    where = f"{where}.{part.type}"
+    if isinstance(given, str) and kind == "image_url":
+        given = {"url": given}
+    if not isinstance(given, dict):
+        raise bad_request(f"A part of type {kind!r} needs the object {kind}.", where, "invalid_value")
+    names = MEDIA_TYPES[kind]
+    bodies = [name for name in names if given.get(name) is not None]
+    if not bodies or not all(isinstance(given[name], str) for name in bodies):
+        raise bad_request(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
+    if kind == "image_url" and not _is_image_url(given["url"]):
         raise bad_request(
-            f"Content of type {part.type!r} is not supported: the models here read text only.",
-            f"{where}.{part.type}",
-            "unsupported_content",
+            "An image is given as a data: URL of its bytes, or by its public https: or http: address.",
+            f"{where}.url",
+            "invalid_value",
         )
-    raise bad_request(f"Invalid content type {part.type!r}: only 'text' is available.", f"{where}.type")
+    return media_part(kind, given)
+
+
+def _is_image_url(url: str) -> bool:
+    """Whether a model server may open it: not its own disk, nor the address where clouds keep credentials."""
+    if url[:11].lower() == "data:image/":
+        return True
+    try:
+        parsed = urlsplit(url)
+        return parsed.scheme in ("http", "https") and bool(parsed.hostname) and not is_metadata_host(parsed.hostname)
+    except ValueError:
+        return False
 
 
 def token_limit(body: Sampling) -> int | None:
