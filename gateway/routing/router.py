@@ -13,6 +13,7 @@ from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.errors import ApiError, bad_request
+from gateway.requests.caller import Caller
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
@@ -94,8 +95,27 @@ class RoutingService:
             return spec.number
         known = ", ".join(self.model_names())
         raise ApiError(
-            404, f"The model {model!r} does not exist here; there are {known}.", param="model", code="model_not_found"
+            404,
+            f"The model {model!r} does not exist here; there are {known}. An alias in the catalogue or of the key "
+            f"gives it a meaning, such as {model[:64]!r} = 'auto'.",
+            param="model",
+            code="model_not_found",
         )
+
+    def unaliased(self, model: str, caller: Caller) -> str:
+        """What `model` stands for: itself, or what the aliases of the caller's key or of the catalogue say."""
+        own, common = caller.aliases, self.catalog.aliases
+        if not own and not common:
+            return model
+        named = own.get(model, model)
+        named = common.get(named, named)
+        if "*" not in own and "*" not in common:
+            return named
+        base, _ = self.split_adapter(named)
+        if base == AUTO or self._named(base) is not None:
+            return named
+        other = own["*"] if "*" in own else common["*"]
+        return common.get(other, other)
 
     def split_adapter(self, model: str) -> tuple[str, str]:
         """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.

@@ -28,6 +28,7 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems = list(_check_numbering(catalog.tiers))
     problems += _check_models(catalog)
     problems += _check_embeddings(catalog)
+    problems += _check_aliases(catalog)
     for tier in catalog.tiers:
         problems += _check_tier(catalog, tier)
     if not problems:
@@ -269,6 +270,17 @@ def _check_url(where: str, base_url: str) -> Iterator[str]:
 def _check_key_name(where: str, name: str | None) -> Iterator[str]:
     if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
+
+
+def _check_aliases(catalog: Catalog) -> Iterator[str]:
+    tiers = [f"tier-{tier.number}" for tier in catalog.tiers]
+    models = [name for tier in catalog.tiers for name in (tier.name, tier.model_name)]
+    known = list(dict.fromkeys(["auto", *tiers, *models, *(one.name for one in catalog.embeddings)]))
+    for name, target in catalog.aliases.items():
+        if not name or name == "auto" or name in tiers:
+            yield f"aliases: {name!r} is no name for an alias; auto and the tiers keep theirs"
+        elif target not in known and target.rpartition(":")[0] not in known:
+            yield f"aliases.{name!r} = {target!r}: unknown; an alias may stand for {', '.join(known)}"
 
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:

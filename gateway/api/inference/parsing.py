@@ -1,13 +1,14 @@
 """From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from gateway.api.inference.constraints import grammar_of
+from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.schemas import (
     MAX_MESSAGES,
     MAX_PARTS,
@@ -19,7 +20,8 @@ from gateway.api.inference.schemas import (
     Sampling,
 )
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.requests.caller import CALLER, Caller
 from gateway.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.requests.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
@@ -30,6 +32,11 @@ from tiers.tier import ChatMessage
 from tiers.tool_types import ToolCall
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+Decoded = TypeVar("Decoded")
+
+UNKNOWN = "unknown_parameter"
+IGNORED = "ignored_fields"
+"""Where a request's state holds the names of its fields that were ignored, if there are any."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2, "batch": 2}
@@ -43,23 +50,59 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "file": ("file_data", "file_id"),
 }
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
 
 async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
     """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
+    return decode_body(decoder, await _json_of(request))
+
+
+async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
+    """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
+    out; a header of the answer names them."""
+    body, ignored = decode_fields(parts_of(request), fields, await _json_of(request), request.scope["state"][CALLER])
+    if ignored:
+        request.scope["state"][IGNORED] = ignored
+    return body
+
+
+def decode_fields(parts: Parts, fields: FieldReader[Body], body: bytes, caller: Caller) -> tuple[Body, list[str]]:
+    """The request in `body`, and the names of its fields that are ignored. Raises `ApiError` as `read_body` does."""
+    strict = caller.strict or parts.settings.strict_fields
+    ignored: list[str] = []
+    try:
+        found = _decoded(fields.decode, body)
+    except ApiError as error:
+        if strict or error.body.code != UNKNOWN:
+            raise
+        found, ignored = _decoded(fields.known_part, body)
+    given = [name for name in fields.harmless if getattr(found, name) is not None]
+    if given and strict:
+        refuse_given(found, fields.harmless)
+    if given or ignored:
+        parts.metrics.ignored_fields.labels(fields.endpoint).inc()
+        ignored += given
+    return found, ignored
+
+
+async def _json_of(request: HttpRequest) -> bytes:
     # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type and media_type != "application/json" and not media_type.endswith("+json"):
         raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
-    return decode_body(decoder, await request.body())
+    return await request.body()
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     """Decode JSON strictly. Raises `ApiError` 400 for bad UTF-8, bad JSON, wrong types, ranges and unknown fields."""
+    return _decoded(decoder.decode, body)
+
+
+def _decoded(decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
     try:
-        return decoder.decode(body)
+        return decode(body)
     except msgspec.ValidationError as error:
         raise refusal_of(error) from None
     except UnicodeDecodeError as error:
@@ -74,7 +117,7 @@ def refusal_of(error: msgspec.ValidationError) -> ApiError:
     what, path = (matched["what"], matched["path"] or "") if matched else (str(error), "")
     if unknown := _UNKNOWN_FIELD.match(what):
         name = _join(path, unknown[1])
-        return bad_request(f"Unrecognized request argument supplied: {name}.", name, "unknown_parameter")
+        return bad_request(f"Unrecognized request argument supplied: {name}.", name, UNKNOWN)
     if missing := _MISSING_FIELD.match(what):
         name = _join(path, missing[1])
         return bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
@@ -88,10 +131,7 @@ def _join(path: str, name: str) -> str:
 
 def check_chat(body: ChatRequest) -> list[ChatMessage]:
     """The conversation, after everything that decoding could not check."""
-    refuse_given(
-        body,
-        ("function_call", "audio", "prediction", "verbosity", "web_search_options"),
-    )
+    refuse_given(body, ("function_call", "audio", "web_search_options"))
     if body.functions:
         raise bad_request("Unsupported parameter functions: give tools.", "functions", "unsupported_parameter")
     if body.modalities not in (None, ["text"]):

@@ -6,7 +6,8 @@ from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.build_request import chat_request, received
-from gateway.api.inference.parsing import read_body
+from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.parsing import read_fields
 from gateway.api.inference.response_body import ResponseBody, output_of, status_of
 from gateway.api.inference.response_events import ResponseEvents
 from gateway.api.inference.responses_input import chat_of, renamed
@@ -16,7 +17,7 @@ from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 
-_decoder = msgspec.json.Decoder(ResponsesRequest)
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest)
 
 
 @post(
@@ -28,7 +29,7 @@ _decoder = msgspec.json.Decoder(ResponsesRequest)
 )
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; see docs/clients.md for what is not kept."""
-    body = await read_body(request, _decoder)
+    body = await read_fields(request, RESPONSES)
     parts = parts_of(request)
     try:
         inference_request = chat_request(parts, received(request), chat_of(body))

@@ -1,7 +1,8 @@
 """Bodies of the two generating endpoints, field by field as OpenAI documents them, plus vLLM's extensions.
 
 Types and ranges are checked while decoding; `gateway.api.inference.parsing` checks what depends on several.
-Fields typed `Unsupported` are known to OpenAI clients but have no machinery here: all but null is refused by name.
+Fields typed `Unsupported` are known to OpenAI clients but have no machinery here: all but null is refused by name,
+unless `HARMLESS` names them. Other fields are unknown: left out and named in a header, or refused for a strict key.
 """
 
 from typing import Annotated, Any, Literal
@@ -19,6 +20,9 @@ MAX_TOOLS = 128
 MAX_MESSAGES = 2048
 # Parts of messages and calls in them, over a conversation; also items that it is given as.
 MAX_PARTS = 8192
+
+# Fields of a chat that change at most the speed or the style of an answer: accepted without effect.
+HARMLESS = ("prediction", "verbosity")
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
