@@ -113,6 +113,8 @@ def template_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        turn["reasoning_content"] = message.reasoning
     if message.name is not None:
         turn["name"] = message.name
     if message.tool_call_id is not None:

@@ -8,7 +8,7 @@ import msgspec
 from litestar.connection import ASGIConnection
 
 from gateway.api.inference.aio_headers import RoutingHeaders, routing_headers
-from gateway.api.inference.constraints import format_of, tooling_of
+from gateway.api.inference.constraints import format_of, template_variables_of, tooling_of
 from gateway.api.inference.parsing import (
     check_chat,
     check_completion,
@@ -80,6 +80,7 @@ def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceR
         include_stop=bool(body.include_stop_str_in_output),
         reasoning_effort=body.reasoning_effort,
         reasoning_budget=body.thinking_token_budget,
+        template_variables=template_variables_of(body),
         priority=priority,
         service_tier=served_tier(body.service_tier, priority),
         metadata=body.metadata,

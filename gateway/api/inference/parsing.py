@@ -276,8 +276,14 @@ def _turn(message: Message, where: str) -> ChatMessage:
         parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
         return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id)
     content = "" if calls and not message.content else _text(message.content, f"{where}.content")
+    thoughts = message.reasoning_content or message.reasoning if role == "assistant" else ""
     return ChatMessage(
-        role=role, content=content, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id
+        role=role,
+        content=content,
+        name=message.name,
+        tool_calls=calls,
+        tool_call_id=message.tool_call_id,
+        reasoning=thoughts if isinstance(thoughts, str) else "",
     )
 
 
