@@ -44,7 +44,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def media_tokens(self) -> int:
         """An estimate of the tokens of its images, audio and files."""
-        return sum(part.media_tokens for part in self.parts) if self.parts else 0
+        return sum(part.media_tokens for part in self.parts)
 
     @property
     def attachments(self) -> str:

@@ -114,10 +114,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def _most_prompt_tokens(self) -> int:
         if self.messages is not None:
-            text = sum(
-                num_bytes(message.recorded_content()) + num_bytes(message.reasoning) + message.media_tokens
-                for message in self.messages
-            )
+            text = 0
+            for message in self.messages:
+                text += num_bytes(message.recorded_content())
+                if message.parts or message.reasoning:
+                    text += num_bytes(message.reasoning) + message.media_tokens
             if self.tooling is not None:
                 tools = sum(len(msgspec.json.encode(tool.definition())) for tool in self.tooling.tools)
                 text += TEMPLATE_TOKENS_FOR_TOOLS + tools

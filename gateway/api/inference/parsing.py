@@ -261,9 +261,9 @@ def _turn(message: Message, where: str) -> ChatMessage:
             f"{where}.role",
             "unsupported_parameter",
         )
-    for name in ("function_call", "audio"):
-        if getattr(message, name):
-            raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
+    if message.function_call or message.audio:
+        name = "function_call" if message.function_call else "audio"
+        raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
     calls = _calls(message, where)
     if message.role == "tool" and not message.tool_call_id:
         raise bad_request(
@@ -276,7 +276,7 @@ def _turn(message: Message, where: str) -> ChatMessage:
         parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
         return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id)
     content = "" if calls and not message.content else _text(message.content, f"{where}.content")
-    thoughts = message.reasoning_content or message.reasoning if role == "assistant" else ""
+    thoughts = (message.reasoning_content or message.reasoning) if role == "assistant" else ""
     return ChatMessage(
         role=role,
         content=content,
@@ -353,9 +353,10 @@ def _is_image_url(url: str) -> bool:
         return True
     try:
         parsed = urlsplit(url)
-        return parsed.scheme in ("http", "https") and bool(parsed.hostname) and not is_metadata_host(parsed.hostname)
+        host = parsed.hostname or ""
     except ValueError:
         return False
+    return parsed.scheme in ("http", "https") and host != "" and not is_metadata_host(host)
 
 
 def token_limit(body: Sampling) -> int | None:

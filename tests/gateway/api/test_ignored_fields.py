@@ -136,7 +136,7 @@ async def test_a_strict_server_refuses_unknown_fields_of_every_caller(tmp_path: 
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "colour")
 
 
-async def test_a_wrong_value_is_still_refused_beside_an_unknown_field(aio: RunningGateway) -> None:
+async def test_a_wrong_value_is_still_refused_after_an_unknown_field(aio: RunningGateway) -> None:
     body = {"model": "tier-1", "colour": 1, "messages": HELLO, "temperature": 9}
 
     refused = await aio.http.post("/v1/chat/completions", json=body)
