@@ -18,7 +18,8 @@ from tiers.catalog.tier_spec import TierSpec
 class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens.
 
-    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty."""
+    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty. `capabilities`:
+    what it supports of vision, audio, files, tools, json_schema and logprobs."""
 
     tier: int
     tier_class: str | None
@@ -27,6 +28,7 @@ class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     input_usd_per_million: float
     output_usd_per_million: float
     price_estimated: str
+    capabilities: list[str]
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +82,7 @@ def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,
         price_estimated=spec.price.estimated,
+        capabilities=sorted(spec.has),
     )
 
 

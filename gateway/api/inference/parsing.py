@@ -39,7 +39,7 @@ IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2, "batch": 2}
+PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
 
