@@ -94,9 +94,10 @@ def unsupported(
     who = f"tier {wanted[0]} does not" if len(wanted) == 1 else "no tier that may answer this request does"
     what = need.noun if common else " and ".join(one.noun for one in needs_of(request))
     able = [f"tier-{spec.number} ({spec.name})" for spec in specs if not lacking(needs_of(request), spec)]
-    others = f"; it is supported by {', '.join(able)}" if able else ""
+    declaring = f"no tier of the catalogue is declared to (capabilities = {{ {need.capability} = true }})"
+    others = f"it is supported by {', '.join(able)}" if able else declaring
     code = "unsupported_content" if need.capability in ("vision", "audio", "files") else "unsupported_parameter"
-    return bad_request(f"{need.subject} is not supported: {who} support {what}{others}.", need.param, code)
+    return bad_request(f"{need.subject} is not supported: {who} support {what}; {others}.", need.param, code)
 
 
 def count_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 import pytest_asyncio
 
 from tests.gateway.capable_tiers import Noting, capable_tiers
 from tests.gateway.running_gateway import RunningGateway
+from tiers.catalog.capabilities import Capabilities
 
 PNG = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAA" * 40
 IMAGE = {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}}
@@ -92,6 +94,21 @@ async def test_a_pinned_tier_that_reads_text_only_is_refused_and_the_capable_one
     assert refused.value.param == "messages[1].content[1].image_url"
     assert "tier 2 does not support images; it is supported by tier-3 (large)" in refused.value.message
     assert noting.bodies == []
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_without_any_capable_tier_the_refusal_says_how_one_is_declared(gateway: RunningGateway) -> None:
+    reading = gateway.parts.routing.catalog.tiers
+    before = list(reading)
+    reading[:] = [msgspec.structs.replace(spec, capabilities=Capabilities()) for spec in before]
+    try:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ask(gateway, [IMAGE])
+    finally:
+        reading[:] = before
+
+    assert refused.value.code == "unsupported_content"
+    assert "no tier of the catalogue is declared to (capabilities = { vision = true })" in refused.value.message
 
 
 @pytest.mark.asyncio(loop_scope="module")
