@@ -267,10 +267,11 @@ class Monitor:
 
     def _likely_bound(self, record: Record, purpose: Purpose) -> float:
         usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=self.settings.max_tokens)
-        asked = [tier.number for tier in self._tiers] if purpose == "probe" else [self._verifier.tier.number]
-        if purpose == "shadow" and (would_be := record.decision.would_be or 0) < asked[0]:
-            # The strongest tier only judges, which costs less than an answer of this length.
-            asked.append(would_be)
+        strongest = self._verifier.tier.number
+        if purpose == "shadow":
+            answered = self._price(min(record.decision.would_be or strongest, strongest), usage)
+            return answered + (self._price(strongest, usage) if self._verifier.asks_to_judge else 0.0)
+        asked = [tier.number for tier in self._tiers] if purpose == "probe" else [strongest]
         return sum(self._price(number, usage) for number in asked)
 
     async def _verify_one(self) -> bool:

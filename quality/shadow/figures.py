@@ -26,8 +26,8 @@ METHOD = (
     "the shadow answers. The interval is that of this ratio (95%).",
     "Quality: shadow answers judged against the given answers, weighted by the inverse of their probability of being "
     "drawn (95%, Wilson's interval at the effective sample size). Requests that routing would have left at the same "
-    "tier count as no worse. Only answered chats whose texts may be stored, without tools, can be judged; the others are "
-    "taken to be like them.",
+    "tier count as no worse. Only answered chats whose texts may be stored, without tools, can be judged; the others "
+    "are taken to be like them.",
     "Not included: answers that routing would hand to the next tier by their own evidence, which costs a little more "
     "and helps quality, and cached prompt tokens of conversations, which shadow answers do not have.",
 )

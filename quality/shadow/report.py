@@ -9,11 +9,13 @@ from quality.shadow.cases import worst_cases
 from quality.shadow.figures import Budget, ShadowReport, summarised
 from quality.shadow.observed import NEWEST, ShadowAnswers, observed_requests, shadow_answers
 from quality.shadow.wording import in_words
-from quality.verification.sampling import SamplingSettings, Spending
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import SamplingSettings
 
 
-def budget_of(spending: Spending, sampling: SamplingSettings) -> Budget:
+async def budget_now(engine: AsyncEngine, sampling: SamplingSettings, now: float) -> Budget:
     """Return the budget that shadows share with other verification, except for probes."""
+    spending = await VerificationQueue(engine, sampling, lease_seconds=0.0, max_attempts=1).spending(now)
     budget = sampling.share("shadow") * spending.serving_usd + sampling.cold_start_usd
     return Budget(budget_usd=budget, spent_usd=spending.committed("shadow"))
 

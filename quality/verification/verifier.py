@@ -105,6 +105,11 @@ class Verifier:
         """The strongest tier, which judges and, except for shadows, answers."""
         return self._tiers[self._strongest]
 
+    @property
+    def asks_to_judge(self) -> bool:
+        """Whether the strongest tier is asked to judge where no rule decides."""
+        return any(isinstance(judge, PairwiseJudge) for judge in self.panel.judges)
+
     def judged(self, job: VerificationJob) -> list[int]:
         """Return the tiers that a job judges; the first one's ruling is the job's own row. Raises `ValueError`."""
         return judged_tiers(job.purpose, job.served_tier, list(self._tiers), job.would_be_tier)
