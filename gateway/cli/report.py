@@ -23,7 +23,7 @@ _CLIP = 240
 @click.group(invoke_without_command=True)
 @click.option(
     "--measurements",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     default=Path("docs/measurements"),
     show_default=True,
     help="Folder of measurements.",
@@ -46,6 +46,8 @@ def report(
     """
     if context.invoked_subcommand is not None:
         return
+    if not measurements.is_dir():
+        raise click.BadParameter(f"There is no folder {measurements}.", param_hint="--measurements")
     from gateway.reporting.measured import MeasurementError
     from gateway.reporting.report import report as made
 
@@ -91,7 +93,7 @@ def learning(days: float, as_json: bool, **given: Any) -> None:
     "--since", type=click.DateTime(), metavar="TIME", help="Requests from this time (UTC) on: 2026-01-31 or …T12:00:00."
 )
 @click.option(
-    "--last", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="At most so many requests."
+    "--last", type=click.IntRange(1, 1_000_000), default=5_000, show_default=True, help="At most so many requests."
 )
 @catalog_option
 @data_dir_option

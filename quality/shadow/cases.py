@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, verifications
@@ -58,7 +58,7 @@ def _badness(one: Observed) -> tuple[int, float, float, float]:
     return _WORST_FIRST.get(one.label or "", 2), score, -one.reliability, -one.created_at
 
 
-def _case(one: Observed, texts: Row[Any] | None) -> ShadowCase:
+def _case(one: Observed, texts: Any) -> ShadowCase:
     return ShadowCase(
         request_id=one.request_id,
         created_at=one.created_at,
