@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import click.testing
@@ -70,12 +71,13 @@ async def test_the_figures_are_those_computed_by_hand(watched: RunningGateway) -
     await asked(gateway, 5, store=False)
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     await asked(gateway, 6, tools=[tool])
+    await asked(gateway, 8, n=2)
     gateway.classifier.p_ok = HARD
     await asked(gateway, 7)
 
     async def all_judged() -> dict[str, Any] | None:
         found = await shown(gateway)
-        return found if (found["requests"], found["judged"]) == (8, 5) else None
+        return found if (found["requests"], found["judged"]) == (9, 5) else None
 
     found = await eventually(all_judged)
 
@@ -100,8 +102,8 @@ async def test_the_figures_are_those_computed_by_hand(watched: RunningGateway) -
     assert found["saving"]["value"] == pytest.approx(1 - would_be / paid)
     assert found["saving"]["low"] < found["saving"]["value"] < found["saving"]["high"]
     assert found["verification_usd"] == pytest.approx(measured)
-    # One of five no worse, for seven of the eight; the eighth would have stayed at tier 4.
-    assert found["quality"]["value"] == pytest.approx((7 * 0.2 + 1) / 8)
+    # One of five no worse, for eight of the nine; the ninth would have stayed at tier 4.
+    assert found["quality"]["value"] == pytest.approx((8 * 0.2 + 1) / 9)
     assert not found["enough"]
     assert "too little to decide by" in " ".join(found["sentences"])
     worst = found["cases"][0]
@@ -109,8 +111,12 @@ async def test_the_figures_are_those_computed_by_hand(watched: RunningGateway) -
     assert [one["label"] for one in found["cases"]] == ["worse"] * 4 + ["no_worse"]
 
 
-async def test_the_command_and_the_page_say_the_same(watched: RunningGateway) -> None:
+async def test_the_command_and_the_page_say_the_same(
+    watched: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = await shown(watched)
+    # Outside a checkout, where there is no folder of measurements.
+    monkeypatch.chdir(tmp_path)
     runner = click.testing.CliRunner()
     where = ["shadow", "--data-dir", watched.parts.settings.data_dir]
 
