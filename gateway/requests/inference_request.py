@@ -89,11 +89,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_comparable(self) -> bool:
-        """Whether other tiers can answer the same request later: unconstrained, or with the same `response_format`, and
-        without images, audio or files, of which records keep a digest."""
+        """Whether other tiers can answer the same request: unconstrained, or with the same `response_format`."""
         free = self.sampling.grammar is None or self.response_format is not None
-        plain = not any(message.parts for message in self.messages or ())
-        return free and plain and self.tooling is None and not self.adapter
+        return free and self.tooling is None and not self.adapter
 
     @property
     def choices(self) -> int:

@@ -114,7 +114,17 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
     sampled: bool
     probability: float
-    reason: Literal["drawn", "not drawn", "tier", "not a chat", "no consent", "not answered", "cached", "no budget"]
+    reason: Literal[
+        "drawn",
+        "not drawn",
+        "tier",
+        "not a chat",
+        "no consent",
+        "not text alone",
+        "not answered",
+        "cached",
+        "no budget",
+    ]
     purpose: Purpose = "sample"
 
 

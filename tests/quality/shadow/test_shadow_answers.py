@@ -103,7 +103,13 @@ async def test_where_routing_would_have_changed_nothing_nothing_is_asked(engine:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"messages": None, "answer": None}, {"finish_reason": "tool_calls"}, {"cache": "hit"}, {"api": "completion"}],
+    [
+        {"messages": None, "answer": None},
+        {"messages": [{"role": "user", "content": "What is this?", "attachments": "[image, 9 bytes, 00]"}]},
+        {"finish_reason": "tool_calls"},
+        {"cache": "hit"},
+        {"api": "completion"},
+    ],
 )
 async def test_what_may_not_be_stored_or_cannot_be_compared_has_no_shadow(changes: dict[str, Any]) -> None:
     one = watched("req-1", **changes)
