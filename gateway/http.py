@@ -46,7 +46,6 @@ from gateway.api.inference.chat import chat_completions
 from gateway.api.inference.completions import completions
 from gateway.api.inference.embeddings import embeddings
 from gateway.api.inference.models import list_models, show_model
-from gateway.api.inference.responses import responses
 from gateway.api.inference.tokenize import detokenize, tokenize
 from gateway.api.quality_loop.classifier_commands import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.quality_loop.experiments import start_experiment, stop_experiment
@@ -75,6 +74,8 @@ from gateway.api.quality_loop.routing_views import (
     show_traffic,
 )
 from gateway.api.records import show_record
+from gateway.api.responses.create import responses
+from gateway.api.responses.stored import delete_response, list_input_items, show_response
 from gateway.api.route import route
 from gateway.api.streaming.chat_socket import chat_socket
 from gateway.dashboard.pages.overview import overview_figures
@@ -106,6 +107,9 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             completions,
             embeddings,
             responses,
+            show_response,
+            delete_response,
+            list_input_items,
             list_models,
             show_model,
             route,
