@@ -220,11 +220,28 @@ def _part(part: Part, where: str) -> ContentPart:
         return ContentPart(type="text", text=part.text)
     if part.type == "refusal" and part.refusal is not None:
         return ContentPart(type="refusal", refusal=part.refusal)
+    if part.type == "input_image":
+        if part.image_url is None:
+            raise bad_request("An input_image needs its image_url.", f"{where}.image_url", "missing_required_parameter")
+        return ContentPart(type="image_url", image_url=_given(part, url="image_url", detail="detail"))
+    if part.type == "input_file":
+        if part.file_url is not None:
+            raise bad_request("Unsupported file_url: give file_data.", f"{where}.file_url", "unsupported_content")
+        file = _given(part, file_data="file_data", file_id="file_id", filename="filename")
+        return ContentPart(type="file", file=file)
+    if part.type == "input_audio":
+        return ContentPart(type="input_audio", input_audio=part.input_audio)
     raise bad_request(
-        f"Content of type {part.type!r} is not supported: the models here read text only.",
+        f"Unsupported content of type {part.type[:64]!r}: allowed are input_text, input_image, input_file, input_audio, "
+        "output_text and refusal.",
         f"{where}.type",
         "unsupported_content",
     )
+
+
+def _given(part: Part, **names: str) -> dict[str, str]:
+    """The fields of a part that are given, by their names in a chat."""
+    return {name: value for name, field in names.items() if (value := getattr(part, field)) is not None}
 
 
 def _tool(tool: ResponseTool, where: str) -> ToolDefinition:

@@ -20,12 +20,19 @@ FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a message (`input_text`, `output_text` or `refusal`) or of thoughts (`reasoning_text`,
-    `summary_text`). Other fields that clients repeat from earlier answers are ignored."""
+    """A piece of a message (`input_text`, `input_image`, `input_file`, `input_audio`, `output_text` or `refusal`) or of
+    thoughts (`reasoning_text`, `summary_text`). Other fields that clients repeat from earlier answers are ignored."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+    input_audio: dict[str, Any] | None = None
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):

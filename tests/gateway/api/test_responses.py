@@ -29,9 +29,6 @@ CALLS = (
 )
 
 
-IMAGE = {"type": "input_image", "image_url": "x"}
-
-
 class Greeting(BaseModel):
     words: int
 
@@ -144,7 +141,8 @@ async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: Running
         ({"background": True}, "background"),
         ({"include": ["reasoning.thoughts"]}, "include[0]"),
         ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].image_url"),
+        ({"input": [{"role": "user", "content": [{"type": "input_video"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0]"),
@@ -256,3 +254,20 @@ async def test_thoughts_go_back_to_the_model_in_any_form_that_agents_keep(gatewa
     turns = [chat_of(ResponsesRequest(model="m", input=msgspec.convert([t, said], list[Item]))) for t in kept]
     assert [turn.messages[0].reasoning_content for turn in turns] == ["Think hard.", "Think hard.", "Short.", None]
     assert [len(turn.messages) for turn in turns] == [1] * 4
+
+
+async def test_images_audio_and_files_are_those_of_a_chat() -> None:
+    content = [
+        {"type": "input_text", "text": "What is this?"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"},
+        {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+    ]
+    item = {"role": "user", "content": content}
+    chat = chat_of(ResponsesRequest(model="m", input=msgspec.convert([item], list[Item])))
+    parts = chat.messages[0].content
+    assert isinstance(parts, list)
+    assert [part.type for part in parts] == ["text", "image_url", "file", "input_audio"]
+    assert parts[1].image_url == {"url": "data:image/png;base64,AA==", "detail": "low"}
+    assert parts[2].file == {"file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"}
+    assert parts[3].input_audio == {"data": "AA==", "format": "wav"}
