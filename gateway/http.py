@@ -78,6 +78,7 @@ from gateway.api.responses.create import responses
 from gateway.api.responses.stored import delete_response, list_input_items, show_response
 from gateway.api.route import route
 from gateway.api.streaming.chat_socket import chat_socket
+from gateway.dashboard.front_page import front_router
 from gateway.dashboard.pages.overview import overview_figures
 from gateway.dashboard.pages.requests import request_figures
 from gateway.dashboard.pages.users_page import list_users
@@ -218,7 +219,19 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     return Litestar(
-        route_handlers=[v1, unversioned, sockets, admin, quality, tenancy, *dashboard_routers(), live, ready, metrics],
+        route_handlers=[
+            v1,
+            unversioned,
+            sockets,
+            admin,
+            quality,
+            tenancy,
+            front_router(),
+            *dashboard_routers(),
+            live,
+            ready,
+            metrics,
+        ],
         lifespan=[lifespan],
         state=State(),
         exception_handlers={Exception: _failure},

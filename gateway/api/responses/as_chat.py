@@ -232,8 +232,8 @@ def _part(part: Part, where: str) -> ContentPart:
     if part.type == "input_audio":
         return ContentPart(type="input_audio", input_audio=part.input_audio)
     raise bad_request(
-        f"Unsupported content of type {part.type[:64]!r}: allowed are input_text, input_image, input_file, input_audio, "
-        "output_text and refusal.",
+        f"Unsupported content of type {part.type[:64]!r}: allowed are input_text, input_image, input_file, "
+        "input_audio, output_text and refusal.",
         f"{where}.type",
         "unsupported_content",
     )
