@@ -69,7 +69,8 @@ def _collector(settings: Settings) -> httpx.URL:
 
 
 def _collector_setting(settings: Settings) -> str:
-    return "AIO_OTLP_TRACES_ENDPOINT" if settings.otlp_traces_endpoint else "AIO_OTLP_ENDPOINT"
+    kind = "TRACES_" if settings.otlp_traces_endpoint else ""
+    return f"AIO_OTLP_{kind}ENDPOINT (or OTEL_EXPORTER_OTLP_{kind}ENDPOINT)"
 
 
 def _resource() -> Resource:
