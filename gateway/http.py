@@ -75,7 +75,7 @@ from gateway.api.quality_loop.routing_views import (
 )
 from gateway.api.records import show_record
 from gateway.api.responses.create import responses
-from gateway.api.responses.stored import delete_response, list_input_items, show_response
+from gateway.api.responses.stored import delete_response, list_input_items, refuse_other_endpoints, show_response
 from gateway.api.route import route
 from gateway.api.streaming.chat_socket import chat_socket
 from gateway.dashboard.front_page import front_router
@@ -111,6 +111,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_response,
             delete_response,
             list_input_items,
+            refuse_other_endpoints,
             list_models,
             show_model,
             route,

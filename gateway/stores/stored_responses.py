@@ -55,7 +55,7 @@ class StoredResponses:
         self._engine = engine
 
     async def add(self, response: StoredResponse) -> bool:
-        """Store it durably. Returns False for a user who was erased after the response was begun."""
+        """Store it durably. Returns False for a user who was erased after the response had started."""
         row = msgspec.structs.asdict(response)
         columns = stored_responses.c
         erased = exists().where(erasures.c.key_id == response.key_id, erasures.c.erased_at >= response.created_at)

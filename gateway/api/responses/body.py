@@ -10,7 +10,7 @@ from gateway.api.inference.logprobs import chat_logprobs
 from gateway.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
 from gateway.api.responses.custom_tools import CUSTOM, input_of
 from gateway.api.responses.exchange import Exchange
-from gateway.api.responses.schemas import ResponseTool
+from gateway.api.responses.schemas import ResponsesRequest, ResponseTool
 from gateway.errors import ErrorBody
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.tier import TextLogprob, Usage
@@ -20,7 +20,8 @@ from tiers.tool_types import ToolCall
 class ResponseBody:
     """The Response of an answer, whole (`finished`) or at a stage of its stream (`shown`), and its items.
 
-    `logprobs`: whether its text comes with log-probabilities.
+    `logprobs`: whether its text comes with log-probabilities. `summarises`: whether thoughts are given as a summary,
+    which many clients show, because one was asked for; nothing of them is left out.
     """
 
     def __init__(self, exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> None:
@@ -32,6 +33,7 @@ class ResponseBody:
         self._custom = frozenset(tool.name for tool in body.tools or () if tool.type == CUSTOM)
         self._seals = SEALED_REASONING in (body.include or ())
         self.logprobs = wants_logprobs(body)
+        self.summarises = _asked_summary(body) is not None
 
     def finished(self) -> dict[str, Any]:
         """The Response of a finished answer, the same every time but for whether it is stored."""
@@ -71,9 +73,14 @@ class ResponseBody:
 
     def reasoning_item(self, text: str) -> dict[str, Any]:
         """What was thought before the answer."""
-        content = [reasoning_part(text)] if text else []
-        item = {"id": f"rs_{self._id}", "type": "reasoning", "summary": [], "content": content}
+        parts = [self.reasoning_part(text)] if text else []
+        given = {"summary": parts} if self.summarises else {"summary": [], "content": parts}
+        item = {"id": f"rs_{self._id}", "type": "reasoning", **given}
         return item | {"encrypted_content": sealed(text)} if text and self._seals else item
+
+    def reasoning_part(self, text: str) -> dict[str, Any]:
+        """The only part of a reasoning item."""
+        return {"type": "summary_text" if self.summarises else "reasoning_text", "text": text}
 
     def message_item(self, text: str, status: str) -> dict[str, Any]:
         """The text."""
@@ -111,11 +118,6 @@ def text_part(text: str, logprobs: list[Any]) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def reasoning_part(text: str) -> dict[str, Any]:
-    """The only part of a reasoning item."""
-    return {"type": "reasoning_text", "text": text}
-
-
 def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
     """Drawn tokens as this API shows them."""
     shown: list[Any] = msgspec.to_builtins(chat_logprobs(drawn).content)
@@ -144,7 +146,7 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "top_logprobs": body.top_logprobs or 0,
-        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": _asked_summary(body)},
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
         "background": False,
@@ -154,6 +156,10 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
     }
+
+
+def _asked_summary(body: ResponsesRequest) -> str | None:
+    return None if body.reasoning is None else body.reasoning.summary or body.reasoning.generate_summary
 
 
 def _tool(tool: ResponseTool) -> dict[str, Any]:

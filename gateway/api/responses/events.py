@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from gateway.answering.answer import Answer
-from gateway.api.responses.body import ResponseBody, logprobs_of, reasoning_part, text_part
+from gateway.api.responses.body import ResponseBody, logprobs_of, text_part
 from gateway.api.responses.custom_tools import InputReader
 from gateway.errors import as_api_error
 from tiers.tier import Delta, TextLogprob
@@ -36,7 +36,7 @@ class ResponseEvents:
         events = b""
         if delta.reasoning:
             events += self._turn_to("reasoning")
-            events += self._growth("response.reasoning_text.delta", content_index=0, delta=delta.reasoning)
+            events += self._thoughts("delta", delta=delta.reasoning)
         if delta.logprobs and self._body.logprobs and not delta.reasoning:
             self._drawn += delta.logprobs
         if delta.text:
@@ -69,6 +69,17 @@ class ResponseEvents:
     def _input(self, text: str) -> bytes:
         return self._growth("response.custom_tool_call_input.delta", delta=text) if text else b""
 
+    def _thoughts(self, what: str, **fields: Any) -> bytes:
+        if self._body.summarises:
+            return self._growth(f"response.reasoning_summary_text.{what}", summary_index=0, **fields)
+        return self._growth(f"response.reasoning_text.{what}", content_index=0, **fields)
+
+    def _thoughts_part(self, what: str, text: str) -> bytes:
+        part = self._body.reasoning_part(text)
+        if self._body.summarises:
+            return self._growth(f"response.reasoning_summary_part.{what}", summary_index=0, part=part)
+        return self._growth(f"response.content_part.{what}", content_index=0, part=part)
+
     def _turn_to(self, kind: str, call: ToolCallDelta | None = None) -> bytes:
         """End the item under way and begin one of this kind, unless it is that already."""
         if self._open == kind:
@@ -82,7 +93,7 @@ class ResponseEvents:
         if kind == "message":
             events += self._growth("response.content_part.added", content_index=0, part=text_part("", []))
         elif kind == "reasoning":
-            events += self._growth("response.content_part.added", content_index=0, part=reasoning_part(""))
+            events += self._thoughts_part("added", "")
         return events
 
     def _done(self) -> bytes:
@@ -91,8 +102,7 @@ class ResponseEvents:
         choice, events = self._answer.choices[0], b""
         item = self._item(self._body.status)
         if self._open == "reasoning":
-            events = self._growth("response.reasoning_text.done", content_index=0, text=choice.reasoning)
-            events += self._growth("response.content_part.done", content_index=0, part=reasoning_part(choice.reasoning))
+            events = self._thoughts("done", text=choice.reasoning) + self._thoughts_part("done", choice.reasoning)
         elif self._open == "message":
             (part,) = item["content"]
             drawn = part["logprobs"]

@@ -100,7 +100,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much to think; thoughts are given whole, so that `summary` asks for nothing."""
+    """How much to think. `summary`: thoughts are given as a summary, which is all of them, and not as content."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: str | None = None

@@ -271,3 +271,51 @@ async def test_images_audio_and_files_are_those_of_a_chat() -> None:
     assert parts[1].image_url == {"url": "data:image/png;base64,AA==", "detail": "low"}
     assert parts[2].file == {"file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"}
     assert parts[3].input_audio == {"data": "AA==", "format": "wav"}
+
+
+async def test_thoughts_are_a_summary_for_clients_that_ask_for_one(gateway: RunningGateway) -> None:
+    gateway.tier(1).reasoning = ("Think", " hard.")
+    ask = gateway.openai.responses.create
+    stream = await ask(model="tier-1", input="x", reasoning={"summary": "auto"}, stream=True)
+    events = [event async for event in stream]
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds[2:8] == [
+        "output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta",
+        "reasoning_summary_text.delta", "reasoning_summary_text.done", "reasoning_summary_part.done",
+    ]  # fmt: skip
+    last = events[-1]
+    assert last.type == "response.completed"
+    thoughts = last.response.output[0]
+    assert thoughts.type == "reasoning"
+    assert ([part.text for part in thoughts.summary], thoughts.content) == (["Think hard."], None)
+    whole = await ask(model="tier-1", input="x", reasoning={"summary": "auto"})
+    assert whole.output[0].to_dict() == {**thoughts.to_dict(), "id": whole.output[0].id}
+
+
+async def test_the_request_of_a_coding_agent_is_answered(gateway: RunningGateway) -> None:
+    """As Codex sends them: nothing stored, thoughts and calls given back as items, a grammar for patches."""
+    gateway.tier(1).reasoning = ("Hm.",)
+    user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Mend it."}]}
+    patch = {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch"'}
+    body: dict[str, Any] = {
+        "model": "auto",
+        "instructions": "You are a coding agent.",
+        "input": [user],
+        "tools": [ADD, {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": patch}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "0198c2f1",
+    }
+    stream = await gateway.openai.responses.create(**body)
+    (*_, last) = [event async for event in stream]
+    assert last.type == "response.completed"
+    call = {"type": "custom_tool_call", "status": "completed", "call_id": "c1", "name": "apply_patch", "input": "***"}
+    result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."}
+    thoughts = last.response.output[0].to_dict()
+    body["input"] = [user, thoughts, call, result]
+    stream = await gateway.openai.responses.create(**body)
+    assert [event.type async for event in stream][-1] == "response.completed"
