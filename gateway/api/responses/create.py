@@ -25,7 +25,8 @@ _decoder = msgspec.json.Decoder(ResponsesRequest)
     status_code=200,
     operation_class=describe(ResponsesRequest, streamed=True),
     summary="Answer an input",
-    opt={"id_prefix": "resp_"},
+    # Clients know a response that they may go on from by its "resp_".
+    opt={"id_prefix": "resp", "id_separator": "_"},
 )
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
