@@ -17,6 +17,7 @@ from gateway.stores.stored_responses import StoredResponses
 from migrations.tables import stored_responses
 from quality.privacy.retention import Retention, RetentionLimits
 from tests.gateway.administrator import ADMIN_HEADERS
+from tests.gateway.jobs.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.tool_types import ToolCallDelta
 
@@ -243,3 +244,16 @@ async def test_auto_truncation_drops_the_oldest_turns_of_what_no_tier_can_read(a
     kept = [turn.content.split()[0] for turn in anyone.tier(1).requests[-1].messages or ()]
     # 256 tokens are read: the system message and four turns of 55.
     assert kept == ["Be", "4", "5", "6", "7"]
+
+
+async def test_lines_of_a_batch_go_on_from_responses_and_store_their_own(anyone: RunningGateway) -> None:
+    responses, endpoint = anyone.openai.responses, "/v1/responses"
+    first = await responses.create(model="tier-1", input="One")
+    lines = [
+        request_line("known", endpoint, input="Two", previous_response_id=first.id),
+        request_line("unknown", endpoint, input="Two", previous_response_id="resp_unknown"),
+    ]
+    _, output, errors = await outcome(anyone.openai, (await made(anyone.openai, lines, endpoint)).id)
+    assert errors["unknown"]["response"]["body"]["error"]["code"] == "previous_response_not_found"
+    stored = await responses.retrieve(output["known"]["response"]["body"]["id"])
+    assert stored.previous_response_id == first.id
