@@ -71,7 +71,7 @@ async def leave_for_provider(request: HttpRequest) -> Response[Any]:
 
 @get("/oidc/callback")
 async def return_from_provider(request: HttpRequest) -> Response[Any]:
-    """Start a session for the user whom the provider named, with the role of its groups."""
+    """Start a session for the user that the provider named, with the role of its groups."""
     provider, attempt = _provider(request), _attempt(request)
     given = request.query_params
     if "code" not in given:

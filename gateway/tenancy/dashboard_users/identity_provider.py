@@ -100,7 +100,7 @@ class IdentityProvider:
         return f"{metadata.authorization_endpoint}{joint}{urlencode(query)}"
 
     async def user(self, code: str, attempt: Attempt, redirect_url: str) -> ProviderUser:
-        """Return the user for whom the provider gave `code`. Raises `SignInError`, also for a user without a role."""
+        """Return the user that the provider gave `code` for. Raises `SignInError`, also for a user without a role."""
         async with _client() as client:
             metadata = await self._metadata(client)
             tokens = await self._tokens(client, metadata, code, attempt, redirect_url)

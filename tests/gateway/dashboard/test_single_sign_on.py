@@ -1,10 +1,7 @@
 """Signing in to the dashboard at a real OpenID provider in a process of its own."""
 
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 
 import httpx
 import pytest
@@ -15,9 +12,8 @@ from gateway.settings import Settings
 from gateway.tenancy.dashboard_users.sessions import COOKIE
 from migrations.tables import audit_events, dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD, browser, sign_in, with_user
+from tests.gateway.dashboard.openid_provider import account, openid_provider
 from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.polling import until
-from tests.ports import held_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = "/admin/requests"
@@ -25,25 +21,8 @@ PAGE = "/admin/requests"
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[str]:
-    """The address of a provider that knows no user yet."""
-    with closing(held_port()) as held:
-        port = held.getsockname()[1]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "oidc_provider_mock", "--port", str(port)], stderr=subprocess.DEVNULL
-        )
-        try:
-            until(lambda: _answers(f"http://127.0.0.1:{port}"))
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url).status_code == 200
-    except httpx.TransportError:
-        return False
+    with openid_provider() as address:
+        yield address
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -58,14 +37,6 @@ async def aio(provider: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
     )
     async with running_gateway(settings) as running:
         yield running
-
-
-def account(provider: str, name: str, *groups: str, sub: str = "") -> str:
-    """Make or change the account of `name` at the provider; returns its subject."""
-    sub = sub or f"sub-{name}"
-    claims = {"preferred_username": name, "email": f"{name}@example.com", "groups": groups}
-    httpx.put(f"{provider}/users/{sub}", json=claims).raise_for_status()
-    return sub
 
 
 async def consented(there: str, **form: str) -> str:
