@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway.api.batch_files.owned_queries import is_id
 from gateway.api.inference.build_request import Received, chat_request
 from gateway.api.responses.as_chat import chat_of, renamed
 from gateway.api.responses.schemas import Item, ResponsesRequest
@@ -122,7 +123,8 @@ def _shown_part(part: dict[str, Any]) -> dict[str, Any]:
 async def _context(parts: Parts, tenant: str, response_id: str) -> StoredContext:
     most = parts.settings.body_limit
     try:
-        context = await reached(StoredResponses(parts.database).context(tenant, response_id, most))
+        store = StoredResponses(parts.database)
+        context = await reached(store.context(tenant, response_id, most)) if is_id(response_id) else None
     except ContextTooLargeError as error:
         raise bad_request(
             f"The conversation of {response_id[:64]!r} holds {error.size} bytes; only from {most} (AIO_BODY_LIMIT) or "

@@ -151,8 +151,9 @@ async def test_nothing_is_stored_of_who_did_not_consent_or_did_not_want_it(keyed
     unwanted = await client(keyed, "ada").responses.create(model="tier-1", input="One", store=False)
     assert [answer.model_dump()["store"] for answer in (private, unwanted)] == [False, False]
     assert await num_stored(keyed) == 0
-    with pytest.raises(openai.NotFoundError):
-        await client(keyed, "bob").responses.create(model="tier-1", input="Two", previous_response_id=private.id)
+    for previous in (private.id, "no\0id", "x" * 100):
+        with pytest.raises(openai.NotFoundError):
+            await client(keyed, "bob").responses.create(model="tier-1", input="Two", previous_response_id=previous)
 
 
 async def test_another_tenants_response_is_not_found(keyed: RunningGateway) -> None:
