@@ -156,7 +156,7 @@ class RoutingService:
         an unknown model."""
         pinned = self.pinned_tier(request.requested_model)
         await self._count_in_doubt(request)
-        _, too_long = exclusions(request, pinned, self.tiers, self.catalog)
+        too_long = exclusions(request, pinned, self.tiers, self.catalog).too_long
         usable = [k for k in self.tiers if pinned in (None, k) and request.caller.lists(k)]
         return bool(usable) and set(usable) <= set(too_long)
 
