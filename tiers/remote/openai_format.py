@@ -83,7 +83,10 @@ class _Choice(msgspec.Struct):
 
 
 class _PromptDetails(msgspec.Struct):
+    """`cache_write_tokens` as OpenRouter reports them."""
+
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _CompletionDetails(msgspec.Struct):
@@ -120,6 +123,7 @@ class Chunk(msgspec.Struct):
             prompt_tokens=self.usage.prompt_tokens,
             completion_tokens=self.usage.completion_tokens or 0,
             cached_tokens=(prompt and prompt.cached_tokens) or 0,
+            cache_write_tokens=(prompt and prompt.cache_write_tokens) or 0,
             reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
         )
 

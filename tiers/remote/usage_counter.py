@@ -63,6 +63,7 @@ class Tally:
             prompt_tokens=known.prompt_tokens,
             completion_tokens=known.completion_tokens + unreported,
             cached_tokens=known.cached_tokens,
+            cache_write_tokens=known.cache_write_tokens,
             reasoning_tokens=known.reasoning_tokens + min(reasoning, unreported),
         )
 
