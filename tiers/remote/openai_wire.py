@@ -107,6 +107,38 @@ class TensorRtLlmWire(OpenAIWire):
         return body
 
 
+class OpenAIProviderWire(OpenAIWire):
+    """A provider with OpenAI's API on the internet: OpenAI itself, OpenRouter, Groq and others.
+
+    Values that are the API's own defaults are not sent, because reasoning models refuse `temperature` and `top_p`.
+    """
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`."""
+        return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Leave out default sampling; refuse grammars that only vLLM takes."""
+        if "structured_outputs" in body:
+            raise TierRequestError(
+                "structured_outputs: this tier's provider takes response_format alone; leave it out or name another "
+                "tier",
+                "structured_outputs",
+            )
+        for name in ("temperature", "top_p"):
+            if body[name] == 1.0:
+                del body[name]
+        return body
+
+
+class AzureWire(OpenAIProviderWire):
+    """Azure OpenAI's API of version 1, below `/openai/v1` of a resource; `model` is the name of a deployment."""
+
+    def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
+        """See `RemoteWire.key_headers`."""
+        return [(b"api-key", key.encode())] if key else []
+
+
 def _report(chunk: Chunk, tally: Tally) -> None:
     usage = chunk.token_usage()
     if usage is not None:
