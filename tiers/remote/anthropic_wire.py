@@ -360,10 +360,10 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
 
 
 def _blocks(tally: Tally) -> Blocks:
-    blocks = tally.notes.get("blocks")
+    blocks: Blocks | None = tally.notes.get("blocks")
     if blocks is None:
         blocks = tally.notes["blocks"] = Blocks()
-    return blocks  # type: ignore[no-any-return]
+    return blocks
 
 
 def _parsed(data: bytes) -> _Event:

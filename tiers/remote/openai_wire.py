@@ -13,6 +13,8 @@ from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest
 
+# What a request can do without.
+_HINTS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "reasoning_effort")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -110,8 +112,21 @@ class TensorRtLlmWire(OpenAIWire):
 class OpenAIProviderWire(OpenAIWire):
     """A provider with OpenAI's API on the internet: OpenAI itself, OpenRouter, Groq and others.
 
-    Values that are the API's own defaults are not sent, because reasoning models refuse `temperature` and `top_p`.
+    Reasoning models refuse `temperature`, `top_p` and penalties. Values that are the API's own defaults are not sent;
+    a parameter that the model once refused is not sent again.
     """
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        super().__init__(remote)
+        self._refused: set[str] = set()
+
+    def adapts_to(self, refusal: TierRequestError) -> bool:
+        """See `RemoteWire.adapts_to`."""
+        known = refusal.code in ("unsupported_value", "unsupported_parameter") and refusal.param in _HINTS
+        if not known or refusal.param in self._refused:
+            return False
+        self._refused.add(str(refusal.param))
+        return True
 
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`."""
@@ -128,7 +143,7 @@ class OpenAIProviderWire(OpenAIWire):
         for name in ("temperature", "top_p"):
             if body[name] == 1.0:
                 del body[name]
-        return body
+        return {name: value for name, value in body.items() if name not in self._refused} if self._refused else body
 
 
 class AzureWire(OpenAIProviderWire):

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import TierSpec
-from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import CatalogError, TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.merge_streams import merge
 from tiers.remote.http_transport import transport_to
 from tiers.remote.openai_format import WireError, parse_retry_after
@@ -89,9 +89,10 @@ class RemoteTier(Tier):
             response, body = await self._get(path, self._remote.read_timeout_seconds, MAX_ERROR_BYTES)
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
-        error = self._wire.read_error(body) if response.status_code >= 400 else WireError()
-        if response.status_code in (401, 403) or response.status_code >= 500 or self._wire.is_about_model(error):
-            raise self._status_error(response, error)
+        refusal = self._wire.read_error(body) if response.status_code >= 400 else WireError()
+        is_operators = path == self._wire.health_path and self._wire.is_about_model(refusal)
+        if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
+            raise self._status_error(response, refusal)
         return response.status_code, body
 
     @property
@@ -158,7 +159,15 @@ class RemoteTier(Tier):
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
             tally.sent = True
             response = await self._send("POST", call.path, call.body, patience, request.trace)
-            await self._check(response, call)
+            try:
+                await self._check(response, call)
+            except TierRequestError as error:
+                if not self._wire.adapts_to(error):
+                    raise
+                await response.aclose()
+                call = self._call(request, tally)
+                response = await self._send("POST", call.path, call.body, patience, request.trace)
+                await self._check(response, call)
             pieces = _pieces(response)
             if call.streamed:
                 parser, ended = self._wire.parser(), False
@@ -185,11 +194,11 @@ class RemoteTier(Tier):
         except (httpx.TransportError, TimeoutError) as error:
             raise self._unavailable(error) from error
         except (EventTooLargeError, httpx.DecodingError) as error:
-            raise TierError(f"{self._where}: {error}") from error
+            raise TierAnswerError(f"{self._where}: {error}") from error
         except TierError as error:
             if type(error) is not TierError:
                 raise
-            raise TierError(f"{self._where}: {self._scrub(str(error))}") from error
+            raise TierAnswerError(f"{self._where}: {self._scrub(str(error))}") from error
         finally:
             self._running -= 1
             if response is not None:

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import httpx
 
+from tiers.errors import TierRequestError
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.sse import EventParser, ServerSentEvent
 from tiers.remote.usage_counter import Tally
@@ -40,7 +41,7 @@ class StreamParser(Protocol):
 class RemoteWire(ABC):
     """Contract of every kind of server; `tests/tiers/remote/test_remote_kinds.py` runs it against all of them.
 
-    Stateless: the state of a running answer is in its `Tally` (a wire's own in `Tally.notes`). The order of deltas is
+    The state of a running answer is in its `Tally` (a wire's own in `Tally.notes`). The order of deltas is
     that of `Delta`. `health_path`: relative to `base_url`, answers a GET when the server is ready; "" if there is none.
     `queue`: where it reports the number of its requests, if it does. `model_path`: where it describes the model, if it
     does. `tells_logprobs`: whether every model of such a server gives log-probabilities; some of OpenAI's reject a
@@ -82,6 +83,11 @@ class RemoteWire(ABC):
     def is_about_model(self, error: WireError) -> bool:
         """Return whether a request was refused because of its model, its key or the account, which is the operator's
         concern and never the caller's."""
+        return False
+
+    def adapts_to(self, refusal: TierRequestError) -> bool:
+        """Return whether `call` is now different from what the server refused, for this and all further requests, so
+        that it may be sent once more."""
         return False
 
     @abstractmethod

@@ -30,7 +30,7 @@ from tests.tiers.remote.provider_shapes import (
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.content_parts import media_part, text_part
-from tiers.errors import TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tool_types import Tool, ToolCall, Tooling
@@ -480,7 +480,7 @@ async def test_a_json_schema_reaches_anthropic_and_gemini(monkeypatch: pytest.Mo
 async def test_a_changed_stream_is_an_error_and_not_an_empty_answer(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     async with provider(kind, playing(kind, CHANGED[kind]), monkeypatch) as (tier, _):
         raised = await failure(tier)
-        assert type(raised) is TierError
+        assert type(raised) is TierAnswerError
         assert "has the provider changed its API" in str(raised)
 
 
@@ -492,7 +492,7 @@ async def test_a_page_instead_of_a_stream_is_shown(monkeypatch: pytest.MonkeyPat
 
     async with provider(kind, page, monkeypatch) as (tier, _):
         raised = await failure(tier)
-        assert type(raised) is TierError
+        assert type(raised) is TierAnswerError
         assert "answered text/html; charset=utf-8 instead of a stream: <html>Please sign in" in str(raised)
 
 
