@@ -30,7 +30,8 @@ class RemoteWire(ABC):
 
     Stateless: the state of a running answer is in its `Tally`. The order of deltas is that of `Delta`. `health_path`:
     relative to `base_url`, answers a GET when the server is ready. `queue`: where it reports the number of its
-    requests, if it does. `model_path`: where it describes the model, if it does. `tells_logprobs`: whether every model
+    requests, if it does. `model_path`: where it describes the model, if it does; `models_path`: where it lists all its
+    models, as OpenAI does. `tells_logprobs`: whether every model
     of such a server gives log-probabilities; some of OpenAI's reject a request for them.
     """
 
@@ -38,6 +39,7 @@ class RemoteWire(ABC):
     tells_logprobs: bool = False
     queue: QueueMetric | None = None
     model_path: str | None = None
+    models_path: str | None = None
 
     def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
         """Read the needed files; blocks. Raises `CatalogError`. Called before any request, possibly more than once."""
