@@ -1,6 +1,5 @@
 """Build the tiers of a catalogue."""
 
-import os
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -24,7 +23,7 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: Text
     models.
 
     Tiers of one model file share its tokeniser, tiers of one core its statistics, and all of them `threads`. Raises
-    CatalogError if a local tier's core is not among `cores`, or if no tier can serve because API keys are not set.
+    CatalogError if a local tier's core is not among `cores`.
     """
     homeless = [t.name for t in catalog.tiers if t.model is not None and catalog.core_of(t.model) not in cores]
     if homeless:
@@ -32,7 +31,6 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: Text
         raise CatalogError(
             f"catalogue '{catalog.name}': {', '.join(homeless)} run on a core that is not there ({given})"
         )
-    _require_a_key(catalog, os.environ)
     watches = {name: CoreWatch(core) for name, core in cores.items()}
     paths, threads = catalog.model_paths, threads or TextThreads()
 
@@ -60,8 +58,8 @@ def build_remote(spec: TierSpec) -> Tier:
     return ReplicaSet(spec) if is_replicated else RemoteTier(spec)
 
 
-def _require_a_key(catalog: Catalog, environ: Mapping[str, str]) -> None:
-    """A tier whose key is missing is away, and the others serve; if there are no others, nothing can be served."""
+def require_a_key(catalog: Catalog, environ: Mapping[str, str]) -> None:
+    """Raise CatalogError if no tier can serve because API keys are not set; with one that can, the others are away."""
     variables: list[str] = []
     for spec in catalog.tiers:
         wanted = [] if spec.remote is None else [s.api_key_env or spec.remote.api_key_env for s in spec.remote.servers]

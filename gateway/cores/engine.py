@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -12,7 +13,7 @@ from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
-from tiers.build import build_tiers
+from tiers.build import build_tiers, require_a_key
 from tiers.catalog.catalog import Catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError
@@ -112,6 +113,7 @@ async def running_engine(
     as soon as its core is there. A remote tier that is down stops nothing: it serves once it answers.
     """
     if tiers is None:
+        require_a_key(catalog, os.environ)
         if cores is None:
             if settings.role == "all":
                 await require_machine(catalog, settings, catalog.core_names)

@@ -9,7 +9,7 @@ import pytest
 
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import ScriptedCore
-from tiers.build import build_tiers
+from tiers.build import build_tiers, require_a_key
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
 from tiers.errors import CatalogError
@@ -42,21 +42,23 @@ def test_a_catalogue_of_servers_needs_no_core() -> None:
     assert len(build_tiers(with_remote(1, 2, 3, 4), {})) == 4
 
 
-def test_without_the_key_of_one_tier_the_others_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWAY_KEY", raising=False)
+def test_one_tier_that_needs_no_missing_key_is_enough() -> None:
     table = copy.deepcopy(TABLE)
     for tier, variable in zip(table["tiers"], ["AWAY_KEY", "AWAY_KEY", "AWAY_KEY", None], strict=True):
         del tier["model"]
         tier.pop("policy", None)
         tier["remote"] = {"base_url": "http://127.0.0.1:1/v1", "model": "big"}
         tier["remote"] |= {} if variable is None else {"api_key_env": variable}
-    assert len(build_tiers(parse_catalog(table, "catalogue 'mixed'"), {})) == 4
+    catalog = parse_catalog(table, "catalogue 'mixed'")
+    require_a_key(catalog, {})
+    assert len(build_tiers(catalog, {})) == 4
 
 
-def test_tiers_that_all_lack_their_keys_are_refused_with_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWAY_KEY", raising=False)
+def test_tiers_that_all_lack_their_keys_are_refused_with_the_variables() -> None:
+    catalog = with_remote(1, 2, 3, 4, api_key_env="AWAY_KEY")
     with pytest.raises(CatalogError, match="no tier has its API key; set AWAY_KEY in the environment"):
-        build_tiers(with_remote(1, 2, 3, 4, api_key_env="AWAY_KEY"), {})
+        require_a_key(catalog, {"AWAY_KEY": ""})
+    require_a_key(catalog, {"AWAY_KEY": "k"})
 
 
 def test_several_servers_make_a_replica_set() -> None:

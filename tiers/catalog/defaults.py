@@ -99,7 +99,8 @@ def _listed(tier: TierSpec) -> TierSpec:
     remote = tier.remote
     if remote is None or not remote.model or (tier.price != NO_PRICE and remote.max_context is not None):
         return tier
-    found = listed_model(remote.model, base_url=remote.servers[0].base_url if remote.servers else "")
+    url = remote.servers[0].base_url if remote.servers else ""
+    found = listed_model(remote.model, provider=getattr(tier, "provider", None), base_url=url)
     if found is None:
         return tier
     return msgspec.structs.replace(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
 
 # AIO's names of providers where the list has others.
-_LISTED_AS = {"gemini": "google", "bedrock": "aws", "vertexai": "google"}
+_LISTED_AS = {"gemini": "google", "bedrock": "aws", "xai": "x-ai"}
 _CLOSED = (
     ("anthropic", re.compile(r"claude-")),
     ("google", re.compile(r"gemini-")),
@@ -39,7 +39,7 @@ class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
 def listed_model(model: str, *, provider: str | None = None, base_url: str = "") -> ListedModel | None:
     """Return the list's entry for `model` at `provider` (else: at the provider whose API is at `base_url`, else at the
     maker of a closed model); None if it has none, or no price for it."""
-    name = model.rpartition("/")[2] if provider in ("gemini", "vertexai") else model
+    name = model.rpartition("/")[2] if provider == "gemini" else model
     if provider is not None:
         found = _find(_LISTED_AS.get(provider, provider), name)
     else:

@@ -45,10 +45,11 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     not decoupled. Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and
     key; requests are spread as `balancing` says. `api_key_env` names the environment variable with the key; a catalogue
     never contains the key. `stream_usage` asks for token counts (`stream_options`); switch it off for a server that
-    rejects the field. `model`: empty is the server's only model, found when the tier starts. `max_context` in tokens:
-    None is what the server tells, else `USUAL_CONTEXT`. `stream_whole`: stream from the server even if the caller wants the whole answer. A hanging
+    rejects the field. `stream_whole`: stream from the server even if the caller wants the whole answer. A hanging
     server is then detected after `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
     `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
+    `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
+    server tells, else `USUAL_CONTEXT`.
     """
 
     base_url: str = ""

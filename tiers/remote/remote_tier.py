@@ -32,6 +32,7 @@ MOST_NAMED = 12
 # The connection is reused if the server ends the stream this soon after its last event.
 ENDING_SECONDS = 0.2
 OPERATOR_STATUSES = (401, 403, 404, 407)
+_UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 TRY_LATER_STATUSES = (408, 409, 425)
 
 
@@ -296,7 +297,10 @@ class RemoteTier(Tier):
     def _unavailable(self, error: Exception) -> TierUnavailableError:
         self._cool_down()
         reason = str(error) or type(error).__name__
-        return TierUnavailableError(f"{self._where} cannot be reached: {type(error).__name__}: {self._scrub(reason)}")
+        advice = " (is it running? check url in the catalogue)" if isinstance(error, _UNREACHED) else ""
+        return TierUnavailableError(
+            f"{self._where} cannot be reached: {type(error).__name__}: {self._scrub(reason)}{advice}"
+        )
 
     def _cool_down(self, seconds: float | None = None) -> None:
         self._unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)

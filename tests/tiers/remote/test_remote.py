@@ -12,7 +12,7 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, chat, collect, remote_spec, tier_spec
-from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, GenerationRequest, Usage
 
