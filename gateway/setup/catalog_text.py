@@ -42,13 +42,12 @@ def _entry(candidate: Candidate) -> str:
     if candidate.price is not None:
         lines.append(_line("price", _price(candidate.price), f"genai-prices {list_version()}"))
     elif (estimate := candidate.estimate) is not None:
-        lines.append("# " + _line("price", _price(estimate), "an estimate by size; put in yours"))
+        lines.append(_line("price", _price(estimate), "yours, without `estimated`, is better"))
     return "\n".join(lines) + "\n"
 
 
-def _price(price: Price) -> dict[str, float]:
-    given = msgspec.structs.asdict(price)
-    return {name: value for name, value in given.items() if value is not None and name != "estimated"}
+def _price(price: Price) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(price).items() if value not in (None, "")}
 
 
 def _line(key: str, value: Any, note: str = "") -> str:

@@ -65,8 +65,7 @@ async def _server(client: httpx.AsyncClient, url: str, look_seconds: float, deta
     if owners == {"aio"}:
         return Server(url=url, label="AIO", problem="is AIO itself")
     ask = _Questions(client, url.removesuffix("/v1"), detail_seconds)
-    adapters = {entry["id"] for entry in answer.json()["data"] if isinstance(entry, dict) and entry.get("parent")}
-    return await _described(ask, url, owners, [model for model in listed if model.name not in adapters])
+    return await _described(ask, url, owners, listed)
 
 
 async def _described(ask: "_Questions", url: str, owners: set[str], listed: Sequence[ServerModel]) -> Server:

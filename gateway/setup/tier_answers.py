@@ -90,15 +90,18 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
         price_estimated=spec.price.estimated,
     )
     if problem is not None:
-        return msgspec.structs.replace(answer, problem=problem)
+        return msgspec.structs.replace(answer, problem=f"tier '{spec.name}': {problem}")
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await tier.start()
             return await _answer(spec, tier, msgspec.structs.replace(answer, model=tier.model))
     except TimeoutError:
-        problem = f"no answer within {PATIENCE_SECONDS:g} s: is the server overloaded, or still loading the model?"
+        problem = (
+            f"tier '{spec.name}' ({spec.url}) did not answer within {PATIENCE_SECONDS:g} s: is it overloaded, or still "
+            "loading the model?"
+        )
     except TierError as error:
-        problem = str(error) + await _models_there(tier, error)
+        problem = str(error) + await _models_there(spec, tier, error)
     return msgspec.structs.replace(answer, problem=problem, model=tier.model)
 
 
@@ -133,9 +136,11 @@ async def _answer(spec: TierSpec, tier: Tier, answer: TierAnswer) -> TierAnswer:
     )
 
 
-async def _models_there(tier: Tier, error: TierError) -> str:
+async def _models_there(spec: TierSpec, tier: Tier, error: TierError) -> str:
     """Return the server's models, if it answers but may lack the one that the catalogue names."""
-    if not isinstance(tier, RemoteTier) or not isinstance(error, TierUnavailableError):
+    if spec.remote is None or not spec.remote.model or not isinstance(tier, RemoteTier):
+        return ""
+    if not isinstance(error, TierUnavailableError):
         return ""
     try:
         listed = await tier.listed_models()

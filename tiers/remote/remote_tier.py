@@ -71,11 +71,7 @@ class RemoteTier(Tier):
         """See `Tier.start`: the server must answer its kind's health path, with any status, and if it describes its
         model, that model must be able to serve the tier. A model that the catalogue does not name must be the server's
         only one, or have the tier's name."""
-        if self._remote.api_key_env is not None and not self._key:
-            raise TierUnavailableError(
-                f"tier '{self.name}': its API key is expected in the environment variable {self._remote.api_key_env}, "
-                "which is not set; set it and start again, or remove the tier from the catalogue"
-            )
+        self._require_key()
         await asyncio.to_thread(self._wire.prepare)
         looked = await self._look(self._wire.health_path, MAX_MODELS_BYTES)
         if self._wire.models_path is not None and (not self._remote.model or self._remote.max_context is None):
@@ -90,8 +86,16 @@ class RemoteTier(Tier):
 
     async def listed_models(self) -> list[ServerModel] | None:
         """Return the server's models; None if it does not list them. Raises `TierUnavailableError`."""
+        self._require_key()
         path = self._wire.models_path
         return None if path is None else parse_models(*await self._look(path, MAX_MODELS_BYTES))
+
+    def _require_key(self) -> None:
+        if self._remote.api_key_env is not None and not self._key:
+            raise TierUnavailableError(
+                f"tier '{self.name}': its API key is expected in the environment variable {self._remote.api_key_env}, "
+                "which is not set; set it and start again, or remove the tier from the catalogue"
+            )
 
     def _take_model(self, models: list[ServerModel] | None) -> None:
         """Use what the server says of its models, where the catalogue leaves it open."""

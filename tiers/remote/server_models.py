@@ -17,7 +17,8 @@ class ServerModel(msgspec.Struct, frozen=True):
 
 
 def parse_models(status: int, body: bytes) -> list[ServerModel] | None:
-    """Return the models of a GET of `/models`; None if the server does not list them."""
+    """Return the models of a GET of `/models`, without the LoRA adapters that vLLM lists with their `parent`; None if
+    the server does not list them."""
     if status != 200:
         return None
     try:
@@ -30,7 +31,7 @@ def parse_models(status: int, body: bytes) -> list[ServerModel] | None:
     return [
         ServerModel(entry["id"], _context(entry))
         for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("id"), str)
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str) and not entry.get("parent")
     ]
 
 

@@ -47,7 +47,7 @@ def check(as_json: bool, **given: Any) -> None:
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
         for answer in failed:
-            click.secho(f"\nproblem of {answer.name}: {answer.problem}", fg="red")
+            click.secho(f"\nproblem: {answer.problem}", fg="red")
     if failed:
         raise SystemExit(1)
 

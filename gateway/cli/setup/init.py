@@ -57,6 +57,7 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     """
     from gateway.setup.candidate import with_names
     from gateway.setup.catalog_text import catalog_text
+    from gateway.settings import CATALOG_FILE
     from gateway.setup.given_tiers import SetupError
     from tiers.catalog.tier_spec import MIN_TIERS
 
@@ -79,8 +80,15 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8")
     click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
-    option = "" if output == Path("aio.toml") else f" --catalog {output}"
-    click.echo(f"next: aio check{option}   asks every tier one question\n      aio serve{option}   starts the gateway")
+    option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
+    # llama.cpp's usual port is AIO's, too.
+    port = (
+        " --port 8081"
+        if any("://127.0.0.1:8080/" in one.url or "://localhost:8080/" in one.url for one in chosen)
+        else ""
+    )
+    click.echo(f"next: aio check{option}   asks every tier one question")
+    click.echo(f"      aio serve{option}{port}   starts the gateway")
 
 
 async def _looked(

@@ -34,7 +34,7 @@ async def _chat(call: Call, models: list[str]) -> None:
         message = f"model '{call.body['model']}' not found"
         await call.reply(404, {"error": {"message": message, "type": "not_found_error", "code": None}})
         return
-    words, usage = "Tokyo is it .".split(), {"prompt_tokens": 20, "completion_tokens": 4}
+    words, usage = ["Tokyo", "is", "it", "."], {"prompt_tokens": 20, "completion_tokens": 4}
     if not call.body.get("stream"):
         message = {"role": "assistant", "content": " ".join(words)}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]

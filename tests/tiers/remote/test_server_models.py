@@ -110,3 +110,10 @@ async def test_replicas_serve_the_least_context_of_their_servers() -> None:
         await tier.start()
         assert (tier.model, tier.max_context) == ("m", 4096)
         await tier.close()
+
+
+async def test_adapters_of_a_model_are_no_further_models() -> None:
+    async with server_of({"id": "base", "parent": None}, {"id": "adapter", "parent": "base"}) as server:
+        tier = await started(server, model="")
+        assert tier.model == "base"
+        await tier.close()
