@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
-from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import CatalogError, MissingKeyError, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.http_transport import transport_to
 from tiers.remote.openai_format import WireError, parse_error, parse_retry_after
 from tiers.remote.prometheus_queue import sum_of_samples
@@ -92,7 +92,7 @@ class RemoteTier(Tier):
 
     def _require_key(self) -> None:
         if self._remote.api_key_env is not None and not self._key:
-            raise TierUnavailableError(
+            raise MissingKeyError(
                 f"tier '{self.name}': its API key is expected in the environment variable {self._remote.api_key_env}, "
                 "which is not set; set it and start again, or remove the tier from the catalogue"
             )

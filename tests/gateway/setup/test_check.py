@@ -40,15 +40,15 @@ def test_every_tier_answers_and_shows_its_speed_and_its_cost() -> None:
         result = aio("check")
         assert result.exit_code == 0, result.output
         assert "aio.toml (found in this folder)" in result.output
-        first, second = (json.loads(aio("check", "--json").output))
+        first, second = json.loads(aio("check", "--json").output)
         assert large.bodies[0]["max_tokens"] <= 32
     assert (first["model"], second["model"]) == ("Qwen/Qwen3-8B", "big")
     assert first["ttft_seconds"] > 0
     assert first["tokens_per_second"] > 0
-    assert (first["answer"], first["price_estimated"], second["price_estimated"]) == ("Tokyo is it .", "size", "")
+    assert (first["answer"], first["price_estimated"], second["price_estimated"]) == ("Tokyo is it .", "order", "")
     # 200 prompt tokens at a millionth of a dollar, 200 answer tokens at four, a thousand times.
     assert second["usd_per_1000"] == pytest.approx(1.0)
-    assert "~$0.32" in result.output
+    assert "~$0.2" in result.output
 
 
 def test_each_broken_tier_says_what_to_do_and_the_others_still_answer(monkeypatch: pytest.MonkeyPatch) -> None:
