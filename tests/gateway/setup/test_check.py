@@ -92,7 +92,7 @@ def test_each_broken_tier_says_what_to_do_and_the_others_still_answer(monkeypatc
     ("tiers", "message"),
     [
         (['name = "a"\nurl = "http://127.0.0.1:1/v1"'], "there are 1; a catalogue has 2 to 8: add another [[tiers]]"),
-        ([f'name = "a{n}"\nurl = "http://127.0.0.1:1/v1"' for n in range(9)], "there are 9; a catalogue has 2 to 8: remove"),
+        ([f'name = "a{n}"\nurl = "http://127.0.0.1:1/v1"' for n in range(9)], "there are 9; a catalogue has 2 to 8"),
         (['name = "a"\nurl = "http://127.0.0.1:1/v1"'] * 2, "the name 'a' stands 2 times"),
         (['name = "a"\nurk = "http://127.0.0.1:1/v1"', 'name = "b"\nmodel = "x"'], "did you mean url?"),
         ([], "has no tiers: write two or more [[tiers]]"),
