@@ -10,7 +10,6 @@ from gateway.setup.candidate import Candidate, tier_name
 from gateway.setup.local_servers import ask_server
 from gateway.setup.provider_keys import key_variable, provider_candidate, provider_named
 from inference_core.errors import ModelFileError
-from inference_core.loaders.open_checkpoint import open_checkpoint
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
@@ -81,7 +80,12 @@ def _at_path(what: str) -> Candidate:
     if not path.exists():
         raise SetupError(f"--tier …={what}: there is no such file or folder")
     try:
+        # Imported here: a gateway without models of its own need not have the readers of model files.
+        from inference_core.loaders.open_checkpoint import open_checkpoint
+
         config = open_checkpoint(path).config
+    except ImportError as error:
+        raise SetupError(f"--tier …={what}: to run models, AIO needs: pip install 'aio-gateway[local]'") from error
     except ModelFileError as error:
         raise SetupError(f"--tier …={what}: AIO cannot run this model itself: {error}") from error
     # The memory of a long context is reserved at start; 8192 tokens fit nearly every machine.

