@@ -23,7 +23,7 @@ def catalog_text(candidates: Sequence[Candidate], day: date) -> str:
 
 
 def _entry(candidate: Candidate) -> str:
-    lines = [f"\n[[tiers]]  # {candidate.source}", _line("name", candidate.name)]
+    lines = [f"\n[[tiers]]  # {' '.join(candidate.source.split())}", _line("name", candidate.name)]
     if candidate.provider:
         lines.append(_line("provider", candidate.provider))
     if candidate.url:
@@ -59,4 +59,4 @@ def _toml(value: Any) -> str:
     """Return a TOML value; JSON's strings, numbers and booleans are TOML's."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -36,11 +36,12 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_servers(ports: Iterable[int]) -> list[Server]:
-    """Return the model servers on `ports` of this machine, asked all at once for about a second; AIO itself is none."""
+    """Return the model servers on `ports` of this machine, and those that want a key, asked all at once for about a
+    second; AIO itself is none."""
     async with httpx.AsyncClient(trust_env=False) as client:
         urls = [f"http://127.0.0.1:{port}/v1" for port in ports]
         found = await asyncio.gather(*(_server(client, url, LOOK_SECONDS, DETAIL_SECONDS) for url in urls))
-    return [server for server in found if server.models]
+    return [server for server in found if server.models or server.status in (401, 403)]
 
 
 async def ask_server(url: str, key: str = "") -> Server:

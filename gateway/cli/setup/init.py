@@ -74,7 +74,7 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     chosen = _chosen(found, tiers, yes)
     if len(chosen) < MIN_TIERS:
         raise click.ClickException(
-            "routing needs two tiers, and there is only one: name another with --tier, or choose a second of those found"
+            "routing needs two tiers, and there is only one: name another with --tier, or choose a second one"
             + ("; --yes adds some of them" if given and not yes else "")
         )
     chosen = with_names(chosen)
@@ -99,7 +99,8 @@ async def _looked(
     servers = await find_servers(USUAL_PORTS if ports is None else ports)
     found = [model for server in servers for model in server.models]
     providers, notes = find_providers(os.environ)
-    if (url := other_openai_server(os.environ)) and url not in [server.url for server in servers]:
+    url = (other_openai_server(os.environ) or "").replace("://localhost:", "://127.0.0.1:")
+    if url and url not in [server.url for server in servers if server.models]:
         import msgspec
 
         server = await ask_server(url, os.environ.get("OPENAI_API_KEY", "").strip())
@@ -107,6 +108,11 @@ async def _looked(
         found += [msgspec.structs.replace(model, api_key_env=key) for model in server.models]
         notes += [f"OPENAI_BASE_URL={url} {server.problem}"] if server.problem else []
     found += providers
+    notes += [
+        f"{server.url} wants a key: add --tier NAME={server.url}, with the key in NAME_API_KEY"
+        for server in servers
+        if not server.models and server.url != url
+    ]
     return found, [await given_tier(text, found, os.environ) for text in given], notes
 
 

@@ -212,6 +212,22 @@ def test_a_key_is_named_by_its_variable_and_never_written(servers: Servers, monk
     assert "s3cret" not in Path("aio.toml").read_text() + result.output
 
 
+def test_a_server_here_that_wants_a_key_is_mentioned(servers: Servers) -> None:
+    servers.add(ollama_pages())
+    locked = servers.add(openai_pages("m-70b"), key="s3cret")
+    result = servers.init("--yes")
+    assert result.exit_code == 0, result.output
+    assert f"{locked.url} wants a key: add --tier NAME={locked.url}, with the key in NAME_API_KEY" in result.output
+
+
+def test_odd_names_of_models_make_a_valid_file(servers: Servers) -> None:
+    names = ['a "quoted"\n[[tiers]] 1b', "größe-é😀\x7f-2b", "-.-"]
+    servers.add(openai_pages(*names))
+    assert servers.init(typed="1 2 3\n").exit_code == 0
+    tiers = load_catalog("aio.toml").tiers
+    assert sorted(tier.model_name for tier in tiers) == sorted(names)
+
+
 def test_openai_base_url_is_a_server_with_that_key(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy = servers.add(openai_pages("small-1b", "large-70b"), key="s3cret")
     monkeypatch.setenv("OPENAI_BASE_URL", proxy.url)
