@@ -1,4 +1,4 @@
-"""Defaults of a short catalogue: the long form of `url` and of a model's path, and every value with a default.
+"""Defaults of a short catalogue: the long form of `url`, `provider` and a model's path, and every value with a default.
 
 [[tiers]]
 name = "small"
@@ -9,6 +9,7 @@ name = "large"
 model = "models/Qwen3-8B-Q4_0.gguf"
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -18,6 +19,7 @@ import msgspec
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
 from tiers.catalog.price_list import listed_model
+from tiers.catalog.providers import PROVIDERS, provider_remote
 from tiers.catalog.tier_spec import (
     NO_PRICE,
     USUAL_CONTEXT,
@@ -35,8 +37,8 @@ LOCAL_MAX_TOKENS = 2048
 
 
 def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand `url`, `api_key_env` and a path as `model` in a decoded TOML document to `remote` tables and entries of
-    `core.models`. Other forms stay as they are, so that the conversion reports them."""
+    """Expand `provider`, `url`, `api_key_env` and a path as `model` in a decoded TOML document to `remote` tables and
+    entries of `core.models`. Other forms stay as they are, so that the conversion reports them."""
     tiers, core = table.get("tiers"), table.get("core", {})
     if not isinstance(tiers, list) or not isinstance(core, Mapping) or not isinstance(core.get("models", []), list):
         return dict(table)
@@ -48,6 +50,12 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
 def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     """Expand one tier; `models` gets one entry per path, shared by all tiers with that path."""
     written, model = dict(tier), tier.get("model")
+    if _names_provider(tier):
+        url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
+        remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
+        remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
+        # A provider's own defaults: some of its models refuse others.
+        return {"sampling": {"temperature": 1.0, "top_p": 1.0}, **written, "remote": remote}
     if "url" in tier and "remote" not in tier:
         remote = {"base_url": written.pop("url")}
         remote |= {key: written.pop(key) for key in ("model", *TierSpec.SHORT_FORM) if key in written}
@@ -61,6 +69,11 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
             known |= {"max_context": written.pop("max_context")} if "max_context" in tier else {}
         written["model"] = known.get("name")
     return written
+
+
+def _names_provider(tier: Mapping[str, Any]) -> bool:
+    fields = [tier.get("provider"), tier.get("model"), tier.get("url", ""), tier.get("api_key_env", "")]
+    return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in tier
 
 
 def _is_path(model: str) -> bool:
@@ -95,18 +108,20 @@ def model_billions(catalog: Catalog, tier: TierSpec) -> float | None:
 
 
 def _listed(tier: TierSpec) -> TierSpec:
-    """Return the tier with the price list's price and context, where it has none and the list is sure."""
+    """Return the tier with the price list's price and context, where it has none and the list is sure; else with the
+    least context of its provider's models."""
     remote = tier.remote
     if remote is None or not remote.model or (tier.price != NO_PRICE and remote.max_context is not None):
         return tier
     url = remote.servers[0].base_url if remote.servers else ""
-    found = listed_model(remote.model, provider=getattr(tier, "provider", None), base_url=url)
-    if found is None:
-        return tier
+    found = listed_model(remote.model, provider=tier.provider, base_url=url)
+    context = remote.max_context or (None if found is None else found.max_context)
+    if context is None and tier.provider is not None:
+        context = PROVIDERS[tier.provider].max_context
     return msgspec.structs.replace(
         tier,
-        price=found.price if tier.price == NO_PRICE else tier.price,
-        remote=msgspec.structs.replace(remote, max_context=remote.max_context or found.max_context),
+        price=tier.price if found is None or tier.price != NO_PRICE else found.price,
+        remote=msgspec.structs.replace(remote, max_context=context),
     )
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from gateway.cli import main
 from gateway.cli.setup.init import port_option
 from gateway.setup.candidate import Candidate
-from gateway.setup.provider_keys import PROVIDERS
+from gateway.setup.provider_keys import PROPOSALS
 from inference_core.loaders.model_path import resolve_model_path
 from tests.gateway.setup.model_servers import (
     ModelServer,
@@ -23,16 +23,14 @@ from tests.gateway.setup.model_servers import (
 )
 from tiers.catalog.load import load_catalog
 from tiers.catalog.price_list import listed_model
-from tiers.catalog.tier_spec import TierSpec
-
-WITH_PROVIDERS = pytest.mark.skipif("provider" not in TierSpec.__struct_fields__, reason="no provider in a catalogue")
+from tiers.catalog.providers import PROVIDERS
 
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No key in the environment, and an empty working directory."""
-    for provider in PROVIDERS:
-        for variable in provider.variables:
+    for provider in PROVIDERS.values():
+        for variable in provider.key_variables:
             monkeypatch.delenv(variable, raising=False)
     for variable in ("OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT", "AIO_CATALOG"):
         monkeypatch.delenv(variable, raising=False)
@@ -260,7 +258,7 @@ def test_a_model_file_runs_in_aio_itself(servers: Servers) -> None:
 
 
 def test_every_proposed_model_of_a_provider_is_in_the_price_list_and_the_first_is_cheaper() -> None:
-    proposing = [provider for provider in PROVIDERS if provider.models]
+    proposing = [provider for provider in PROPOSALS if provider.models]
     assert {provider.provider for provider in proposing} == {"openai", "anthropic", "gemini", "openrouter"}
     for provider in proposing:
         cheap, strong = (listed_model(model, provider=provider.provider) for model in provider.models)
@@ -271,7 +269,6 @@ def test_every_proposed_model_of_a_provider_is_in_the_price_list_and_the_first_i
         assert strong.max_context is not None
 
 
-@WITH_PROVIDERS
 @pytest.mark.parametrize(
     ("variable", "provider"),
     [
@@ -296,7 +293,6 @@ def test_a_providers_key_gives_a_cheap_and_a_strong_tier(
     assert "s3cret" not in Path("aio.toml").read_text() + result.output
 
 
-@WITH_PROVIDERS
 def test_an_azure_key_asks_for_a_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "s3cret")
     assert "AZURE_OPENAI_ENDPOINT" in aio("init", "--yes", "--ports", "1").output
@@ -307,7 +303,6 @@ def test_an_azure_key_asks_for_a_deployment(monkeypatch: pytest.MonkeyPatch) -> 
     assert [tier.price.input_usd_per_million for tier in load_catalog("aio.toml").tiers] == [0.25, 1.25]
 
 
-@WITH_PROVIDERS
 def test_a_local_server_and_a_provider_stand_side_by_side(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     servers.add(ollama_pages("gemma3:12b"))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "s3cret")
