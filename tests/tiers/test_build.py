@@ -78,9 +78,3 @@ def test_every_tier_runs_on_the_core_that_has_its_model(tokenizer: Tokenizer) ->
     assert [t.core_name for t in tiers] == ["cpu", "gpu-8b", "gpu-70b", "gpu-70b"]
     with pytest.raises(CatalogError, match=r"tier-3, tier-4 run on a core that is not there \(cpu, gpu-8b\)"):
         build_tiers(load_catalog("datacenter"), {name: cores[name] for name in ("cpu", "gpu-8b")})
-
-
-def test_an_api_key_that_is_not_set_is_refused_when_tiers_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BIG_KEY", raising=False)
-    with pytest.raises(CatalogError, match=r"BIG_KEY"):
-        build_tiers(with_remote(1, 2, 3, 4, api_key_env="BIG_KEY"), {})

@@ -293,7 +293,8 @@ class RemoteTier(Tier):
     def _remedy(self, status: int, error: WireError) -> str:
         """Return what the operator can do about a status that is the catalogue's fault."""
         if status not in (401, 403):
-            return f"check url and model = {self.model!r} in the catalogue; `aio check` lists the server's models"
+            listing = "; `aio check` lists the server's models" if self._wire.models_path is not None else ""
+            return f"check url and model = {self.model!r} in the catalogue{listing}"
         variable = self._remote.api_key_env
         if variable is None:
             return "the server wants a key: name the environment variable that holds it as api_key_env in the catalogue"
