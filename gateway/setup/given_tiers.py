@@ -10,7 +10,6 @@ from gateway.setup.candidate import Candidate, tier_name
 from gateway.setup.local_servers import ask_server
 from gateway.setup.provider_keys import key_variable, provider_candidate, provider_named
 from inference_core.errors import ModelFileError
-from tiers.catalog.providers import PROVIDERS
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
@@ -26,8 +25,7 @@ async def given_tier(text: str, found: Sequence[Candidate], environ: Mapping[str
     if "://" in what:
         candidate = await _at_url(name, what, environ)
     elif (parts := what.split(":", 1))[1:] and (provider := provider_named(parts[0])) is not None:
-        variable = key_variable(provider, environ) or PROVIDERS[provider].key_variables[0]
-        candidate = provider_candidate(provider, parts[1], variable)
+        candidate = provider_candidate(provider, parts[1], key_variable(provider, environ))
     elif (match := next((one for one in found if one.model == what), None)) is not None:
         candidate = match
     elif _is_path(what):

@@ -64,12 +64,12 @@ def find_providers(environ: Mapping[str, str]) -> tuple[list[Candidate], list[st
     return found, notes
 
 
-def provider_candidate(provider: ProviderName, model: str, variable: str) -> Candidate:
-    """Return a provider's model with what the price list knows of it."""
+def provider_candidate(provider: ProviderName, model: str, variable: str | None) -> Candidate:
+    """Return a provider's model with what the price list knows of it; `variable`: of its key, None if none is set."""
     listed = listed_model(model, provider=provider)
     label = next((one.label for one in PROPOSALS if one.provider == provider), provider)
     return Candidate(
-        source=f"{label}, key in {variable}",
+        source=f"{label}, key {f'in {variable}' if variable else f'expected in {PROVIDERS[provider].key_variables[0]}'}",
         model=model,
         provider=provider,
         price=None if listed is None else listed.price,
