@@ -25,8 +25,7 @@ async def given_tier(text: str, found: Sequence[Candidate], environ: Mapping[str
     if "://" in what:
         candidate = await _at_url(name, what, environ)
     elif (parts := what.split(":", 1))[1:] and (provider := provider_named(parts[0])) is not None:
-        variable = key_variable(provider, environ) or provider.variables[0]
-        candidate = provider_candidate(provider, parts[1], variable)
+        candidate = provider_candidate(provider, parts[1], key_variable(provider, environ))
     elif (match := next((one for one in found if one.model == what), None)) is not None:
         candidate = match
     elif _is_path(what):

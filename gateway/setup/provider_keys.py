@@ -78,11 +78,11 @@ def find_providers(environ: Mapping[str, str]) -> tuple[list[Candidate], list[st
     return found, notes
 
 
-def provider_candidate(one: ProviderKey, model: str, variable: str) -> Candidate:
-    """Return a provider's model with what the price list knows of it."""
+def provider_candidate(one: ProviderKey, model: str, variable: str | None) -> Candidate:
+    """Return a provider's model with what the price list knows of it; `variable`: of its key, None if none is set."""
     listed = listed_model(model, provider=one.provider)
     return Candidate(
-        source=f"{one.label}, key in {variable}",
+        source=f"{one.label}, key {f'in {variable}' if variable else f'expected in {one.variables[0]}'}",
         model=model,
         provider=one.provider,
         price=None if listed is None else listed.price,
