@@ -68,8 +68,9 @@ def provider_candidate(provider: ProviderName, model: str, variable: str | None)
     """Return a provider's model with what the price list knows of it; `variable`: of its key, None if none is set."""
     listed = listed_model(model, provider=provider)
     label = next((one.label for one in PROPOSALS if one.provider == provider), provider)
+    place = f"in {variable}" if variable else f"expected in {PROVIDERS[provider].key_variables[0]}"
     return Candidate(
-        source=f"{label}, key {f'in {variable}' if variable else f'expected in {PROVIDERS[provider].key_variables[0]}'}",
+        source=f"{label}, key {place}",
         model=model,
         provider=provider,
         price=None if listed is None else listed.price,
