@@ -38,11 +38,12 @@ def tier_spec(policy: PolicySpec | None = None, **changes: Any) -> TierSpec:
 
 def remote_spec(base_url: str = "", **changes: Any) -> TierSpec:
     fields: dict[str, Any] = {
+        "model": "upstream",
         "max_context": 4096,
         "read_timeout_seconds": 20.0,
         "total_timeout_seconds": 20.0,
     } | changes
-    return tier_spec(model=None, remote=RemoteSpec(base_url=base_url, model="upstream", **fields))
+    return tier_spec(model=None, remote=RemoteSpec(base_url=base_url, **fields))
 
 
 def local_tier(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer) -> LocalTier:

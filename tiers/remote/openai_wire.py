@@ -22,6 +22,7 @@ class OpenAIWire(RemoteWire):
     """Any OpenAI-compatible server."""
 
     health_path = "models"
+    models_path = "models"
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote

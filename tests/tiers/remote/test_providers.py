@@ -538,7 +538,8 @@ async def test_a_refused_key_or_model_makes_the_tier_unavailable_and_names_the_v
     async with provider(kind, handler, monkeypatch) as (tier, _):
         raised = await failure(tier)
         assert type(raised) is TierUnavailableError
-        assert f"answered {status}: not with [key] (check base_url, model and the key in THE_KEY)" in str(raised)
+        advice = "check url and model" if status == 404 else "check the key in THE_KEY)"
+        assert f"answered {status}: not with [key] ({advice}" in str(raised)
         assert not tier.load().healthy
 
 
