@@ -147,7 +147,7 @@ async def _ollama_models(ask: "_Questions", entries: Sequence[Mapping[str, Any]]
                 source="",
                 model=name,
                 max_context=most if is_cloud else context,
-                context_note="" if is_cloud or set_to else "Ollama's least default; see `ollama ps`, and OLLAMA_CONTEXT_LENGTH",
+                context_note="" if is_cloud or set_to else "the least default; see `ollama ps`, OLLAMA_CONTEXT_LENGTH",
                 capabilities=Capabilities(vision="vision" in able or None, tools="tools" in able or None),
                 billions=_billions(details.get("parameter_size")),
             )
