@@ -18,7 +18,8 @@ LOOK_SECONDS, DETAIL_SECONDS = 0.4, 0.6
 """For a server of this machine: to list its models, and then to describe them."""
 FAR_SECONDS = 10.0
 OLLAMA_CONTEXT = 4096
-"""Tokens that Ollama gives a model unless it is configured otherwise; it cuts longer prompts off silently."""
+"""Tokens that Ollama gives a model unless it is configured otherwise or has 24 GB of video memory, which it does not
+report; it cuts longer prompts off silently."""
 LM_STUDIO_CONTEXT = 4096
 """Tokens that LM Studio gives a model that it loads on demand."""
 MOST_DESCRIBED = 50
@@ -146,7 +147,7 @@ async def _ollama_models(ask: "_Questions", entries: Sequence[Mapping[str, Any]]
                 source="",
                 model=name,
                 max_context=most if is_cloud else context,
-                context_note="" if is_cloud or set_to else "Ollama's default; OLLAMA_CONTEXT_LENGTH raises it",
+                context_note="" if is_cloud or set_to else "the least default; see `ollama ps`, OLLAMA_CONTEXT_LENGTH",
                 capabilities=Capabilities(vision="vision" in able or None, tools="tools" in able or None),
                 billions=_billions(details.get("parameter_size")),
             )
