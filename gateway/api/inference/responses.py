@@ -6,6 +6,7 @@ from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.build_request import chat_request, received
+from gateway.api.inference.chunks import OpenAIStream
 from gateway.api.inference.parsing import read_body
 from gateway.api.inference.response_body import ResponseBody, output_of, status_of
 from gateway.api.inference.response_events import ResponseEvents
@@ -37,7 +38,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
         raise renamed(error) from None
 
 
-class ResponsesFormat:
+class ResponsesFormat(OpenAIStream):
     """The format of `/v1/responses`."""
 
     def __init__(self, parts: Parts, body: ResponsesRequest) -> None:

@@ -7,7 +7,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.aio_headers import response_headers
-from gateway.api.inference.chunks import AnswerFormat, Chunks, error_event
+from gateway.api.inference.chunks import AnswerFormat, Chunks
 from gateway.api.streaming.client_watch import DisconnectWatch, StallWatch
 from gateway.errors import ClientGoneError
 from gateway.parts import HttpRequest, Parts
@@ -22,7 +22,6 @@ EVENT_STREAM = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-COMMENT = b": keep-alive\n\n"
 
 
 async def respond(
@@ -40,7 +39,7 @@ async def respond(
         raise
     finally:
         disconnect.end()
-    return WholeResponse(answer_format.whole(answer), _headers(request, answer))
+    return WholeResponse(answer_format.whole(answer), _headers(request, answer, answer_format))
 
 
 async def _stream(
@@ -51,7 +50,8 @@ async def _stream(
     disconnect: DisconnectWatch,
 ) -> ASGIApp:
     settings = parts.settings
-    waiting = KeepAlive(request.send, _early_headers(request, inference_request), settings.keep_alive_seconds)
+    early = _early_headers(request, inference_request, answer_format)
+    waiting = KeepAlive(request.send, early, answer_format.keep_alive, settings.keep_alive_seconds)
     answer: Answer | None = None
     try:
         answer = await parts.service.start(inference_request)
@@ -65,51 +65,52 @@ async def _stream(
         if disconnect.is_reason(error):
             error = ClientGoneError()
         if started and isinstance(error, Exception):
-            return EndOfEvents(error_event(error))
+            return EndOfEvents(answer_format.failed(error))
         raise error from None
     return EventResponse(
         answer,
         answer_format.chunks(answer),
-        _headers(request, answer),
+        _headers(request, answer, answer_format),
         disconnect,
         started=started,
         stalled_seconds=settings.stalled_reader_seconds,
     )
 
 
-def _early_headers(request: HttpRequest, inference_request: InferenceRequest) -> Headers:
-    own = caller_request_id(request.headers.get("x-request-id")) or inference_request.request_id
-    return [(b"x-request-id", own.encode()), (b"x-aio-decision-id", inference_request.request_id.encode())]
+def _early_headers(request: HttpRequest, inference_request: InferenceRequest, answer_format: AnswerFormat) -> Headers:
+    named = (b"x-aio-decision-id", inference_request.request_id.encode())
+    return [named, *_id_headers(request, inference_request.request_id, answer_format)]
 
 
-def _headers(request: HttpRequest, answer: Answer) -> Headers:
-    own = caller_request_id(request.headers.get("x-request-id")) or answer.request.request_id
-    headers = {
-        **response_headers(answer, whole=not answer.request.stream),
-        **answer.rate_headers,
-        "x-request-id": own,
-    }
-    return [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
+    headers = {**response_headers(answer, whole=not answer.request.stream), **answer.rate_headers}
+    found = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+    return found + _id_headers(request, answer.request.request_id, answer_format)
+
+
+def _id_headers(request: HttpRequest, request_id: str, answer_format: AnswerFormat) -> Headers:
+    own = (caller_request_id(request.headers.get("x-request-id")) or request_id).encode()
+    return [(name, own) for name in answer_format.id_headers]
 
 
 class KeepAlive:
-    """Sends a comment after every `seconds` without a token, since proxies drop connections that are silent.
+    """Sends `event` after every `seconds` without a token, since proxies drop connections that are silent.
 
-    The first comment starts the response: its status is then 200 and its headers are `headers`, without the tier that
+    The first one starts the response: its status is then 200 and its headers are `headers`, without the tier that
     answers, and a failure is an event. Until then it costs a timer.
     """
 
-    def __init__(self, send: Send, headers: Headers, seconds: float) -> None:
-        self._send, self._headers, self._seconds = send, headers, seconds
+    def __init__(self, send: Send, headers: Headers, event: bytes, seconds: float) -> None:
+        self._send, self._headers, self._event, self._seconds = send, headers, event, seconds
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self._due)
         self._speaking: asyncio.Task[None] | None = None
 
     async def end(self) -> bool:
-        """Send no more comments. Returns whether the response has started."""
+        """Send no more of them. Returns whether the response has started."""
         self._timer.cancel()
         if self._speaking is not None:
-            # Half a comment must not be left behind: a cancelled caller of this one waits for the rest of it again.
+            # Half an event must not be left behind: a cancelled caller of this one waits for the rest of it again.
             await asyncio.shield(self._speaking)
         return self._speaking is not None
 
@@ -122,7 +123,7 @@ class KeepAlive:
         if not started:
             headers = [*EVENT_STREAM, *self._headers]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        await self._send({"type": "http.response.body", "body": self._event, "more_body": True})
 
 
 class WholeResponse:
@@ -142,7 +143,7 @@ class EventResponse:
     """The events of an opened answer, as they come. The answer is closed at the end, and at once when the client
     disconnects or reads nothing for `stalled_seconds`.
 
-    `started`: keep-alive comments have already started the response.
+    `started`: what kept it alive has already started the response.
     """
 
     def __init__(
