@@ -10,6 +10,7 @@ from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.protocol.evidence import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.attempt import ReplicaStatus, ReplicaTry
+from tiers.content_parts import ContentPart
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -18,13 +19,44 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn, with content flattened to text. `tool_calls` are an assistant's; a turn of the role `tool` is the
-    result of the call `tool_call_id`."""
+    result of the call `tool_call_id`.
+
+    `parts`: the whole content in order, texts included, if there is more than text; else empty. `content` then is the
+    text of its text parts. `reasoning`: the thoughts before an assistant's answer, for servers that read them again.
+    """
 
     role: str
     content: str
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    parts: tuple[ContentPart, ...] = ()
+    reasoning: str = ""
+
+    @classmethod
+    def of_parts(cls, role: str, parts: Iterable[ContentPart], **fields: Any) -> "ChatMessage":
+        """Return a turn of `parts`; `fields` are the others."""
+        every = tuple(parts)
+        text = "".join(part.text for part in every)
+        is_text = all(part.type == "text" for part in every)
+        return cls(role=role, content=text, parts=() if is_text else every, **fields)
+
+    @property
+    def media_tokens(self) -> int:
+        """An estimate of the tokens of its images, audio and files."""
+        return sum(part.media_tokens for part in self.parts) if self.parts else 0
+
+    @property
+    def attachments(self) -> str:
+        """What stands for its images, audio and files in records: kind, size and digest of each."""
+        return " ".join(part.placeholder for part in self.parts if part.type != "text")
+
+    @property
+    def without_media(self) -> "ChatMessage":
+        """The turn with digests in place of its images, audio and files: equal for equal turns, and short."""
+        if not self.parts:
+            return self
+        return msgspec.structs.replace(self, parts=tuple(part.without_data for part in self.parts))
 
     def recorded_content(self) -> str:
         """The turn as one text, calls included, for records and length estimates."""
@@ -137,7 +169,7 @@ def is_long(request: GenerationRequest) -> bool:
 
 def _characters(message: ChatMessage) -> int:
     calls = sum(len(call.arguments) for call in message.tool_calls) if message.tool_calls else 0
-    return len(message.content) + len(message.name or "") + calls
+    return len(message.content) + len(message.name or "") + calls + len(message.reasoning)
 
 
 class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,10 +68,12 @@ def routing_input(
     has_tools: bool = False,
     has_schema: bool = False,
     previous_tiers: Sequence[int] = (),
+    media_tokens: int = 0,
 ) -> RoutingInput:
     """Return the routing input of chat `messages` (each with "role" and a text "content"); pure.
 
-    System and developer messages enter only through their hash, assistant and tool messages only as counts.
+    System and developer messages enter only through their hash, assistant and tool messages only as counts, and images,
+    audio and files only as `media_tokens` of `prompt_tokens`.
     """
     system = "\n".join(m["content"] for m in messages if m["role"] in ("system", "developer"))
     user = [m["content"] for m in messages if m["role"] == "user"]
@@ -83,7 +85,9 @@ def routing_input(
         app=hashlib.blake2b(system.encode(errors="replace"), digest_size=8).hexdigest() if system else "",
         user_turns=len(user),
         assistant_turns=sum(m["role"] == "assistant" for m in messages),
-        prompt_tokens=sum(len(m["content"]) for m in messages) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE * len(messages),
+        prompt_tokens=sum(len(m["content"]) for m in messages) // CHARS_PER_TOKEN
+        + TOKENS_PER_MESSAGE * len(messages)
+        + media_tokens,
         max_tokens=max_tokens,
         has_tools=has_tools,
         has_schema=has_schema,

@@ -31,7 +31,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         decision.tier,
         decision.inputs.prediction.classifier_version,
         msgspec.structs.replace(request.sampling, **unset),
-        request.messages,
+        None if request.messages is None else [message.without_media for message in request.messages],
         request.prompts,
         request.max_tokens,
         request.stop,

@@ -113,7 +113,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def _most_prompt_tokens(self) -> int:
         if self.messages is not None:
-            text = sum(num_bytes(message.recorded_content()) for message in self.messages)
+            text = sum(
+                num_bytes(message.recorded_content()) + num_bytes(message.reasoning) + message.media_tokens
+                for message in self.messages
+            )
             if self.tooling is not None:
                 tools = sum(len(msgspec.json.encode(tool.definition())) for tool in self.tooling.tools)
                 text += TEMPLATE_TOKENS_FOR_TOOLS + tools
@@ -162,11 +165,16 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def recorded_messages(self) -> list[dict[str, str]] | None:
-        """The conversation as the record keeps it; a raw prompt is one turn of the role `prompt`."""
+        """The conversation as the record keeps it; a raw prompt is one turn of the role `prompt`. Only text
+        is kept: `attachments` says what else there was."""
         if not self.store_texts:
             return None
         if self.messages is not None:
-            return [{"role": message.role, "content": message.recorded_content()} for message in self.messages]
+            return [
+                {"role": message.role, "content": message.recorded_content()}
+                | ({"attachments": message.attachments} if message.parts else {})
+                for message in self.messages
+            ]
         return [
             {"role": "prompt", "content": prompt if isinstance(prompt, str) else _written(prompt)}
             for prompt in self.prompts or []

@@ -65,7 +65,8 @@ class Conversations:
         read = messages[: answered + 1] if answered is not None else ()
         return History(
             tiers=known,
-            tokens=sum(len(m.content) for m in read) // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE * len(read),
+            tokens=sum(len(m.content) for m in read) // CHARS_PER_TOKEN
+            + sum(m.media_tokens + TOKENS_PER_MESSAGE for m in read),
             in_tool_loop=bool(messages) and messages[-1].role == "tool",
         )
 
@@ -87,7 +88,7 @@ class Conversations:
         return self._digest(request, b"id", [(request.conversation or "").encode()])
 
     def _key_of(self, request: InferenceRequest, messages: Sequence[ChatMessage]) -> bytes:
-        parts = [part for m in messages for part in (m.role.encode(), m.recorded_content().encode(errors="replace"))]
+        parts = [part for m in messages for part in _digested(m)]
         return self._digest(request, b"messages", parts)
 
     def _digest(self, request: InferenceRequest, kind: bytes, parts: Sequence[bytes]) -> bytes:
@@ -150,6 +151,11 @@ class TiersByDigest:
 
 def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
     return next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), None)
+
+
+def _digested(message: ChatMessage) -> tuple[bytes, ...]:
+    parts = message.role.encode(), message.recorded_content().encode(errors="replace")
+    return (*parts, message.attachments.encode()) if message.parts else parts
 
 
 def circumstances(history: History, catalog: Catalog, prompt_tokens: int) -> dict[str, Any]:

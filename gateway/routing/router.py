@@ -320,6 +320,7 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             has_tools=request.tooling is not None,
             has_schema=request.sampling.grammar is not None,
             previous_tiers=previous_tiers,
+            media_tokens=sum(message.media_tokens for message in request.messages),
         )
     longest = max(request.prompts or [""], key=len)
     if isinstance(longest, str):

@@ -200,6 +200,9 @@ def eligible(record: Record) -> Draw | None:
         return Draw(sampled=False, probability=0.0, reason="not a chat")
     if not record.messages or record.answer is None:
         return Draw(sampled=False, probability=0.0, reason="no consent")
+    if any("attachments" in message for message in record.messages):
+        # The record keeps no image, audio or file that the question could be asked again with.
+        return Draw(sampled=False, probability=0.0, reason="not text alone")
     # A truncated answer says little about its tier, and cannot be compared fairly with a complete one.
     if record.status != "ok" or record.finish_reason != "stop" or not record.answer.strip():
         return Draw(sampled=False, probability=0.0, reason="not answered")

@@ -73,6 +73,8 @@ class Decoder:
         messages = request.messages
         if not messages:
             raise InvalidRequestError("messages: must not be empty", "messages")
+        if any(message.parts for message in messages):
+            raise InvalidRequestError(f"messages: tier '{self._tier}' reads text only", "messages")
         if instruction:
             messages = _instructed(messages, instruction)
         turns, tools = self.calling.turns(messages, request.tooling)

@@ -176,12 +176,14 @@ def request_body(
 
 def _wire_message(message: ChatMessage) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.parts:
+        wire["content"] = [part.wire for part in message.parts]
     if message.name is not None:
         wire["name"] = message.name
     if message.tool_call_id is not None:
         wire["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
-        wire["content"] = message.content or None
+        wire["content"] = wire["content"] or None
         wire["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls

@@ -165,7 +165,8 @@ class RemoteTier(Tier):
                 await response.aclose()
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """Return an estimate: four UTF-8 bytes per token, four tokens per message; exact for token ids."""
+        """Return an estimate: four UTF-8 bytes per token, four tokens per message, and those of images, audio
+        and files (`tiers.content_parts`); exact for token ids."""
         if isinstance(request.prompt, list):
             return len(request.prompt)
         key = "bytes", request.request_id
@@ -177,7 +178,7 @@ class RemoteTier(Tier):
     def _estimated(request: GenerationRequest) -> int:
         prompts = [request.prompt] if isinstance(request.prompt, str) else []
         texts = [m.content for m in request.messages or []] + _tool_texts(request) + prompts
-        size = sum(_text_tokens(text) for text in texts)
+        size = sum(_text_tokens(text) for text in texts) + sum(m.media_tokens for m in request.messages or [])
         return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
 
     def load(self) -> TierLoad:

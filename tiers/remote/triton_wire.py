@@ -209,6 +209,8 @@ class TritonWire(RemoteWire):
                 "would write a conversation; use completions with a prompt",
                 "messages",
             )
+        if any(message.parts for message in request.messages):
+            raise TierRequestError("messages: this tier's server is sent text only", "messages", "unsupported_content")
         controls = self._tokenizer.control_tokens
         for message in request.messages:
             forged = next((token for token in controls if token and token in message.content), None)

@@ -1,0 +1,119 @@
+"""The whole loop of a gateway with two, three and six tiers: route, verify, retrain, put on trial, promote.
+
+Every tier is a model of a loopback server. The prior holds the cheapest tier good enough for simple questions and the
+strongest one needed for expert ones; here it is the other way round.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from classifier.decision import Decision
+from gateway.settings import Settings
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.walk import BOUNDED
+from tests.polling import eventually
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+
+pytestmark = pytest.mark.processes
+
+SIMPLE = "What is {a} + {b}? Answer with the number only."
+EXPERT = (
+    "Design a distributed scheduler with strong consistency for {a} + {b} regions, derive its worst-case latency "
+    "formally, and prove the bound. Compare three consensus protocols. Answer with the number of regions only."
+)
+TIER = """
+[[tiers]]
+name = "tier-{number}"
+url = "{url}"
+model = "model-{number}"
+price = {{ input_usd_per_million = {price}, output_usd_per_million = {price} }}
+"""
+
+
+def catalogue(path: Path, url: str, tiers: int) -> Path:
+    entries = (TIER.format(number=number, url=url, price=4.0**number) for number in range(1, tiers + 1))
+    path.write_text("".join(entries))
+    return path
+
+
+def answer_of(model: str, strongest: str, text: str) -> str:
+    """The strongest model is always right; the others are right about expert questions only."""
+    numbers = [int(word.strip("?")) for word in text.split() if word.strip("?").isdigit()]
+    return str(sum(numbers[:2])) if model == strongest or text.startswith("Design") else "0"
+
+
+async def decision_of(gateway: RunningGateway, text: str) -> Decision:
+    """The decision on a request that is not answered."""
+    asked = {"model": "auto", "messages": [{"role": "user", "content": text.format(a=1, b=2)}]}
+    shown = await gateway.http.post("/v1/route", json=asked)
+    return msgspec.convert(shown.json()["decision"], Decision)
+
+
+async def ask(gateway: RunningGateway, count: int, start: int) -> list[str]:
+    """Ask `count` questions of either kind in turn; the tiers that answered."""
+    tiers = []
+    for place in range(start, start + count):
+        text = (SIMPLE, EXPERT)[place % 2].format(a=place, b=place % 7 + 10)
+        raw = await gateway.openai.chat.completions.with_raw_response.create(
+            model="auto", messages=[{"role": "user", "content": text}], max_tokens=8
+        )
+        tiers.append(raw.headers["x-aio-tier"])
+    return tiers
+
+
+@pytest.mark.parametrize("tiers", [2, 3, 6])
+async def test_what_served_answers_show_is_learned_and_promoted(tmp_path: Path, tiers: int) -> None:
+    async def upstream(call: Call) -> None:
+        text = answer_of(call.body["model"], f"model-{tiers}", call.body["messages"][-1]["content"])
+        usage = {"prompt_tokens": 20, "completion_tokens": 1, "total_tokens": 21}
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        if call.body.get("stream"):
+            await call.begin()
+            await call.chunk(text, finish="stop")
+            await call.event({"choices": [], "usage": usage})
+            await call.send(b"data: [DONE]\n\n")
+        else:
+            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+
+    async with LoopbackServer(upstream) as server:
+        settings = Settings(
+            data_dir=str(tmp_path),
+            catalog=str(catalogue(tmp_path / "tiers.toml", server.base_url, tiers)),
+            sampling_rate=1.0,
+            verification_budget=100.0,
+            cold_start_usd=100.0,
+            canary_share=0.0,
+            artefact_poll_seconds=0.05,
+        )
+        async with running_gateway(settings, scripted=False, protocol=BOUNDED) as gateway:
+            loop = gateway.parts.quality_loop
+            assert loop is not None
+            await eventually(lambda: loop.monitor is not None)
+            assert loop.monitor is not None
+            assert (await ask(gateway, 1, 0))[0] == "1", "the prior's choice for a simple question"
+            before = (await decision_of(gateway, SIMPLE)).inputs.prediction
+
+            await ask(gateway, 200, 1)
+            await loop.monitor.drain()
+            await loop.retraining_ended()  # of an alarm, if there was one
+            answered = await gateway.http.post("/admin/api/retrainings", json={"reason": "enough labels"})
+            assert answered.status_code == 202
+            await loop.retraining_ended()
+
+            runs = (await gateway.http.get("/admin/api/retrainings")).json()["rows"]
+            assert "v1-" in runs[0]["classifier_version"], runs[0]["reason"]
+            versions = (await gateway.http.get("/admin/api/artefacts")).json()["rows"]
+            [serving] = [row["version"] for row in versions if row["status"] == "promoted"]
+            assert serving != before.classifier_version, [row["reason"] for row in versions]
+
+            async def serves() -> bool:
+                simple = await decision_of(gateway, SIMPLE)
+                return simple.inputs.prediction.classifier_version == serving
+
+            await eventually(serves)
+            simple, expert = await decision_of(gateway, SIMPLE), await decision_of(gateway, EXPERT)
+            assert simple.tier > 1
+            assert expert.tier < tiers
+            assert simple.inputs.prediction.p_ok[0] < before.p_ok[0] - 0.2
