@@ -192,11 +192,11 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and its text empty),
     and if the tier knows them the longest wait of a choice for its first step in seconds and the number of preemptions.
     `echo`: text and log-probabilities are the prompt's, the first delta of its choice. `prompt_logprobs` pass from the
-    decoder to a policy and leave no tier. `stop_sequence`: the stop string of the request that ended the choice, next to
-    its `finish_reason`; None for another end, and if a remote server does not report it. `evidence`, if requested from an in-process model: of the tokens of
-    `token_ids`; the hidden state comes before them in its own delta. `tries`, in the first delta of a tier with
-    replicas: the replicas that were asked, in order. `at_once`: part of an answer that arrived whole, so its arrival is
-    not the time of its first token.
+    decoder to a policy and leave no tier. `stop_sequence`: the stop string of the request that ended the choice, next
+    to its `finish_reason`; None for another end, and if a remote server does not report it. `evidence`, if requested
+    from an in-process model: of the tokens of `token_ids`; the hidden state comes before them in its own delta.
+    `tries`, in the first delta of a tier with replicas: the replicas that were asked, in order. `at_once`: part of an
+    answer that arrived whole, so its arrival is not the time of its first token.
     """
 
     index: int = 0

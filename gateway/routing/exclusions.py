@@ -46,15 +46,16 @@ def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[in
 
 
 def _in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier]) -> Iterator[tuple[int, Tier]]:
-    most = request.most_prompt_tokens() + (request.max_tokens or 1)
+    most = request.most_prompt_tokens()
     for number, tier in tiers.items():
-        if most > tier.max_context and pinned in (None, number) and request.caller.may_use(number):
+        room = request.least_room(tier.max_context)
+        if most + room > tier.max_context and pinned in (None, number) and request.caller.may_use(number):
             yield number, tier
 
 
 def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: TierSpec) -> str | None:
     """Why the request, of at most `most` tokens, cannot fit the tier's context; they are counted only in doubt."""
-    wanted = request.max_tokens or 1
+    wanted = request.least_room(tier.max_context)
     if most + wanted <= tier.max_context:
         return None
     prompt = _longest(request, tier, spec)
@@ -64,7 +65,7 @@ def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: Tie
 
 
 def _longest(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
-    room = tier.max_context - (request.max_tokens or 1)
+    room = tier.max_context - request.least_room(tier.max_context)
     return max(tier.prompt_tokens_up_to(one, room) for one in request.generations(spec))
 
 

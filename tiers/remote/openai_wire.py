@@ -36,7 +36,7 @@ class OpenAIWire(RemoteWire):
         return WireCall(path, _encode(body), streamed)
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Return the body with this server's own fields. OpenAI's API bounds no thoughts, and rejects unknown fields."""
+        """Return the body with this server's own fields. OpenAI's API bounds no thoughts and rejects unknown fields."""
         body.pop("thinking_token_budget", None)
         return body
 
