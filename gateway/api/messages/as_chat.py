@@ -1,6 +1,5 @@
 """What a request of the Messages API asks for, said as a chat: there is one way from a body to a tier."""
 
-import re
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from gateway.api.inference.schemas import (
     ToolDefinition,
 )
 from gateway.api.messages.conversation import conversation_of
+from gateway.api.messages.errors import dotted
 from gateway.api.messages.schemas import CountTokensRequest, MessagesRequest, Thinking, ToolChoice, ToolEntry
 from gateway.errors import ApiError, bad_request
 
@@ -29,7 +29,6 @@ _NAMES = {
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
 }
 _FIELDS = {"function.parameters": "input_schema", "function.": "", "json_schema.schema": "schema"}
-_PLACE = re.compile(r"\[(\d+)\]")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -60,7 +59,7 @@ class Chat(msgspec.Struct, frozen=True):
         if name == "messages" and bracket:
             place = int(head[len("messages[") : -1])
             return self.origins[place] if place < len(self.origins) else "messages"
-        path = _NAMES.get(name, name) + _PLACE.sub(r".\1", head[len(name) :]) + dot + _PLACE.sub(r".\1", rest)
+        path = dotted(_NAMES.get(name, name) + head[len(name) :] + dot + rest)
         for theirs, ours in _FIELDS.items():
             path = path.replace(theirs, ours)
         return path

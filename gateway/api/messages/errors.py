@@ -1,5 +1,6 @@
 """Anthropic's error envelope, for everything that goes wrong on a path of the Messages API, guards and limits too."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ _TYPES = {
 }
 STATUSES = {(OVERLOADED if status == 503 else status): text for status, text in ERRORS.items()}
 
+_PLACE = re.compile(r"\[(\d+)\]")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -56,9 +58,17 @@ def envelope_of(failure: ApiError, request_id: str) -> MessagesErrorEnvelope:
     body, kind = failure.body, _TYPES.get(failure.status)
     if kind is None:
         kind = "api_error" if failure.status >= 500 else "invalid_request_error"
-    named = body.param is None or body.param in body.message
-    message = body.message if named else f"{body.param}: {body.message}"
+    message = body.message
+    if body.param is not None:
+        param = dotted(body.param)
+        message = message.replace(body.param, param)
+        message = message if param in message else f"{param}: {message}"
     return MessagesErrorEnvelope(error=MessagesErrorBody(kind, message), request_id=request_id)
+
+
+def dotted(path: str) -> str:
+    """A path as this API writes it: `messages.0.content` for `messages[0].content`."""
+    return _PLACE.sub(r".\1", path)
 
 
 def error_event(error: Exception, request_id: str) -> bytes:
