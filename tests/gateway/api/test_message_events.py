@@ -167,7 +167,7 @@ def test_a_failure_is_an_error_event_byte_for_byte() -> None:
         (Delta(finish_reason="tool_calls"), (), ("tool_use", None)),
     ],
 )
-def test_the_reason_of_the_end_is_told_in_both_forms(
+def test_both_forms_give_the_reason_of_the_end(
     last: Delta, stop: tuple[str, ...], expected: tuple[str, str | None]
 ) -> None:
     said, answer = streamed([Delta(text="x"), last], answer=FakeAnswer(stop))
