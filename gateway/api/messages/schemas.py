@@ -24,6 +24,8 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
 
     type: Literal["text"] = "text"
     text: str
+    cache_control: Any = None
+    citations: Any = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +35,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     media_type: str | None = None
     data: str | None = None
     url: str | None = None
+    file_id: str | None = None
     content: str | list[Text] | None = None
 
 
@@ -44,6 +47,8 @@ class _Readable(msgspec.Struct, frozen=True, kw_only=True):
     source: str | Source | None = None
     title: str | None = None
     context: str | None = None
+    cache_control: Any = None
+    citations: Any = None
 
 
 class ResultBlock(_Readable, frozen=True, kw_only=True):
@@ -56,16 +61,19 @@ class Block(_Readable, frozen=True, kw_only=True):
     """A block of a message; `type` says which fields count.
 
     `tool_use`: `id`, `name` and `input`. `tool_result`: `tool_use_id`, `content` and `is_error`. `thinking`: the
-    thoughts of an earlier answer; their signature is not checked.
+    thoughts of an earlier answer; their `signature` is not checked, and `data` that hides them is not read.
     """
 
     content: str | list[ResultBlock] | None = None
     thinking: str | None = None
+    signature: Any = None
+    data: Any = None
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     is_error: bool | None = None
+    caller: Any = None
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +91,9 @@ class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+    cache_control: Any = None
+    eager_input_streaming: Any = None
+    input_examples: Any = None
 
 
 class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
