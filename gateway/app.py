@@ -54,6 +54,7 @@ from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
+from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
 from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.overload import OverloadQueue
@@ -133,6 +134,7 @@ class Composition:
         self._peers = None if place is None else Peers(place)
         self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
         self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
+        self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
         self.catalog = load_catalog(settings.catalog)
         self._redact = load_redaction(settings.redaction) if settings.redaction else None
         self._exporter = span_exporter(settings)
@@ -216,6 +218,7 @@ class Composition:
             privacy=privacy,
             jobs=Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs),
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
+            identity_provider=self._identity_provider,
             live=await self._start_live(stack, routing, engine, loop),
             database=database,
             quality_loop=loop,
