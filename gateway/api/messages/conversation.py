@@ -1,8 +1,6 @@
 """The messages of a request as those of a chat: blocks become texts, parts, calls and results of tools."""
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.api.inference.schemas import ContentPart, FunctionCall, Message, MessageToolCall
@@ -16,10 +14,16 @@ _BETWEEN = "\n\n"
 
 
 class Placed(NamedTuple):
-    """A block and its path in the request."""
+    """A block and its place: the numbers of its message and in it."""
 
-    where: str
+    message: int
+    place: int
     block: Block
+
+    @property
+    def where(self) -> str:
+        """The path of the block in the request."""
+        return f"messages.{self.message}.content.{self.place}"
 
 
 class Conversation(NamedTuple):
@@ -44,12 +48,19 @@ def conversation_of(system: str | list[Text] | None, turns: Sequence[Turn]) -> C
     if text := _system_text(system):
         messages.append(Message(role="system", content=text))
         origins.append("system")
-    # As Anthropic does it: consecutive turns of the same role are one turn.
-    for role, group in groupby(enumerate(turns), key=lambda numbered: numbered[1].role):
-        numbered = list(group)
-        where = f"messages.{numbered[0][0]}"
-        placed = [one for number, turn in numbered for one in _placed(f"messages.{number}", turn)]
-        for message in _CONVERSIONS[role](placed, where):
+    number = 0
+    while number < len(turns):
+        first, role = number, turns[number].role
+        placed = _placed(number, turns[number])
+        number += 1
+        # As Anthropic does it: consecutive turns of the same role are one turn.
+        while number < len(turns) and turns[number].role == role:
+            placed += _placed(number, turns[number])
+            number += 1
+        where = f"messages.{first}"
+        if role == "user" and not placed:
+            raise bad_request(f"{where}: a user message must have content.", where, "invalid_value")
+        for message in _CONVERSIONS[role](placed):
             messages.append(message)
             origins.append(where)
     return Conversation(messages, origins)
@@ -61,135 +72,145 @@ def _system_text(system: str | list[Text] | None) -> str:
     return _BETWEEN.join(block.text for block in system if not block.text.startswith(BILLING_HEADER))
 
 
-def _placed(where: str, turn: Turn) -> Iterator[Placed]:
+def _placed(number: int, turn: Turn) -> list[Placed]:
     if isinstance(turn.content, str):
-        yield Placed(f"{where}.content", Block(type="text", text=turn.content))
-        return
-    for place, block in enumerate(turn.content):
-        yield Placed(f"{where}.content.{place}", block)
+        return [Placed(number, 0, Block(type="text", text=turn.content))]
+    return [Placed(number, place, block) for place, block in enumerate(turn.content)]
 
 
-def _user(placed: Sequence[Placed], where: str) -> Iterator[Message]:
+def _user(placed: Sequence[Placed]) -> list[Message]:
     """Results of tools come first: they answer the calls right before."""
+    messages: list[Message] = []
     parts: list[ContentPart] = []
-    if not placed:
-        raise bad_request(f"{where}: a user message must have content.", where, "invalid_value")
-    for at, block in placed:
-        if block.type != "tool_result":
-            continue
-        if not block.tool_use_id:
-            raise _missing(f"{at}.tool_use_id")
-        given = [] if block.content is None else block.content
-        results = [ResultBlock(type="text", text=given)] if isinstance(given, str) else given
-        read = [part for place, one in enumerate(results) for part in _read(one, f"{at}.content.{place}")]
-        # Results are text in OpenAI's API: what is not follows in the user's own turn.
-        shown = [part for part in read if part.type != "text"]
-        text = _BETWEEN.join(part.text or "" for part in read if part.type == "text")
-        if shown:
-            number = "file" if all(part.type == "file" for part in shown) else "image"
-            text = _BETWEEN.join(filter(None, [text, f"(The {number} of this result follows in the next message.)"]))
-        yield Message(
-            role="tool",
-            tool_call_id=block.tool_use_id,
-            content=f"Error: {text}" if block.is_error else text,
-        )
-        parts += shown
-    for at, block in placed:
-        if block.type != "tool_result":
-            parts += _read(block, at)
-    if all(part.type == "text" for part in parts):
-        if parts:
-            yield Message(role="user", content=_BETWEEN.join(part.text or "" for part in parts))
-        return
-    yield Message(role="user", content=parts)
+    for one in placed:
+        if one.block.type == "tool_result":
+            message, shown = _result(one)
+            messages.append(message)
+            parts += shown
+    for one in placed:
+        if one.block.type != "tool_result":
+            parts += _read(one.block, one)
+    if parts:
+        is_text = all(part.type == "text" for part in parts)
+        messages.append(Message(role="user", content=_text_of(parts) if is_text else parts))
+    return messages
 
 
-def _assistant(placed: Sequence[Placed], where: str) -> Iterator[Message]:
+def _result(placed: Placed) -> tuple[Message, list[ContentPart]]:
+    """The result of a tool, which is text in OpenAI's API, and what else it has, for the user's own turn."""
+    block, shown = placed.block, []
+    if not block.tool_use_id:
+        raise _missing(f"{placed.where}.tool_use_id")
+    if isinstance(block.content, list):
+        read = [part for one in block.content for part in _read(one, placed)]
+        text, shown = _text_of(read), [part for part in read if part.type != "text"]
+    else:
+        text = block.content or ""
+    if shown:
+        kind = "file" if all(part.type == "file" for part in shown) else "image"
+        text = _BETWEEN.join(filter(None, [text, f"(The {kind} of this result follows in the next message.)"]))
+    content = f"Error: {text}" if block.is_error else text
+    return Message(role="tool", tool_call_id=block.tool_use_id, content=content), shown
+
+
+def _text_of(parts: Sequence[ContentPart]) -> str:
+    return _BETWEEN.join(part.text or "" for part in parts if part.type == "text")
+
+
+def _assistant(placed: Sequence[Placed]) -> list[Message]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[MessageToolCall] = []
-    for at, block in placed:
-        if block.type == "thinking":
-            thoughts.append(block.thinking or "")
+    for one in placed:
+        block = one.block
+        if block.type == "text":
+            texts.append(_text(block.text, one))
         elif block.type == "tool_use":
-            calls.append(_call(block, at))
-        elif block.type == "text":
-            texts.append(_text(block.text, at))
+            calls.append(_call(block, one))
+        elif block.type == "thinking":
+            thoughts.append(block.thinking or "")
         elif block.type != "redacted_thinking":
-            raise _unknown(block.type, at, "text, thinking, redacted_thinking and tool_use")
-    yield Message(
-        role="assistant",
-        content="".join(texts),
-        reasoning_content=_BETWEEN.join(filter(None, thoughts)) or None,
-        tool_calls=calls or None,
-    )
+            raise _unknown(block.type, one, "text, thinking, redacted_thinking and tool_use")
+    thought = _BETWEEN.join(filter(None, thoughts)) or None
+    said = "".join(texts)
+    return [Message(role="assistant", content=said, reasoning_content=thought, tool_calls=calls or None)]
 
 
-def _system(placed: Sequence[Placed], where: str) -> Iterator[Message]:
-    for at, block in placed:
-        if block.type != "text":
-            raise _unknown(block.type, at, "text")
-    yield Message(role="system", content=_BETWEEN.join(_text(block.text, at) for at, block in placed))
+def _system(placed: Sequence[Placed]) -> list[Message]:
+    for one in placed:
+        if one.block.type != "text":
+            raise _unknown(one.block.type, one, "text")
+    return [Message(role="system", content=_BETWEEN.join(_text(one.block.text, one) for one in placed))]
 
 
 _CONVERSIONS = {"user": _user, "assistant": _assistant, "system": _system}
 
 
-def _call(block: Block, where: str) -> MessageToolCall:
+def _call(block: Block, placed: Placed) -> MessageToolCall:
     if not block.id:
-        raise _missing(f"{where}.id")
+        raise _missing(f"{placed.where}.id")
     if not block.name:
-        raise _missing(f"{where}.name")
-    arguments = json.dumps(block.input or {}, ensure_ascii=False)
+        raise _missing(f"{placed.where}.name")
+    # As the client wrote it, which saves reading it: models and servers take calls as JSON text.
+    given = bytes(block.input).strip()
+    if given in (b"", b"null"):
+        given = b"{}"
+    try:
+        arguments = given.decode()
+    except UnicodeDecodeError:
+        arguments = ""
+    if not arguments.startswith("{"):
+        where = f"{placed.where}.input"
+        raise bad_request(f"{where}: Input should be an object.", where, "invalid_value")
     return MessageToolCall(id=block.id, function=FunctionCall(name=block.name, arguments=arguments))
 
 
-def _read(block: Block | ResultBlock, where: str) -> Iterable[ContentPart]:
+def _read(block: Block | ResultBlock, placed: Placed) -> list[ContentPart]:
     """The parts that a block of a user's turn, or of a tool's result, is."""
     if block.type == "text":
-        return [_text_part(_text(block.text, where))]
+        return [_text_part(_text(block.text, placed))]
     if block.type == "image":
-        return [_image(_source(block, where), where)]
+        return [_image(_source(block, placed), placed)]
     if block.type == "document":
-        return _document(block, _source(block, where), where)
+        return _document(block, _source(block, placed), placed)
     if block.type == "search_result":
         head = " ".join(filter(None, [block.title, f"({block.source})" if isinstance(block.source, str) else None]))
         return [_text_part(_lines(head, _joined(block.content)))]
-    raise _unknown(block.type, where, "text, image, document, search_result and tool_result")
+    raise _unknown(block.type, placed, "text, image, document, search_result and tool_result")
 
 
-def _source(block: Block | ResultBlock, where: str) -> Source:
+def _source(block: Block | ResultBlock, placed: Placed) -> Source:
     if not isinstance(block.source, Source):
-        raise _missing(f"{where}.source")
+        raise _missing(f"{placed.where}.source")
     return block.source
 
 
-def _image(source: Source, where: str) -> ContentPart:
+def _image(source: Source, placed: Placed) -> ContentPart:
     if source.type == "base64":
-        return ContentPart(type="image_url", image_url={"url": _data_url(source, where)})
+        return ContentPart(type="image_url", image_url={"url": _data_url(source, placed)})
     if source.type == "url" and source.url:
         return ContentPart(type="image_url", image_url={"url": source.url})
-    raise _unknown_source(source, where, "base64 and url")
+    raise _unknown_source(source, placed, "base64 and url")
 
 
-def _document(block: Block | ResultBlock, source: Source, where: str) -> list[ContentPart]:
+def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> list[ContentPart]:
     head = _lines(block.title, block.context)
     if source.type == "text":
         return [_text_part(_lines(head, source.data))]
     if source.type == "content":
         return [_text_part(_lines(head, _joined(source.content)))]
     if source.type == "base64":
-        file = {"filename": block.title or "document.pdf", "file_data": _data_url(source, where)}
+        file = {"filename": block.title or "document.pdf", "file_data": _data_url(source, placed)}
         part = ContentPart(type="file", file=file)
         return [_text_part(block.context), part] if block.context else [part]
-    raise _unknown_source(source, where, "base64, text and content")
+    raise _unknown_source(source, placed, "base64, text and content")
 
 
-def _data_url(source: Source, where: str) -> str:
+def _data_url(source: Source, placed: Placed) -> str:
     if not source.media_type:
-        raise _missing(f"{where}.source.media_type")
+        raise _missing(f"{placed.where}.source.media_type")
     if not source.data:
-        raise _missing(f"{where}.source.data")
+        raise _missing(f"{placed.where}.source.data")
     return f"data:{source.media_type};base64,{source.data}"
 
 
@@ -207,9 +228,9 @@ def _text_part(text: str) -> ContentPart:
     return ContentPart(type="text", text=text)
 
 
-def _text(text: str | None, where: str) -> str:
+def _text(text: str | None, placed: Placed) -> str:
     if text is None:
-        raise _missing(f"{where}.text")
+        raise _missing(f"{placed.where}.text")
     return text
 
 
@@ -217,15 +238,13 @@ def _missing(where: str) -> ApiError:
     return bad_request(f"{where}: Field required.", where, "missing_required_parameter")
 
 
-def _unknown(kind: str, where: str, allowed: str) -> ApiError:
-    message = f"{where}.type: blocks of type {kind!r} are not supported here; allowed are {allowed}."
-    return bad_request(message, f"{where}.type", "unsupported_content")
+def _unknown(kind: str, placed: Placed, allowed: str) -> ApiError:
+    where = f"{placed.where}.type"
+    message = f"{where}: blocks of type {kind!r} are not supported here; allowed are {allowed}."
+    return bad_request(message, where, "unsupported_content")
 
 
-def _unknown_source(source: Source, where: str, allowed: str) -> ApiError:
-    at = f"{where}.source.type"
-    return bad_request(
-        f"{at}: sources of type {source.type!r} are not supported here; allowed are {allowed}.",
-        at,
-        "unsupported_content",
-    )
+def _unknown_source(source: Source, placed: Placed, allowed: str) -> ApiError:
+    where = f"{placed.where}.source.type"
+    message = f"{where}: sources of type {source.type!r} are not supported here; allowed are {allowed}."
+    return bad_request(message, where, "unsupported_content")
