@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.answering.active_probes import ActiveProbes
+from gateway.answering.answer import Answer
 from gateway.api.batch_files.line_answers import LineAnswers
 from gateway.api.worker_answers import worker_answers
 from gateway.cache.knobs import CacheKnobs
@@ -65,6 +66,7 @@ from quality.evaluation.tier_value import ReportFileError, stored_report, warnin
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
+from quality.records.record import Record
 from quality.records.redaction import load_redaction
 from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
@@ -169,7 +171,7 @@ class Composition:
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
-        loop = await self._start_quality_loop(stack, database, engine, encode)
+        loop = await self._start_quality_loop(stack, database, engine, encode, knobs)
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)
@@ -361,14 +363,35 @@ class Composition:
         self.metrics.show_classifier(serving.current.version, trial, serving.share)
 
     async def _start_quality_loop(
-        self, stack: AsyncExitStack, database: AsyncEngine, engine: Engine, encode: Encode | None
+        self,
+        stack: AsyncExitStack,
+        database: AsyncEngine,
+        engine: Engine,
+        encode: Encode | None,
+        knobs: RoutingKnobFile,
     ) -> QualityLoop | None:
         if not self.settings.monitor:
             return None
-        loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode, self._redact)
+        loop = QualityLoop(
+            self.settings,
+            self.catalog,
+            database,
+            engine.tiers,
+            encode,
+            self._redact,
+            lambda: knobs.active.shadow_share,
+        )
         await stack.enter_async_context(running_quality_loop(loop))
-        # An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one.
-        self.sinks.append(lambda answer, record: loop.offer(record) if answer.request.is_comparable else None)
+
+        def offer(answer: Answer, record: Record) -> None:
+            # An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one. A shadow
+            # answers once, so that its cost says nothing about several choices.
+            request = answer.request
+            single = request.choices == 1 and request.best_of in (None, 1)
+            if request.is_comparable and (single or record.decision.would_be is None):
+                loop.offer(record)
+
+        self.sinks.append(offer)
         return loop
 
     async def _refresh(self, engine: Engine, ledger: Ledger, parts: Parts, loop: QualityLoop | None) -> None:

@@ -16,6 +16,7 @@ from gateway.dashboard.pages.overview import OVERVIEW_PAGE
 from gateway.dashboard.pages.quality import QUALITY_PAGE
 from gateway.dashboard.pages.requests import REQUESTS_PAGE
 from gateway.dashboard.pages.routing import ROUTING_PAGE
+from gateway.dashboard.pages.shadow import SHADOW_PAGE
 from gateway.dashboard.pages.system import SYSTEM_PAGE
 from gateway.dashboard.pages.users_page import USERS_PAGE
 from gateway.dashboard.rendering import failure_page
@@ -26,6 +27,7 @@ PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,
     REQUESTS_PAGE,
     ROUTING_PAGE,
+    SHADOW_PAGE,
     QUALITY_PAGE,
     EXPERIMENTS_PAGE,
     CORE_PAGE,
