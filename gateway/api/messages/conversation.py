@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from gateway.api.inference.schemas import ContentPart, FunctionCall, Message, MessageToolCall
 from gateway.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.errors import ApiError, bad_request
@@ -11,6 +13,8 @@ from gateway.errors import ApiError, bad_request
 BILLING_HEADER = "x-anthropic-billing-header:"
 # Between blocks, which are paragraphs of their own. An assistant's are pieces of one text.
 _BETWEEN = "\n\n"
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Placed(NamedTuple):
@@ -151,17 +155,7 @@ def _call(block: Block, placed: Placed) -> MessageToolCall:
         raise _missing(f"{placed.where}.id")
     if not block.name:
         raise _missing(f"{placed.where}.name")
-    # As the client wrote it, which saves reading it: models and servers take calls as JSON text.
-    given = bytes(block.input).strip()
-    if given in (b"", b"null"):
-        given = b"{}"
-    try:
-        arguments = given.decode()
-    except UnicodeDecodeError:
-        arguments = ""
-    if not arguments.startswith("{"):
-        where = f"{placed.where}.input"
-        raise bad_request(f"{where}: Input should be an object.", where, "invalid_value")
+    arguments = _encode(block.input or {}).decode()
     return MessageToolCall(id=block.id, function=FunctionCall(name=block.name, arguments=arguments))
 
 

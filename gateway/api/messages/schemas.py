@@ -60,7 +60,7 @@ class ResultBlock(_Readable, frozen=True, kw_only=True):
 class Block(_Readable, frozen=True, kw_only=True):
     """A block of a message; `type` says which fields count.
 
-    `tool_use`: `id`, `name` and `input`, an object. `tool_result`: `tool_use_id`, `content` and `is_error`.
+    `tool_use`: `id`, `name` and `input`. `tool_result`: `tool_use_id`, `content` and `is_error`.
     `thinking`: the thoughts of an earlier answer; their `signature` is not checked, and `data` that hides them is not
     read.
     """
@@ -71,7 +71,7 @@ class Block(_Readable, frozen=True, kw_only=True):
     data: Any = None
     id: str | None = None
     name: str | None = None
-    input: msgspec.Raw = msgspec.Raw()
+    input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     is_error: bool | None = None
     caller: Any = None
