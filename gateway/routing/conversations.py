@@ -66,7 +66,8 @@ class Conversations:
         return History(
             tiers=known,
             tokens=sum(len(m.content) for m in read) // CHARS_PER_TOKEN
-            + sum(m.media_tokens + TOKENS_PER_MESSAGE for m in read),
+            + sum(m.media_tokens for m in read if m.parts)
+            + TOKENS_PER_MESSAGE * len(read),
             in_tool_loop=bool(messages) and messages[-1].role == "tool",
         )
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tiers.catalog.capabilities import Capabilities
+from tiers.catalog.capabilities import USUAL, USUAL_OF_KIND, Capabilities, Capability
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.tools.dialect import DialectName
 
@@ -205,6 +205,12 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def url(self) -> str:
         """The address of the tier: a base URL or several, or `in-process`."""
         return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
+
+    @property
+    def has(self) -> frozenset[Capability]:
+        """What the tier can take and give: what is declared, else what its kind of server usually has."""
+        usual = USUAL if self.remote is None else USUAL_OF_KIND.get(self.remote.kind, USUAL)
+        return self.capabilities.over(usual)
 
     def answer_limit(self, max_tokens: int | None) -> int:
         """Return the most output tokens of a choice for a request with this `max_tokens`; None: it sets none."""

@@ -12,6 +12,7 @@ from inference_core.errors import InvalidRequestError
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs, KnobValue
+from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
@@ -27,6 +28,7 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems = list(_check_numbering(catalog.tiers))
     problems += _check_models(catalog)
     problems += _check_embeddings(catalog)
+    problems += _check_aliases(catalog)
     for tier in catalog.tiers:
         problems += _check_tier(catalog, tier)
     if not problems:
@@ -176,6 +178,12 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
         yield f"{where}.model = {tier.model!r}: unknown; models of this catalogue: {', '.join(contexts) or 'none'}"
     else:
         context = contexts[tier.model]
+    if tier.remote is None or tier.remote.is_triton:
+        given = [name for name in MEDIA if getattr(tier.capabilities, name)]
+        yield from (
+            f"{where}.capabilities.{name} = true: in-process models and Triton's are sent text only; remove it"
+            for name in given
+        )
     if context is not None and tier.max_tokens >= context:
         yield f"{where}.max_tokens = {tier.max_tokens}: must be below the model's context of {context} tokens"
     if tier.objective.ttft_ms > tier.mean_latency_ms:
@@ -262,6 +270,17 @@ def _check_url(where: str, base_url: str) -> Iterator[str]:
 def _check_key_name(where: str, name: str | None) -> Iterator[str]:
     if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
+
+
+def _check_aliases(catalog: Catalog) -> Iterator[str]:
+    tiers = [f"tier-{tier.number}" for tier in catalog.tiers]
+    models = [name for tier in catalog.tiers for name in (tier.name, tier.model_name)]
+    known = list(dict.fromkeys(["auto", *tiers, *models, *(one.name for one in catalog.embeddings)]))
+    for name, target in catalog.aliases.items():
+        if not name or name == "auto" or name in tiers:
+            yield f"aliases: {name!r} is no name for an alias; auto and the tiers keep theirs"
+        elif target not in known and target.rpartition(":")[0] not in known:
+            yield f"aliases.{name!r} = {target!r}: unknown; an alias may stand for {', '.join(known)}"
 
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:

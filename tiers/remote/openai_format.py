@@ -15,6 +15,8 @@ from tiers.tool_types import Tool, ToolCallDelta
 
 MAX_RETRY_AFTER_SECONDS = 300.0
 DEFAULTS = SamplingParams()
+# Kinds of servers that render the model's own chat template: they take its variables, and earlier thoughts.
+TEMPLATED = ("vllm", "sglang", "llama-server")
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
 
 
@@ -148,7 +150,10 @@ def request_body(
         "top_p": sampling.top_p,
     }
     if request.messages is not None:
-        body["messages"] = [_wire_message(message) for message in request.messages]
+        templated = remote.kind in TEMPLATED
+        body["messages"] = [_wire_message(message, templated) for message in request.messages]
+        if templated and request.template_variables:
+            body["chat_template_kwargs"] = request.template_variables
     else:
         body["prompt"] = request.prompt
     if streamed and remote.stream_usage:
@@ -174,8 +179,11 @@ def request_body(
     return body
 
 
-def _wire_message(message: ChatMessage) -> dict[str, Any]:
+def _wire_message(message: ChatMessage, with_thoughts: bool) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if with_thoughts and message.reasoning:
+        # Older and newer servers read one name or the other.
+        wire["reasoning_content"] = wire["reasoning"] = message.reasoning
     if message.parts:
         wire["content"] = [part.wire for part in message.parts]
     if message.name is not None:

@@ -177,8 +177,10 @@ class RemoteTier(Tier):
     @staticmethod
     def _estimated(request: GenerationRequest) -> int:
         prompts = [request.prompt] if isinstance(request.prompt, str) else []
-        texts = [m.content for m in request.messages or []] + _tool_texts(request) + prompts
-        size = sum(_text_tokens(text) for text in texts) + sum(m.media_tokens for m in request.messages or [])
+        texts = [m.content + m.reasoning for m in request.messages or []] + _tool_texts(request) + prompts
+        size = sum(_text_tokens(text) for text in texts) + sum(
+            m.media_tokens for m in request.messages or [] if m.parts
+        )
         return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
 
     def load(self) -> TierLoad:

@@ -24,5 +24,7 @@ def wire_of(spec: TierSpec) -> RemoteWire:
 
 
 def tells_logprobs(spec: TierSpec) -> bool:
-    """Return whether the server of `spec`, which has a `remote` table, is of a kind that gives log-probabilities."""
-    return wire_of(spec).tells_logprobs
+    """Return whether the server of `spec`, which has a `remote` table, gives log-probabilities by its declared
+    capabilities, or else is of a kind that always does."""
+    declared = spec.capabilities.logprobs
+    return wire_of(spec).tells_logprobs if declared is None else declared

@@ -7,11 +7,13 @@ from litestar import post
 from litestar.response import Response
 
 from gateway.api.inference.build_request import chat_request, received
-from gateway.api.inference.parsing import read_body
+from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.parsing import read_fields
 from gateway.api.messages.as_chat import chat_of
 from gateway.api.messages.errors import STATUSES, MessagesErrorEnvelope
 from gateway.api.messages.schemas import CountTokensRequest
 from gateway.api.operations import describe
+from gateway.api.streaming.sending import ignored_header
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.requests.inference_request import InferenceRequest
@@ -24,7 +26,7 @@ class TokenCount(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
-_decoder = msgspec.json.Decoder(CountTokensRequest)
+COUNT_TOKENS = FieldReader("/v1/messages/count_tokens", CountTokensRequest)
 
 
 @post(
@@ -36,7 +38,7 @@ _decoder = msgspec.json.Decoder(CountTokensRequest)
 async def count_tokens(request: HttpRequest) -> Response[Any]:
     """By the tokeniser of the tier that would answer; an estimate for one that runs elsewhere. Nothing is generated or
     billed. It counts as a request against the limits of the key, and no tokens against them."""
-    body = await read_body(request, _decoder)
+    body = await read_fields(request, COUNT_TOKENS)
     parts, given = parts_of(request), received(request)
     chat = chat_of(body)
     try:
@@ -49,7 +51,8 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
             admission.settle(0.0, 0)
     except ApiError as error:
         raise chat.renamed(error) from None
-    headers = admission.headers | {"request-id": given.request_id}
+    ignored = {name.decode(): value.decode() for name, value in ignored_header(request)}
+    headers = admission.headers | {"request-id": given.request_id} | ignored
     return Response(TokenCount(tokens), media_type="application/json", headers=headers)
 
 

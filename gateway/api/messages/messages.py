@@ -6,7 +6,8 @@ from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.build_request import chat_request, received
-from gateway.api.inference.parsing import read_body
+from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.parsing import read_fields
 from gateway.api.messages.as_chat import chat_of
 from gateway.api.messages.errors import STATUSES, MessagesErrorEnvelope, error_event
 from gateway.api.messages.events import PING, MessageEvents
@@ -17,7 +18,7 @@ from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 
-_decoder = msgspec.json.Decoder(MessagesRequest)
+MESSAGES = FieldReader("/v1/messages", MessagesRequest)
 
 
 @post(
@@ -31,7 +32,7 @@ _decoder = msgspec.json.Decoder(MessagesRequest)
 )
 async def messages(request: HttpRequest) -> ASGIApp:
     """Answer the last turn as `/v1/chat/completions` does, whole or as Anthropic's events; see docs/clients.md."""
-    body = await read_body(request, _decoder)
+    body = await read_fields(request, MESSAGES)
     parts, given = parts_of(request), received(request)
     chat = chat_of(body)
     try:

@@ -1,7 +1,7 @@
 """Bodies of `POST /v1/messages` and `/v1/messages/count_tokens`, field by field as Anthropic documents them.
 
-Types and ranges are checked while decoding; `conversation` and `as_chat` check what depends on several. Unknown fields
-are ignored: clients send those of Anthropic's betas. Fields typed `Unsupported` are refused by name unless null.
+Types and ranges are checked while decoding; `conversation` and `as_chat` check what depends on several. Fields typed
+`Unsupported` are refused by name unless null, and others typed `Any` are accepted and not needed.
 """
 
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ LEAST_THINKING_TOKENS = 1024
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 
 
-class Text(msgspec.Struct, frozen=True, kw_only=True):
+class Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A text block where nothing else is allowed: of `system`, and of a document's or a search result's content."""
 
     type: Literal["text"] = "text"
@@ -28,7 +28,7 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     citations: Any = None
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where an image or a document is: `base64` or `text` (`media_type`, `data`), `url`, `content`, `file`."""
 
     type: str
@@ -39,7 +39,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     content: str | list[Text] | None = None
 
 
-class _Readable(msgspec.Struct, frozen=True, kw_only=True):
+class _Readable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields of blocks that tell the model something: `text`, `image`, `document` and `search_result`."""
 
     type: str
@@ -51,13 +51,13 @@ class _Readable(msgspec.Struct, frozen=True, kw_only=True):
     citations: Any = None
 
 
-class ResultBlock(_Readable, frozen=True, kw_only=True):
+class ResultBlock(_Readable, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A block of a tool's result."""
 
     content: str | list[Text] | None = None
 
 
-class Block(_Readable, frozen=True, kw_only=True):
+class Block(_Readable, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A block of a message; `type` says which fields count.
 
     `tool_use`: `id`, `name` and `input`. `tool_result`: `tool_use_id`, `content` and `is_error`.
@@ -77,14 +77,14 @@ class Block(_Readable, frozen=True, kw_only=True):
     caller: Any = None
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
 
-class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
+class ToolEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool; only custom ones are understood, so that nothing else needs to be checked of others."""
 
     type: str | None = None
@@ -97,7 +97,7 @@ class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
     input_examples: Any = None
 
 
-class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether tools may be, must be or are not called; `tool`: the one called `name`."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -105,7 +105,7 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(msgspec.Struct, frozen=True, kw_only=True):
+class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether the answer shows its thoughts, and how many tokens they may have; `adaptive`: as the tier thinks usually.
     `display`: `omitted` leaves out their text."""
 
@@ -114,27 +114,27 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
+class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The JSON schema that the answer obeys."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
-class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
+class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much to think, and the format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
-class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True):
+class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`user_id`: an opaque name of the user, recorded as a tag."""
 
     user_id: Annotated[str, Meta(max_length=512)] | None = None
 
 
-class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/messages/count_tokens`. `output_format`: an earlier name of `output_config.format`.
 
     `cache_control` (here and in blocks) and `context_management` are accepted and not needed: prefixes are cached by
@@ -154,7 +154,7 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
     mcp_servers: Unsupported = None
 
 
-class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
+class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/messages`."""
 
     max_tokens: PositiveInt

@@ -8,6 +8,8 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from gateway.answering.answer import Answer
 from gateway.api.inference.aio_headers import response_headers
 from gateway.api.inference.chunks import AnswerFormat, Chunks
+from gateway.api.inference.ignored_fields import shown_names
+from gateway.api.inference.parsing import IGNORED
 from gateway.api.streaming.client_watch import DisconnectWatch, StallWatch
 from gateway.errors import ClientGoneError
 from gateway.parts import HttpRequest, Parts
@@ -100,7 +102,13 @@ def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) 
 
 def _id_headers(request: HttpRequest, request_id: str, answer_format: AnswerFormat) -> Headers:
     own = (caller_request_id(request.headers.get("x-request-id")) or request_id).encode()
-    return [(name, own) for name in answer_format.id_headers]
+    return [(name, own) for name in answer_format.id_headers] + ignored_header(request)
+
+
+def ignored_header(request: HttpRequest) -> Headers:
+    """The header that names the fields of the request's body that were ignored, if there are any."""
+    names = request.scope["state"].get(IGNORED)
+    return [(b"x-aio-ignored-fields", shown_names(names).encode())] if names else []
 
 
 class KeepAlive:

@@ -296,6 +296,7 @@ async def test_what_claude_code_sends_is_answered(gateway: RunningGateway) -> No
     answer = await gateway.http.post("/v1/messages?beta=true", json=body, headers=headers)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-aio-ignored-fields"] == "something_new"
     assert answer.text.endswith('event: message_stop\ndata: {"type":"message_stop"}\n\n')
     asked = gateway.tier(1).requests[0]
     assert asked.tooling is not None
