@@ -74,11 +74,14 @@ class TraceHeaders(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
+    """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples; `prompt_tokens`
+    includes `cached_tokens`, read from a prefix cache, and `cache_write_tokens`, which a provider wrote into its cache
+    and bills at a price of their own."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
     @classmethod

@@ -156,9 +156,9 @@ class RoutingService:
         an unknown model."""
         pinned = self.pinned_tier(request.requested_model)
         await self._count_in_doubt(request)
-        _, too_long = exclusions(request, pinned, self.tiers, self.catalog)
-        usable = [k for k in self.tiers if pinned in (None, k) and request.caller.lists(k)]
-        return bool(usable) and set(usable) <= set(too_long)
+        excluded = exclusions(request, pinned, self.tiers, self.catalog)
+        usable = {k for k in self.tiers if pinned in (None, k) and request.caller.lists(k)} - excluded.incapable.keys()
+        return bool(usable) and usable <= set(excluded.too_long)
 
     async def _count_in_doubt(self, request: InferenceRequest) -> None:
         pinned = self.pinned_tier(request.requested_model)

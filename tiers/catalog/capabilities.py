@@ -12,10 +12,13 @@ MEDIA: tuple[Capability, ...] = ("vision", "audio", "files")
 
 # Of in-process models and of most servers, unless declared otherwise.
 USUAL: frozenset[Capability] = frozenset({"tools", "json_schema", "logprobs"})
-# Kinds of servers that are sent text, whose own API has less.
+# Kinds of servers whose own API has less, or whose models all have more.
 USUAL_OF_KIND: Mapping[str, frozenset[Capability]] = {
     "triton-tensorrt-llm": frozenset({"json_schema"}),
     "triton-vllm": frozenset(),
+    "anthropic": frozenset({"vision", "files", "tools", "json_schema"}),
+    "gemini": frozenset({"vision", "audio", "files", "tools", "json_schema"}),
+    "bedrock": frozenset({"tools"}),
 }
 
 

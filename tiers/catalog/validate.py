@@ -16,6 +16,7 @@ from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
+from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
 from tiers.metadata_addresses import is_metadata_host
@@ -169,6 +170,9 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
     contexts = {m.name: m.max_context for m in catalog.core.models}
     contexts |= {m.name: m.max_context for g in catalog.gpu_groups for m in g.models}
     context: int | None = None
+    if tier.provider is not None and tier.remote is None:
+        yield f"{where}.provider = {tier.provider!r}: give model, too: the name that the provider has for the model"
+        return
     if (tier.model is None) == (tier.remote is None):
         yield f"{where}: exactly one of model and remote must be set, got {tier.model!r} and {tier.remote!r}"
     elif tier.remote is not None:
@@ -217,6 +221,10 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
 def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:
     if not isinstance(tier.policy, PlainSpec):
         yield f"{where}: a remote tier decodes by policy kind 'plain' only; its server decides how it thinks"
+    if tier.provider is not None and not remote.servers:
+        variable = PROVIDERS[tier.provider].url_variable
+        yield f"{where}: the address is missing; give the tier a url, or set the environment variable {variable}"
+        return
     if sum(map(bool, (remote.base_url, remote.base_urls, remote.replicas))) != 1:
         yield f"{where}: exactly one of base_url, base_urls and replicas must be set"
     for i, server in enumerate(remote.servers):
@@ -234,6 +242,8 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
             )
     elif remote.balancing != BalancingSpec():
         yield f"{where}.balancing: there is one server; list several as base_urls or replicas, or leave it out"
+    if remote.kind in PROVIDER_KINDS and remote.is_replicated:
+        yield f"{where}: a provider of kind '{remote.kind}' has one address; give base_url"
     if not remote.is_triton and remote.tokenizer is not None:
         yield f"{where}.tokenizer: only Triton is sent text; a server of kind '{remote.kind}' has a template of its own"
     if remote.kind != "triton-tensorrt-llm" and (remote.cumulative_text or remote.whole_path != "generate"):

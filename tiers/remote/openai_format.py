@@ -21,12 +21,14 @@ EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"
 
 
 class WireError(msgspec.Struct):
-    """The error object of OpenAI and of most compatible servers."""
+    """The error object of OpenAI and of most compatible servers. `retry_after_seconds`: as other servers say it in
+    their body instead of a header."""
 
     message: str = ""
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
+    retry_after_seconds: float | None = None
 
 
 class _TopLogprob(msgspec.Struct):
@@ -95,7 +97,10 @@ class _Choice(msgspec.Struct):
 
 
 class _PromptDetails(msgspec.Struct):
+    """`cache_write_tokens` as OpenRouter reports them."""
+
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _CompletionDetails(msgspec.Struct):
@@ -103,8 +108,11 @@ class _CompletionDetails(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
+    """`total_tokens` is read for xAI, which counts reasoning there and not in `completion_tokens`."""
+
     prompt_tokens: int = 0
     completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
 
@@ -130,8 +138,11 @@ class Chunk(msgspec.Struct):
         prompt, completion = self.usage.prompt_tokens_details, self.usage.completion_tokens_details
         return Usage(
             prompt_tokens=self.usage.prompt_tokens,
-            completion_tokens=self.usage.completion_tokens or 0,
+            completion_tokens=max(
+                self.usage.completion_tokens or 0, (self.usage.total_tokens or 0) - self.usage.prompt_tokens
+            ),
             cached_tokens=(prompt and prompt.cached_tokens) or 0,
+            cache_write_tokens=(prompt and prompt.cache_write_tokens) or 0,
             reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
         )
 
