@@ -104,8 +104,8 @@ def usage_of(usage: Usage | None, answer: Answer) -> MessageUsage:
     usage = usage or Usage()
     served = SERVICE_TIERS[answer.request.priority]
     return MessageUsage(
-        input_tokens=max(0, usage.prompt_tokens - usage.cached_tokens),
-        cache_creation_input_tokens=0,
+        input_tokens=max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens),
+        cache_creation_input_tokens=usage.cache_write_tokens,
         cache_read_input_tokens=usage.cached_tokens,
         output_tokens=usage.completion_tokens,
         service_tier=_SERVED.get(served, "standard"),

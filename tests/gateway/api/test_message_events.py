@@ -47,8 +47,8 @@ event: content_block_stop
 data: {"type":"content_block_stop","index":0}
 
 event: message_delta
-data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"input_tokens":10,\
-"cache_creation_input_tokens":0,"cache_read_input_tokens":2,"output_tokens":5}}
+data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"input_tokens":7,\
+"cache_creation_input_tokens":3,"cache_read_input_tokens":2,"output_tokens":5}}
 
 event: message_stop
 data: {"type":"message_stop"}
@@ -102,7 +102,7 @@ class FakeAnswer:
         self.request = SimpleNamespace(request_id="msg_1", priority=1, stop=stop)
         self.tier = SimpleNamespace(model="small", core_name=core_name)
         self.choices = [CollectedChoice()]
-        self.usage = Usage(prompt_tokens=12, completion_tokens=5, cached_tokens=2)
+        self.usage = Usage(prompt_tokens=12, completion_tokens=5, cached_tokens=2, cache_write_tokens=3)
         self.source = SimpleNamespace(bill=lambda: SimpleNamespace(usage=Usage(prompt_tokens=12)))
 
 
