@@ -64,6 +64,7 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_sequence: str | None = None
 
 
 async def collect(tier: Tier, request: GenerationRequest) -> tuple[list[Answer], Usage]:
@@ -91,7 +92,7 @@ def add(answer: Answer, delta: Delta) -> None:
     answer.reasoning += delta.reasoning
     answer.token_ids += delta.token_ids
     answer.logprobs += delta.logprobs or []
-    answer.finish_reason = delta.finish_reason
+    answer.finish_reason, answer.stop_sequence = delta.finish_reason, delta.stop_sequence
 
 
 Script = Callable[[AddRequest], list[str]]

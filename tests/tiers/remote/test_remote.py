@@ -143,7 +143,13 @@ async def test_without_reported_usage_tokens_are_estimated_not_free() -> None:
 
 
 async def test_finish_reasons_keep_their_meaning() -> None:
-    reasons = {"stop": "stop", "length": "length", "content_filter": "stop", "tool_calls": "tool_calls"}
+    reasons = {
+        "stop": "stop",
+        "length": "length",
+        "content_filter": "content_filter",
+        "other": "stop",
+        "tool_calls": "tool_calls",
+    }
     for theirs, ours in reasons.items():
 
         async def end(call: Call, reason: str = theirs) -> None:
