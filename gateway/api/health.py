@@ -34,7 +34,7 @@ async def live() -> Health:
 async def ready(request: HttpRequest) -> Response[Health]:
     """503 while no tier takes requests, before start, and after shutdown has started."""
     parts = parts_of(request)
-    problems = {**parts.away, **parts.not_ready}
+    problems = parts.problems
     down = [str(tier.number) for tier in parts.routing.tiers.values() if not tier.load().healthy]
     if len(down) == len(parts.routing.tiers):
         problems["tiers"] = "no tier takes requests"

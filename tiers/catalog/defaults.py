@@ -5,30 +5,40 @@ name = "small"
 url = "http://localhost:8001/v1"
 
 [[tiers]]
+name = "medium"
+engine = "llama-server"
+model = "Qwen/Qwen3-8B-GGUF"
+
+[[tiers]]
 name = "large"
 model = "models/Qwen3-8B-Q4_0.gguf"
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
+from inference_core.loaders.hub_model import PREFIX, parse_hub_model
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
 from tiers.catalog.tier_spec import USUAL_OBJECTIVE, ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
+from tiers.engines.programs import PROGRAMS, served_name
 
 ANSWER_TOKENS = 200
 MEAN_LATENCY_MS = 10_000.0
 MAX_TOKENS = 4096
+ENGINE_CONTEXT = 1 << 20
+"""Of an engine that AIO starts, which reports its own once it is ready."""
 LOCAL_MAX_TOKENS = 2048
 """Of a model in process whose context is known only once it is loaded."""
 
 
 def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand `url`, `api_key_env` and a path as `model` in a decoded TOML document to `remote` tables and entries of
-    `core.models`. Other forms stay as they are, so that the conversion reports them."""
+    """Expand `url`, `api_key_env`, `engine` and a path as `model` in a decoded TOML document to `remote` tables and
+    entries of `core.models`. Other forms stay as they are, so that the conversion reports them."""
     tiers, core = table.get("tiers"), table.get("core", {})
     if not isinstance(tiers, list) or not isinstance(core, Mapping) or not isinstance(core.get("models", []), list):
         return dict(table)
@@ -40,19 +50,40 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
 def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     """Expand one tier; `models` gets one entry per path, shared by all tiers with that path."""
     written, model = dict(tier), tier.get("model")
+    if "engine" in tier and "remote" not in tier and "url" not in tier:
+        remote = _engine_form(written)
+        return {**written, "remote": remote}
     if "url" in tier and "remote" not in tier:
         remote = {"base_url": written.pop("url"), "model": written.pop("model", tier.get("name"))}
         if "api_key_env" in tier:
             remote["api_key_env"] = written.pop("api_key_env")
         return {**written, "remote": remote}
+    if isinstance(model, str) and "revision" in tier and (found := parse_hub_model(model)) is not None:
+        model = written["model"] = f"{PREFIX}{found.at(str(written.pop('revision')))}"
     entries = [one for one in models if isinstance(one, Mapping)]
     if isinstance(model, str) and _is_path(model) and model not in [one.get("name") for one in entries]:
         known = next((one for one in entries if one.get("path") == model), None)
         if known is None:
             name = PurePath(model).stem if model.endswith(".gguf") else PurePath(model).name
+            name = re.split("[:@]", name)[0]  # of a Hugging Face id, without quantisation and revision
             models.append(known := {"name": name, "path": model, "compute": "int4-int8"})
         written["model"] = known.get("name")
     return written
+
+
+def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
+    """Move the short keys of an engine out of `written` and return its `remote` table."""
+    short = {"engine": "kind", "model": "model", "engine_args": "args", "engine_env": "env"}
+    short |= {key: key for key in ("revision", "start_timeout_seconds")}
+    engine = {field: written.pop(key) for key, field in short.items() if key in written}
+    remote: dict[str, Any] = {"engine": engine, "max_context": written.pop("max_context", ENGINE_CONTEXT)}
+    program = PROGRAMS.get(engine["kind"]) if isinstance(engine["kind"], str) else None
+    model = engine.get("model")
+    if program is not None and isinstance(model, str):
+        remote |= {"kind": program.wire, "model": served_name(model, program)}
+    else:
+        remote["model"] = model or ""
+    return remote
 
 
 def _is_path(model: str) -> bool:

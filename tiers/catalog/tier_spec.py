@@ -7,6 +7,7 @@ import msgspec
 
 from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.engines.engine_spec import EngineSpec
 from tiers.tools.dialect import DialectName
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -46,12 +47,14 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rejects the field. `stream_whole`: stream from the server even if the caller wants the whole answer. A hanging
     server is then detected after `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
     `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
+    `engine`, instead of an address: the server is a process that AIO starts itself, at an address of its own choice.
     """
 
     base_url: str = ""
     base_urls: list[str] = []
     replicas: list[ReplicaSpec] = []
     balancing: BalancingSpec = BalancingSpec()
+    engine: EngineSpec | None = None
     kind: RemoteKind = "openai"
     model: str
     tokenizer: str | None = None
@@ -80,7 +83,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def is_replicated(self) -> bool:
         """Whether the servers are given as a list, even of one."""
-        return not self.base_url
+        return not self.base_url and self.engine is None
 
     def alone(self, replica: ReplicaSpec) -> "RemoteSpec":
         """Return this spec with `replica` as the only server."""
@@ -203,7 +206,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def url(self) -> str:
-        """The address of the tier: a base URL or several, or `in-process`."""
+        """The address of the tier: a base URL or several, the program that AIO starts, or `in-process`."""
+        if self.remote is not None and self.remote.engine is not None:
+            return f"engine {self.remote.engine.kind}"
         return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
 
     def answer_limit(self, max_tokens: int | None) -> int:
