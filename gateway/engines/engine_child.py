@@ -51,7 +51,18 @@ class EngineChild:
             self._process.send_signal(signal.SIGINT)
 
     async def stop(self) -> int:
-        """End it: SIGTERM to its whole process group, SIGKILL after the grace period. Return the exit status."""
+        """End it: SIGTERM to its whole process group, SIGKILL after the grace period. Return the exit status.
+
+        A caller that is cancelled meanwhile still waits for the end.
+        """
+        stopping = asyncio.ensure_future(self._stop())
+        try:
+            return await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await stopping
+            raise
+
+    async def _stop(self) -> int:
         if self._process.stdin is not None:
             self._process.stdin.close()
         done, _ = await asyncio.wait({self.ended}, timeout=self._grace_seconds + _MARGIN_SECONDS)

@@ -204,12 +204,12 @@ class EngineProcess:
             return False
 
     async def _stop_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
+        if (child := self._child) is not None:
             if self.status.url:
                 self.status = msgspec.structs.replace(self.status, url="", context=None)
                 self._set("starting", f"{self._program.name} is being stopped")
-            await asyncio.shield(child.stop())
+            await child.stop()
+            self._child = None
 
     def _ended(self, child: EngineChild, when: str) -> EngineProblem:
         status = child.ended.result()

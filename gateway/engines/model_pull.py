@@ -29,7 +29,7 @@ async def pull_model(model: HubModel, form: Form, log: EngineLog, say: Callable[
             if lines := log.last_lines(1):
                 say(lines[0])
     finally:
-        await asyncio.shield(child.stop())
+        await child.stop()
     path = downloaded(model)
     if path is None:
         lines = log.last_lines(1)
