@@ -59,8 +59,8 @@ class Engine:
 
     @asynccontextmanager
     async def starting_elsewhere(self) -> AsyncIterator[None]:
-        """Start the tiers on servers elsewhere; those that do not answer yet are retried while the context is open, and are
-        down until then. Raises `CatalogError` for one that can never start."""
+        """Start the tiers on servers elsewhere; those that do not answer yet are retried while the context is open, and
+        are down until then. Raises `CatalogError` for one that can never start."""
         async with AsyncExitStack() as stack:
             starting = [
                 asyncio.ensure_future(self._keep_starting(tier))

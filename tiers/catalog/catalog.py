@@ -111,9 +111,10 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         models = {m.name: [m.path, m.compute] for m in self.core.models}
         models |= {m.name: [m.path, m.weights] for group in self.gpu_groups for m in group.models}
         # With several replicas only the model counts: another replica gives the same answers.
-        remote: list[object] | None = tier.remote and [tier.remote.base_url, tier.remote.model]
-        if tier.remote is not None and tier.remote.engine is not None:
-            remote = tier.remote.engine.answering
+        remote: list[object] | None = None
+        if tier.remote is not None:
+            engine = tier.remote.engine
+            remote = [tier.remote.base_url, tier.remote.model] if engine is None else engine.answering
         return [tier.number, models.get(tier.model_name), remote, tier.policy]
 
 

@@ -77,8 +77,8 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
     short |= {key: key for key in ("revision", "start_timeout_seconds")}
     engine = {field: written.pop(key) for key, field in short.items() if key in written}
     remote: dict[str, Any] = {"engine": engine, "max_context": written.pop("max_context", ENGINE_CONTEXT)}
-    program = PROGRAMS.get(engine["kind"]) if isinstance(engine["kind"], str) else None
-    model = engine.get("model")
+    kind, model = engine["kind"], engine.get("model")
+    program = next((program for name, program in PROGRAMS.items() if name == kind), None)
     if program is not None and isinstance(model, str):
         remote |= {"kind": program.wire, "model": served_name(model, program)}
     else:

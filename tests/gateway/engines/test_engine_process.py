@@ -45,6 +45,10 @@ async def kept(
         yield process
 
 
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
 def ready(process: EngineProcess) -> Callable[[], bool]:
     return lambda: process.status.state == "ready"
 
@@ -182,7 +186,7 @@ async def test_garbage_in_the_output_reaches_no_message_and_the_log_keeps_its_bo
         await eventually(lambda: process.status.state == "down")
         assert process.status.detail.isprintable()
         assert len(process.status.detail) < 1000
-        assert b"last words" in Path(process.status.log).read_bytes()
+    assert b"last words" in read(process.status.log)
 
 
 async def test_delays_between_restarts_grow(tmp_path: Path) -> None:
