@@ -50,7 +50,7 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
 def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     """Expand one tier; `models` gets one entry per path, shared by all tiers with that path."""
     written, model = dict(tier), tier.get("model")
-    if "engine" in tier and "remote" not in tier and "url" not in tier:
+    if "engine" in tier and "remote" not in tier:
         remote = _engine_form(written)
         return {**written, "remote": remote}
     if "url" in tier and "remote" not in tier:
@@ -77,6 +77,8 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
     short |= {key: key for key in ("revision", "start_timeout_seconds")}
     engine = {field: written.pop(key) for key, field in short.items() if key in written}
     remote: dict[str, Any] = {"engine": engine, "max_context": written.pop("max_context", ENGINE_CONTEXT)}
+    if "url" in written:  # reported: a tier has one or the other
+        remote["base_url"] = written.pop("url")
     kind, model = engine["kind"], engine.get("model")
     program = next((program for name, program in PROGRAMS.items() if name == kind), None)
     if program is not None and isinstance(model, str):

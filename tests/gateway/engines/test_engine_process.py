@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from gateway.engines.engine_process import EngineProcess, Timing
 from gateway.stores.retries import background
 from tests.gateway.engines.scripted_engine import ScriptedEngine
+from tests.inference_core.loaders.model_hub import running_hub
 from tests.polling import eventually
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.engine_status import EngineStatus
@@ -215,3 +217,21 @@ async def test_a_model_that_ollama_does_not_have_is_named(tmp_path: Path) -> Non
     async with kept(engine, tmp_path, model="no-such-model") as process:
         await eventually(lambda: process.status.state == "down")
         assert "ollama cannot pull no-such-model: pull model manifest: file does not exist" in process.status.detail
+
+
+async def test_a_model_by_its_hugging_face_id_is_downloaded_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    engine = ScriptedEngine(tmp_path / "bin")
+    with running_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        async with kept(engine, tmp_path, model="org/model") as process:
+            await eventually(lambda: process.status.state == "down")
+            assert "has no public repository of this name" in process.status.detail
+            commit = hub.add("org/model", {"m-Q4_K_M.gguf": b"GGUF", "m-Q8_0.gguf": b"GGUF"})
+            await eventually(ready(process))
+    argv = engine.starts()[0]["argv"]
+    assert argv[5].endswith(f"/snapshots/{commit}/m-Q4_K_M.gguf")
+    assert argv[7] == "org/model"

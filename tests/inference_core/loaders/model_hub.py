@@ -12,8 +12,8 @@ from typing import Any
 
 class ModelHub:
     """`repositories`: by id, the files of each commit, oldest first; the last one is `main`. `requests`: what was
-    asked, as (method, path, Range). `cut_after`: bytes of a file after which the connection breaks, once for each entry.
-    `gated`: ids that answer 403."""
+    asked, as (method, path, Range). `cut_after`: bytes of a file after which the connection breaks, once for
+    each entry. `gated`: ids that answer 403."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -120,7 +120,7 @@ def running_hub() -> Iterator[ModelHub]:
     handler = type("Handler", (_Handler,), {"hub": hub})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield hub
