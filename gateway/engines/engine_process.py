@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import random
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -121,17 +122,18 @@ class EngineProcess:
             )
         model = await self._model()
         began, number = time.monotonic(), port.number
-        command = command_line(self.spec, found, model, served_name(self.spec.model, self._program), number)
-        environment = child_environment(self.spec, self._environ, self._secret, number)
-        self.status = msgspec.structs.replace(self.status, start=self.status.start + 1)
+        key = secrets.token_hex(16) if self._program.takes_key else ""
+        command = command_line(self.spec, found, model, served_name(self.spec.model, self._program), number, key)
+        environment = child_environment(self.spec, self._environ, self._secret, number, key)
+        self.status = msgspec.structs.replace(self.status, start=self.status.start + 1, key=key)
         self._set("starting", f"{self._program.name} is starting")
         self._log.forget_lines()
-        self._log.write(f"--- start {self.status.start}: {' '.join(command)}\n".encode())
+        self._log.write(f"--- start {self.status.start}: {' '.join(arg for arg in command if arg != key)}\n".encode())
         log.info("tier '%s': starting %s on port %d, its output is in %s", self.name, found, number, self._log.path)
         self._child = child = await EngineChild.start(command, environment, self._log, self._timing.grace)
         address = f"http://{HOST}:{number}"
         try:
-            async with asyncio.timeout(self.spec.start_timeout_seconds), _client(address) as client:
+            async with asyncio.timeout(self.spec.start_timeout_seconds), _client(address, key) as client:
                 await self._until_healthy(child, client)
                 if self._program.form == "name":
                     await self._while_running(child, load_ollama_model(client, self.spec.model, self._say))
@@ -187,7 +189,7 @@ class EngineProcess:
     async def _watch(self, child: EngineChild, address: str) -> None:
         """Return never: raises `EngineProblem` once the program has ended or hangs."""
         failed = 0
-        async with _client(address) as client:
+        async with _client(address, self.status.key) as client:
             while True:
                 await asyncio.wait({child.ended}, timeout=self._timing.check_every)
                 if child.ended.done():
@@ -242,6 +244,9 @@ class EngineProcess:
         self._changed(self.status)
 
 
-def _client(address: str) -> httpx.AsyncClient:
+def _client(address: str, key: str) -> httpx.AsyncClient:
     # Never through a proxy: the address is this machine's.
-    return httpx.AsyncClient(base_url=address, timeout=httpx.Timeout(None, connect=5.0), trust_env=False)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.AsyncClient(
+        base_url=address, headers=headers, timeout=httpx.Timeout(None, connect=5.0), trust_env=False
+    )

@@ -73,7 +73,8 @@ class ManagedEngine:
         # Not fsynced: a state is worth nothing after a power failure.
         temporary = self._file.with_suffix(".tmp")
         try:
-            temporary.write_bytes(msgspec.json.encode(status))
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(status))
             temporary.replace(self._file)
         except OSError as error:
             log.warning("the state of engine '%s' is not written: %s", self._name, error)

@@ -13,6 +13,7 @@ import msgspec
 from tiers.engines.engine_spec import EngineKind, EngineSpec
 
 HOST = "127.0.0.1"
+_ADDRESS = frozenset({"--host", "--port", "--api-key"})
 
 # What the program is given as its model: a GGUF file, a folder of safetensors, or a name that only it knows.
 ModelForm = Literal["gguf", "folder", "name"]
@@ -22,7 +23,9 @@ ModelForm = Literal["gguf", "folder", "name"]
 class EngineProgram:
     """One engine. `name`: the program on PATH. `install`: how to get it, completing "install it: …". `wire`: the
     `remote.kind` of its API. `health`: path of a GET that answers 200 once the model can be used. `owned_options`: the
-    options that AIO sets itself. `context_path`, `context`: where it reports the longest sequence, and how to read it.
+    options that AIO sets itself. `options` and `environment` get the port and, if the program `takes_key`, the key that
+    requests must carry: without one, any web page in a browser of this machine could ask it (Ollama refuses other
+    origins). `context_path`, `context`: where it reports the longest sequence, and how to read it.
     """
 
     name: str
@@ -31,8 +34,9 @@ class EngineProgram:
     form: ModelForm
     health: str
     owned_options: frozenset[str]
-    options: Callable[[str, str, int], list[str]]
-    environment: Callable[[int], dict[str, str]] = field(default=lambda port: {})
+    options: Callable[[str, str, int, str], list[str]]
+    environment: Callable[[int, str], dict[str, str]] = field(default=lambda port, key: {})
+    takes_key: bool = True
     context_path: str = ""
     context: Callable[[bytes], int | None] = field(default=lambda body: None)
 
@@ -76,26 +80,34 @@ def _ollama_context(body: bytes) -> int | None:
     return (models[0].context_length or None) if models else None
 
 
-def _llama_options(model: str, served_name: str, port: int) -> list[str]:
+def _llama_options(model: str, served_name: str, port: int, key: str) -> list[str]:
     return ["--host", HOST, "--port", str(port), "--model", model, "--alias", served_name]
 
 
-def _vllm_options(model: str, served_name: str, port: int) -> list[str]:
+def _vllm_options(model: str, served_name: str, port: int, key: str) -> list[str]:
     return ["serve", model, "--host", HOST, "--port", str(port), "--served-model-name", served_name]
 
 
-def _sglang_options(model: str, served_name: str, port: int) -> list[str]:
+def _sglang_options(model: str, served_name: str, port: int, key: str) -> list[str]:
     return [
         *("serve", "--model-path", model, "--host", HOST, "--port", str(port)),
-        *("--served-model-name", served_name, "--enable-metrics"),
+        *("--served-model-name", served_name, "--enable-metrics", "--api-key", key),
     ]
 
 
-def _ollama_options(model: str, served_name: str, port: int) -> list[str]:
+def _ollama_options(model: str, served_name: str, port: int, key: str) -> list[str]:
     return ["serve"]
 
 
-def _ollama_environment(port: int) -> dict[str, str]:
+def _llama_environment(port: int, key: str) -> dict[str, str]:
+    return {"LLAMA_API_KEY": key}
+
+
+def _vllm_environment(port: int, key: str) -> dict[str, str]:
+    return {"VLLM_API_KEY": key}
+
+
+def _ollama_environment(port: int, key: str) -> dict[str, str]:
     # It unloads a model after five idle minutes by default; then the next request would wait for the load.
     return {"OLLAMA_HOST": f"{HOST}:{port}", "OLLAMA_KEEP_ALIVE": "-1"}
 
@@ -108,9 +120,24 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
         form="gguf",
         health="/health",
         owned_options=frozenset(
-            {"--host", "--port", "--model", "-m", "--alias", "-a", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu"}
+            {
+                "--host",
+                "--port",
+                "--model",
+                "-m",
+                "--alias",
+                "-a",
+                "--hf-repo",
+                "-hf",
+                "-hfr",
+                "--model-url",
+                "-mu",
+                "--api-key",
+                "--api-key-file",
+            }
         ),
         options=_llama_options,
+        environment=_llama_environment,
         context_path="/props",
         context=_llama_context,
     ),
@@ -120,8 +147,11 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
         wire="vllm",
         form="folder",
         health="/health",
-        owned_options=frozenset({"--host", "--port", "--uds", "--model", "--served-model-name", "--revision"}),
+        owned_options=frozenset(
+            {"--host", "--port", "--uds", "--model", "--served-model-name", "--revision", "--api-key"}
+        ),
         options=_vllm_options,
+        environment=_vllm_environment,
         context_path="/v1/models",
         context=_card_context,
     ),
@@ -132,7 +162,16 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
         form="folder",
         health="/health",
         owned_options=frozenset(
-            {"--host", "--port", "--model-path", "--model", "--served-model-name", "--revision", "--enable-metrics"}
+            {
+                "--host",
+                "--port",
+                "--model-path",
+                "--model",
+                "--served-model-name",
+                "--revision",
+                "--enable-metrics",
+                "--api-key",
+            }
         ),
         options=_sglang_options,
         context_path="/v1/models",
@@ -147,25 +186,26 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
         owned_options=frozenset(),
         options=_ollama_options,
         environment=_ollama_environment,
+        takes_key=False,
         context_path="/api/ps",
         context=_ollama_context,
     ),
 }
 
 
-def command_line(spec: EngineSpec, program: str, model: str, served_name: str, port: int) -> list[str]:
+def command_line(spec: EngineSpec, program: str, model: str, served_name: str, port: int, key: str) -> list[str]:
     """Return the arguments that start the engine: `program` is its path, `model` the file, folder or name that it
     serves as `served_name`. `spec.args` come last, and no shell reads them."""
-    return [program, *PROGRAMS[spec.kind].options(model, served_name, port), *spec.args]
+    return [program, *PROGRAMS[spec.kind].options(model, served_name, port, key), *spec.args]
 
 
 def child_environment(
-    spec: EngineSpec, inherited: Mapping[str, str], secret: Sequence[str], port: int
+    spec: EngineSpec, inherited: Mapping[str, str], secret: Sequence[str], port: int, key: str
 ) -> dict[str, str]:
     """Return the engine's environment: `inherited` without AIO's own settings and the `secret` variables, then what
     the engine needs, then the catalogue's."""
     kept = {name: value for name, value in inherited.items() if not name.startswith("AIO_") and name not in secret}
-    return kept | {"PYTHONUNBUFFERED": "1"} | PROGRAMS[spec.kind].environment(port) | spec.env
+    return kept | {"PYTHONUNBUFFERED": "1"} | PROGRAMS[spec.kind].environment(port, key) | spec.env
 
 
 def served_name(model: str, program: EngineProgram) -> str:
@@ -184,6 +224,6 @@ def option_problems(spec: EngineSpec) -> list[str]:
         problems.append(f"model = {spec.model!r}: expected what the engine serves")
     if spec.revision and program.form == "name":
         problems.append(f"revision: {program.name} has no revisions; write the tag into the model's name")
-    own = sorted(name for name in spec.env if name in program.environment(0) and name != "OLLAMA_KEEP_ALIVE")
+    own = sorted(name for name in spec.env if name in program.environment(0, "") and name != "OLLAMA_KEEP_ALIVE")
     problems += [f"engine_env.{name}: is set by AIO; leave it out" for name in own]
     return problems

@@ -11,6 +11,7 @@ from tiers.errors import CatalogError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
+_KEY = "ENGINE_KEY"
 USUAL_CONTEXT = 32_768
 """Tokens, where neither the engine nor the catalogue says how many."""
 StatusOf = Callable[[], EngineStatus]
@@ -77,8 +78,14 @@ class EngineTier(Tier):
 
     def _server_at(self, status: EngineStatus) -> RemoteTier:
         self.max_context = min(self._remote.max_context, status.context or USUAL_CONTEXT)
-        remote = msgspec.structs.replace(self._remote, base_url=status.url, engine=None, max_context=self.max_context)
-        return RemoteTier(msgspec.structs.replace(self._spec, remote=remote))
+        remote = msgspec.structs.replace(
+            self._remote,
+            base_url=status.url,
+            engine=None,
+            max_context=self.max_context,
+            api_key_env=_KEY if status.key else None,
+        )
+        return RemoteTier(msgspec.structs.replace(self._spec, remote=remote), environ={_KEY: status.key})
 
     def _retire(self, server: RemoteTier | None) -> None:
         """Close its connections: the process at their other end is gone."""

@@ -94,6 +94,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         script = _script()
+        key = os.environ.get("LLAMA_API_KEY")
+        if key is not None and self.headers["authorization"] != f"Bearer {key}":
+            return self._json(401, {"error": {"message": "Invalid API Key"}})
         body = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
         if self.path.startswith("/api/"):
             return self._ollama(body)

@@ -11,7 +11,8 @@ from tiers.engines.programs import PROGRAMS, child_environment, command_line, op
 COMMANDS = {
     "llama-server": "--host 127.0.0.1 --port 4000 --model MODEL --alias NAME -c 8192",
     "vllm": "serve MODEL --host 127.0.0.1 --port 4000 --served-model-name NAME -c 8192",
-    "sglang": "serve --model-path MODEL --host 127.0.0.1 --port 4000 --served-model-name NAME --enable-metrics -c 8192",
+    "sglang": "serve --model-path MODEL --host 127.0.0.1 --port 4000 --served-model-name NAME --enable-metrics"
+    " --api-key KEY -c 8192",
     "ollama": "serve -c 8192",
 }
 
@@ -19,19 +20,26 @@ COMMANDS = {
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_each_engine_is_started_on_loopback_with_the_arguments_of_the_catalogue_last(kind: EngineKind) -> None:
     spec = EngineSpec(kind=kind, model="m", args=("-c", "8192"))
-    assert command_line(spec, "/bin/x", "MODEL", "NAME", 4000) == ["/bin/x", *COMMANDS[kind].split(" ")]
+    assert command_line(spec, "/bin/x", "MODEL", "NAME", 4000, "KEY") == ["/bin/x", *COMMANDS[kind].split(" ")]
 
 
 def test_ollama_listens_where_it_is_told_to_and_no_secret_reaches_an_engine() -> None:
     spec = EngineSpec(kind="ollama", model="m", env={"CUDA_VISIBLE_DEVICES": "1", "OLLAMA_KEEP_ALIVE": "5m"})
     inherited = {"PATH": "/bin", "AIO_ADMIN_KEYS": "k", "OPENAI_API_KEY": "s", "OLLAMA_HOST": "0.0.0.0:11434"}
-    assert child_environment(spec, inherited, ["OPENAI_API_KEY"], 4000) == {
+    assert child_environment(spec, inherited, ["OPENAI_API_KEY"], 4000, "") == {
         "PATH": "/bin",
         "PYTHONUNBUFFERED": "1",
         "OLLAMA_HOST": "127.0.0.1:4000",
         "OLLAMA_KEEP_ALIVE": "5m",
         "CUDA_VISIBLE_DEVICES": "1",
     }
+
+
+@pytest.mark.parametrize(("kind", "variable"), [("llama-server", "LLAMA_API_KEY"), ("vllm", "VLLM_API_KEY")])
+def test_the_key_of_an_engine_is_not_on_its_command_line(kind: EngineKind, variable: str) -> None:
+    spec = EngineSpec(kind=kind, model="m")
+    assert "KEY" not in command_line(spec, "x", "M", "N", 1, "KEY")
+    assert child_environment(spec, {}, [], 1, "KEY")[variable] == "KEY"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +91,7 @@ def test_what_aio_sets_itself_is_refused(spec: EngineSpec, problem: str) -> None
 def test_the_installed_llama_server_knows_every_option_that_aio_gives() -> None:
     said = subprocess.run(["llama-server", "--help"], capture_output=True, text=True, check=False, timeout=60)
     spec = EngineSpec(kind="llama-server", model="m")
-    options = [arg for arg in command_line(spec, "x", "M", "N", 1) if arg.startswith("-")]
+    options = [arg for arg in command_line(spec, "x", "M", "N", 1, "K") if arg.startswith("-")]
     assert [option for option in options if option not in said.stdout] == []
 
 
@@ -91,5 +99,5 @@ def test_the_installed_llama_server_knows_every_option_that_aio_gives() -> None:
 def test_the_installed_vllm_knows_every_option_that_aio_gives() -> None:
     said = subprocess.run(["vllm", "serve", "--help=all"], capture_output=True, text=True, check=False, timeout=300)
     spec = EngineSpec(kind="vllm", model="m")
-    options = [arg for arg in command_line(spec, "x", "M", "N", 1) if arg.startswith("-")]
+    options = [arg for arg in command_line(spec, "x", "M", "N", 1, "K") if arg.startswith("-")]
     assert [option for option in options if option not in said.stdout] == []
