@@ -8,6 +8,7 @@ import msgspec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.engines.engine_status import EngineStatus
 from tiers.errors import CatalogError, TierUnavailableError
+from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
@@ -85,7 +86,9 @@ class EngineTier(Tier):
             max_context=self.max_context,
             api_key_env=_KEY if status.key else None,
         )
-        return RemoteTier(msgspec.structs.replace(self._spec, remote=remote), environ={_KEY: status.key})
+        spec = msgspec.structs.replace(self._spec, remote=remote)
+        # Never through a proxy of the environment: the address is this machine's.
+        return RemoteTier(spec, environ={_KEY: status.key}, connect=HttpTransport)
 
     def _retire(self, server: RemoteTier | None) -> None:
         """Close its connections: the process at their other end is gone."""

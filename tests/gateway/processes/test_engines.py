@@ -156,3 +156,25 @@ def test_an_interrupt_does_not_wait_for_an_engine_that_never_gets_ready(
         assert aio.process.wait(60) == 0
         assert time.monotonic() - began < 30
     assert engine.running() == []
+
+
+def test_a_reload_changes_the_price_of_an_engines_tier_and_not_the_engine(
+    engine: ScriptedEngine, upstream: Upstream, tmp_path: Path
+) -> None:
+    with serving(engine, upstream, tmp_path) as aio:
+        until(lambda: health(aio)["status"] == "ok")
+        catalog = tmp_path / "aio.toml"
+        text = catalog.read_text()
+
+        def reloaded(changed: str) -> httpx.Response:
+            catalog.write_text(changed)
+            return aio.admin.post("/v1/admin/reload", json={"reason": "a new version"})
+
+        refused = reloaded(text.replace("llama-server", "ollama", 1))
+        assert refused.status_code == 409
+        assert "runs here" in refused.text
+        price = 'engine = "llama-server"\nprice = { input_usd_per_million = 0, output_usd_per_million = 0 }'
+        accepted = reloaded(text.replace('engine = "llama-server"', price))
+        assert accepted.status_code == 200, accepted.text
+        assert ask(aio, "small").choices[0].message.content == "one two three"
+        assert len(engine.starts()) == 1

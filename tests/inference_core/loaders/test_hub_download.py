@@ -59,7 +59,7 @@ def checkpoint(weights: bytes = b"weights") -> dict[str, bytes]:
         ("model", None),
     ],
 )
-def test_an_id_is_told_from_a_path(text: str, expected: HubModel | None) -> None:
+def test_an_id_is_distinguished_from_a_path(text: str, expected: HubModel | None) -> None:
     assert parse_hub_model(text) == expected
 
 

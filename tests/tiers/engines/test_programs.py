@@ -23,7 +23,7 @@ def test_each_engine_is_started_on_loopback_with_the_arguments_of_the_catalogue_
     assert command_line(spec, "/bin/x", "MODEL", "NAME", 4000, "KEY") == ["/bin/x", *COMMANDS[kind].split(" ")]
 
 
-def test_ollama_listens_where_it_is_told_to_and_no_secret_reaches_an_engine() -> None:
+def test_ollama_listens_at_the_given_port_and_no_secret_reaches_an_engine() -> None:
     spec = EngineSpec(kind="ollama", model="m", env={"CUDA_VISIBLE_DEVICES": "1", "OLLAMA_KEEP_ALIVE": "5m"})
     inherited = {"PATH": "/bin", "AIO_ADMIN_KEYS": "k", "OPENAI_API_KEY": "s", "OLLAMA_HOST": "0.0.0.0:11434"}
     assert child_environment(spec, inherited, ["OPENAI_API_KEY"], 4000, "") == {

@@ -66,6 +66,17 @@ async def test_a_ready_engine_answers_within_the_context_that_it_reports() -> No
     await tier.close()
 
 
+async def test_a_proxy_of_the_environment_is_not_between_a_tier_and_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    owner = Owner()
+    tier = owner.tier()
+    async with LoopbackServer(answer) as server:
+        owner.ready(server.base_url, 1)
+        assert await text_of(tier) == "Hi"
+    await tier.close()
+
+
 async def test_failures_of_one_run_do_not_count_against_the_next() -> None:
     owner = Owner()
     tier = owner.tier()
