@@ -145,12 +145,14 @@ def _explained(model: HubModel, form: Form, error: Exception) -> str:
         return f"model '{model}': {where}/{model.repo} has no revision '{model.revision}'"
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
         return f"model '{model}': no space left for it in {hub_cache()}; make room, or set HF_HUB_CACHE to another disk"
-    files = model.file or (f"the file of {model.quant or 'the quantisation'}" if form == "gguf" or model.quant else "")
+    what = f" {model.file}" if model.file else ""
+    if not what and (model.quant or form == "gguf"):
+        what = f' --include "*{model.quant or _USUAL_QUANTS[0]}*.gguf"'
+    revision = "" if model.revision == "main" else f" --revision {model.revision}"
     return (
         f"model '{model}' cannot be downloaded from {where} ({_short(error)}). Without network: on a machine that has "
-        f"it run `hf download {model.repo}{f' --revision {model.revision}' if model.revision != 'main' else ''} "
-        f"--local-dir FOLDER`, copy FOLDER here, and give its path as the model"
-        + (f" ({files} in it)" if files else "")
+        f"it run `hf download {model.repo}{what}{revision} --local-dir FOLDER`, copy FOLDER here, and give as the model "
+        f"the path of {'the GGUF file in it' if what else 'it'}"
     )
 
 

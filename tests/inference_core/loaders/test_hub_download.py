@@ -150,6 +150,8 @@ def test_without_network_the_message_says_what_to_fetch_and_where_to_put_it(
     monkeypatch.setattr(hub_download, "ATTEMPTS", 1)
     with pytest.raises(ModelFileError, match=r"`hf download org/model --local-dir FOLDER`, copy FOLDER here"):
         download(model())
+    with pytest.raises(ModelFileError, match=r'hf download org/model --include "\*Q8_0\*.gguf" --local-dir FOLDER'):
+        download(model(f"{REPO}:Q8_0"))
     with pytest.raises(ModelFileError, match="aio models pull 'org/model'"):
         resolve_model_path(REPO)
 
