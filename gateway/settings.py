@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from classifier.complexity.quality_setting import QualitySetting
+from gateway.standard_variables import StandardVariableError, standard_settings
 
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]
@@ -17,7 +18,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 # Their values never appear in messages.
-SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook", "error_report_dsn")
+SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook", "error_report_dsn", "oidc_client_secret")
 
 
 class SettingsError(ValueError):
@@ -111,6 +112,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin_keys: Annotated[
         str,
         Meta(description="The same for administration; empty: the first start stores a key and prints it"),
+    ] = ""
+    oidc_issuer: Annotated[
+        str,
+        Meta(description="Issuer URL of the OpenID provider where users of the dashboard sign in; empty: none"),
+    ] = ""
+    oidc_client_id: Annotated[str, Meta(description="The id under which the provider knows AIO")] = ""
+    oidc_client_secret: Annotated[str, Meta(description="Its secret; empty: a public client, which PKCE protects")] = ""
+    oidc_roles: Annotated[
+        str,
+        Meta(
+            description="Comma-separated `GROUP=ROLE`, roles `viewer`, `operator` and `admin`; the highest one holds; "
+            "the group `*` is everyone"
+        ),
+    ] = ""
+    oidc_groups_claim: Annotated[str, Meta(description="The claim with the groups of a user")] = "groups"
+    oidc_scopes: Annotated[str, Meta(description="Scopes that are asked for, with spaces")] = "openid profile email"
+    oidc_redirect_url: Annotated[
+        str,
+        Meta(description="Where the provider sends users back; empty: `/admin/oidc/callback` at the host they used"),
     ] = ""
     keys_poll_seconds: Annotated[
         float,
@@ -321,9 +341,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = "none"
     trace_ratio: Annotated[
         float,
-        Meta(ge=0, le=1, description="Share of new traces that is exported; a caller's own sampling decision is kept"),
+        Meta(ge=0, le=1, description="Share of new traces that is exported"),
     ] = 1.0
-    otlp_endpoint: Annotated[str, Meta(description="OTLP collector of the traces")] = "http://127.0.0.1:4318"
+    trace_parent_based: Annotated[
+        bool, Meta(description="Keep a caller's own sampling decision; otherwise the share holds for its traces, too")
+    ] = True
+    otlp_endpoint: Annotated[
+        str, Meta(description="OTLP collector of the traces, which are posted to `/v1/traces` there")
+    ] = "http://127.0.0.1:4318"
+    otlp_traces_endpoint: Annotated[
+        str, Meta(description="The whole URL that traces are posted to; empty: that of the collector")
+    ] = ""
 
     @property
     def data_path(self) -> Path:
@@ -423,7 +451,8 @@ SETTINGS = _settings_described()
 
 
 def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-    """Settings from `environment` (default: the process's), then `overrides` that are not None.
+    """Settings from `environment` (default: the process's), then `overrides` that are not None. OpenTelemetry's
+    variables count where AIO has none set (`gateway.standard_variables`).
 
     Raises `SettingsError` naming the variable. Keys never appear in a message.
     """
@@ -431,7 +460,11 @@ def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any
     given = {
         name: environment[variable_of(name)] for name in Settings.__struct_fields__ if variable_of(name) in environment
     }
-    given |= {name: value for name, value in overrides.items() if value is not None}
+    try:
+        standard = standard_settings(environment, given.keys())
+    except StandardVariableError as error:
+        raise SettingsError(str(error)) from None
+    given = standard | given | {name: value for name, value in overrides.items() if value is not None}
     settings = Settings()
     for name, value in given.items():
         settings = _with_field(settings, name, value)

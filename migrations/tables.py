@@ -138,6 +138,13 @@ routing_decisions = Table(
     Index(None, "tier", "created_at"),
     Index(None, "classifier_version", "created_at"),
     Index(None, "experiment_id", "created_at"),
+    # The newest requests of observe mode.
+    Index(
+        "ix_routing_decisions_observed",
+        "created_at",
+        sqlite_where=text("would_be_tier IS NOT NULL"),
+        postgresql_where=text("would_be_tier IS NOT NULL"),
+    ),
 )
 
 # The filters of verifications; `facet` encodes their combination, so that one index serves all.
@@ -152,7 +159,7 @@ verifications = Table(
     Column("tier", Integer, nullable=False),  # the tier whose answer is judged; a probe has one row per tier
     Column("model", FreeText, nullable=False),
     Column("sampled_probability", Double, nullable=False),  # of being sampled, for weighting
-    Column("sampled_reason", String(32), nullable=False),  # sample | probe | novelty | feedback
+    Column("sampled_reason", String(32), nullable=False),  # sample | downgrade | probe | shadow | feedback
     Column("status", String(16), nullable=False),  # pending | done | failed
     Column("verifier_tier", Integer),
     Column("verifier_model", FreeText),
@@ -161,6 +168,8 @@ verifications = Table(
     Column("label", String(16)),  # no_worse | worse | tie; NULL: no verdict
     Column("scores", Json),  # object of floats, by the judge's own names
     Column("verifier_answer", FreeText),  # NULL without consent
+    Column("judged_answer", FreeText),  # what the judged tier answered; NULL: its answer was the served one
+    Column("judged_cost_usd", Double),  # of that answer alone
     Column("reason", FreeText),  # the judge's, or why there is no label
     Column("cost_usd", Double, nullable=False),  # spent so far, failed attempts included
     Column("reserved_usd", Double, nullable=False),  # the most that the running attempt may still cost, else 0
@@ -575,4 +584,22 @@ batch_lines = Table(
     Column("deaths", Integer, nullable=False, server_default="0"),  # of processes that were answering it
     Index("uq_batch_lines_batch_id_custom_id", "batch_id", "custom_id", unique=True),
     Index(None, "batch_id", "status", "visible_at", "number"),
+)
+
+# Responses that a later request may refer to as `previous_response_id`. A row has its own items only, so that deleting
+# it, or its retention, deletes them wherever the conversation went.
+stored_responses = Table(
+    "stored_responses",
+    metadata,
+    Column("response_id", String(64), primary_key=True),  # also the request's id
+    Column("key_id", String(128)),
+    Column("tenant", String(128), nullable=False),  # as of files; looked at once the key has found the row
+    Column("previous_response_id", String(64)),
+    Column("conversation", String(128), nullable=False),  # the id by which routing knows it
+    Column("context_bytes", BigInteger, nullable=False),  # of the items of this row and all before it, as JSON
+    Column("input", Json, nullable=False),  # list of the request's own items
+    Column("response", Json, nullable=False),  # the body of the answer
+    Column("created_at", Double, nullable=False),
+    Index(None, "created_at"),
+    Index(None, "key_id", "created_at"),
 )

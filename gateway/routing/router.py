@@ -131,6 +131,15 @@ class RoutingService:
         except Exception as error:
             log.debug("nothing was prepared: %s", error)
 
+    async def is_too_long(self, request: InferenceRequest) -> bool:
+        """Whether the prompt exceeds the context of every tier that the request may go to. Raises `ApiError` 404 for
+        an unknown model."""
+        pinned = self.pinned_tier(request.requested_model)
+        await self._count_in_doubt(request)
+        _, too_long = exclusions(request, pinned, self.tiers, self.catalog)
+        usable = [k for k in self.tiers if pinned in (None, k) and request.caller.lists(k)]
+        return bool(usable) and set(usable) <= set(too_long)
+
     async def _count_in_doubt(self, request: InferenceRequest) -> None:
         pinned = self.pinned_tier(request.requested_model)
         if is_in_doubt(request, pinned, self.tiers):

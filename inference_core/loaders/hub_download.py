@@ -150,9 +150,9 @@ def _explained(model: HubModel, form: Form, error: Exception) -> str:
         what = f' --include "*{model.quant or _USUAL_QUANTS[0]}*.gguf"'
     revision = "" if model.revision == "main" else f" --revision {model.revision}"
     return (
-        f"model '{model}' cannot be downloaded from {where} ({_short(error)}). Without network: on a machine that has "
-        f"it run `hf download {model.repo}{what}{revision} --local-dir FOLDER`, copy FOLDER here, and give as the model "
-        f"the path of {'the GGUF file in it' if what else 'it'}"
+        f"model '{model}' cannot be downloaded from {where} ({_short(error)}). Without network: run, where "
+        f"there is one, `hf download {model.repo}{what}{revision} --local-dir FOLDER`, copy FOLDER here, and "
+        f"give as the model the path of {'the GGUF file in it' if what else 'it'}"
     )
 
 

@@ -12,10 +12,12 @@ from gateway.api.inference.build_request import Received, chat_request, completi
 from gateway.api.inference.chunks import AnswerFormat, CompletionsFormat
 from gateway.api.inference.embeddings import EmbeddingsRequest, embedded
 from gateway.api.inference.parsing import decode_body
-from gateway.api.inference.responses import ResponsesFormat
-from gateway.api.inference.responses_input import chat_of, renamed
-from gateway.api.inference.responses_schemas import ResponsesRequest
 from gateway.api.inference.schemas import ChatRequest, CompletionRequest
+from gateway.api.responses.as_chat import renamed
+from gateway.api.responses.create import ResponsesFormat
+from gateway.api.responses.exchange import exchange_of
+from gateway.api.responses.schemas import ResponsesRequest
+from gateway.api.streaming.sending import BeforeEnd
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
@@ -77,8 +79,10 @@ async def _completion_line(parts: Parts, given: Received, body: bytes, tags: dic
 
 async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
     asked = decode_body(_responses, body)
+    exchange = await exchange_of(parts, given, asked)
+    answer_format = ResponsesFormat(parts, exchange)
     try:
-        return await _generated(parts, chat_request(parts, given, chat_of(asked)), ResponsesFormat(parts, asked), tags)
+        return await _generated(parts, exchange.request, answer_format, tags, answer_format.store)
     except ApiError as error:
         raise renamed(error) from None
 
@@ -91,7 +95,11 @@ async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dic
 
 
 async def _generated(
-    parts: Parts, inference_request: InferenceRequest, answer_format: AnswerFormat, tags: dict[str, str]
+    parts: Parts,
+    inference_request: InferenceRequest,
+    answer_format: AnswerFormat,
+    tags: dict[str, str],
+    before_end: BeforeEnd | None = None,
 ) -> bytes:
     if inference_request.stream:
         raise bad_request("Lines of a batch cannot stream: leave stream out.", "stream", "unsupported_parameter")
@@ -102,6 +110,8 @@ async def _generated(
         metadata=(inference_request.metadata or {}) | tags,
     )
     answer: Answer = await parts.service.complete(inference_request)
+    if before_end is not None:
+        await before_end(answer)
     return answer_format.whole(answer)
 
 

@@ -177,6 +177,6 @@ def dry_run_request(
 
 def _traced(parts: Parts, given: Received) -> TraceContext | None:
     """The trace of the request, which log lines name from now on."""
-    trace = trace_context(given.headers, parts.settings.traced_share)
+    trace = trace_context(given.headers, parts.settings.traced_share, parent_based=parts.settings.trace_parent_based)
     LOG_CONTEXT.set(LogContext(given.request_id, "" if trace is None else f"{trace.trace_id:032x}"))
     return trace

@@ -1,7 +1,7 @@
 """Answer a request over HTTP, whole or as a stream of events; the bytes go straight to the server."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -15,6 +15,8 @@ from gateway.request_ids import caller_request_id
 from gateway.requests.inference_request import InferenceRequest
 
 Headers = list[tuple[bytes, bytes]]
+# What is awaited between an answer's end and its last bytes.
+BeforeEnd = Callable[[Answer], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
 EVENT_STREAM = [
@@ -26,12 +28,16 @@ COMMENT = b": keep-alive\n\n"
 
 
 async def respond(
-    request: HttpRequest, parts: Parts, inference_request: InferenceRequest, answer_format: AnswerFormat
+    request: HttpRequest,
+    parts: Parts,
+    inference_request: InferenceRequest,
+    answer_format: AnswerFormat,
+    before_end: BeforeEnd | None = None,
 ) -> ASGIApp:
     """Answer the request. When the client disconnects, at any time, the tier's work is freed within one step."""
     disconnect = DisconnectWatch(request.receive)
     if inference_request.stream:
-        return await _stream(request, parts, inference_request, answer_format, disconnect)
+        return await _stream(request, parts, inference_request, answer_format, disconnect, before_end)
     try:
         answer = await parts.service.complete(inference_request)
     except BaseException as error:
@@ -40,6 +46,8 @@ async def respond(
         raise
     finally:
         disconnect.end()
+    if before_end is not None:
+        await before_end(answer)
     return WholeResponse(answer_format.whole(answer), _headers(request, answer))
 
 
@@ -49,6 +57,7 @@ async def _stream(
     inference_request: InferenceRequest,
     answer_format: AnswerFormat,
     disconnect: DisconnectWatch,
+    before_end: BeforeEnd | None,
 ) -> ASGIApp:
     settings = parts.settings
     waiting = KeepAlive(request.send, _early_headers(request, inference_request), settings.keep_alive_seconds)
@@ -74,6 +83,7 @@ async def _stream(
         disconnect,
         started=started,
         stalled_seconds=settings.stalled_reader_seconds,
+        before_end=before_end,
     )
 
 
@@ -154,7 +164,9 @@ class EventResponse:
         *,
         started: bool,
         stalled_seconds: float,
+        before_end: BeforeEnd | None = None,
     ) -> None:
+        self._before_end = before_end
         self._answer, self._chunks, self._disconnect = answer, chunks, disconnect
         self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
 
@@ -185,6 +197,8 @@ class EventResponse:
                 opening = b""
                 if events:
                     yield events
+            if self._before_end is not None:
+                await self._before_end(self._answer)
         except Exception as error:
             yield self._chunks.failed(error)
             return
