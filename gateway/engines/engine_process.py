@@ -51,6 +51,12 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 TIMING = Timing()
 
 
+def pause_after(failures: int, timing: Timing) -> float:
+    """Return the seconds until the next start, after `failures` earlier ones in a row."""
+    pause = min(timing.first_delay * 2 ** min(failures, 30), timing.last_delay)
+    return pause * random.uniform(0.5, 1.0)
+
+
 class EngineProcess:
     """One engine of the catalogue. `status` is its latest state; `changed` is called with every new one.
 
@@ -82,7 +88,7 @@ class EngineProcess:
 
     async def keep(self) -> None:
         """Run the engine until this is cancelled; then stop it."""
-        delay, port = self._timing.first_delay, HeldPort()
+        failures, port = 0, HeldPort()
         try:
             while True:
                 ready_at: float | None = None
@@ -93,16 +99,16 @@ class EngineProcess:
                 except Exception as error:
                     if not isinstance(error, EngineProblem):
                         log.exception("tier '%s': unexpected failure of its engine", self.name)
-                    pause = delay * random.uniform(0.5, 1.0)
+                    if ready_at is not None and time.monotonic() - ready_at > self._timing.steady:
+                        failures = 0
+                    pause = pause_after(failures, self._timing)
                     self._report(error, pause)
                 finally:
                     await self._stop_child()
                 if ready_at is None:
                     port.renew()
-                elif time.monotonic() - ready_at > self._timing.steady:
-                    delay = self._timing.first_delay
                 await asyncio.sleep(pause)
-                delay = min(2 * delay, self._timing.last_delay)
+                failures += 1
         finally:
             port.close()
             self._log.close()

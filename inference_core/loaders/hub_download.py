@@ -1,11 +1,14 @@
 """Downloads a model by its Hugging Face id: resumable, of one commit, with progress bars on a terminal."""
 
 import errno
+import fcntl
+import hashlib
 import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +23,7 @@ from inference_core.loaders.hub_model import (
     hub_cache,
     pins_file,
     read_pins,
+    repository_folder,
     require_downloaded,
 )
 
@@ -29,6 +33,8 @@ log = logging.getLogger(__name__)
 Form = Literal["any", "folder", "gguf"]
 Say = Callable[[str], None]
 ATTEMPTS = 4
+# Smaller files are not worth continuing.
+SMALL_BYTES = 8 * 2**20
 # What a checkpoint needs to load: its weights as safetensors, configuration, tokeniser, chat template and code.
 _OF_CHECKPOINT = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt|tiktoken|py)")
 _USUAL_QUANTS = ("Q4_K_M", "Q4_0", "Q4_K_S", "Q4_1", "Q8_0")
@@ -104,9 +110,54 @@ def _fetched(model: HubModel, form: Form, say: Say) -> Path:
     say(f"downloading {model} ({size / 1e9:.2f} GB, commit {str(info.sha)[:12]}) from {hub.endpoint}")
     started = time.monotonic()
     for file in files:
+        if sizes.get(file, 0) > SMALL_BYTES:
+            _fetch_blob(hub, model.repo, file, str(info.sha))
+        # Adds the file's name to the snapshot; what is no blob yet is fetched.
         hub.hf_hub_download(model.repo, file, revision=info.sha, cache_dir=hub_cache())
     say(f"downloaded {model} in {time.monotonic() - started:.0f} s")
     return require_downloaded(model)
+
+
+def _fetch_blob(hub: Any, repo: str, file: str, commit: str) -> None:
+    """Fetch a large file into the cache, from where the last attempt of any process ended.
+
+    The library starts a file from its beginning in every process, which for a model of 40 GB is hours.
+    """
+    from huggingface_hub.file_download import get_hf_file_metadata, hf_hub_url, http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    url = hf_hub_url(repo, file, revision=commit, endpoint=hub.endpoint)
+    found = get_hf_file_metadata(url, endpoint=hub.endpoint)
+    if found.etag is None or found.size is None or found.commit_hash != commit:
+        return
+    folder = repository_folder(repo)
+    blob, part = folder / "blobs" / found.etag, folder / "blobs" / f"{found.etag}.aio.incomplete"
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(hub_cache() / ".locks" / folder.name / f"{found.etag}.aio.lock"):
+        if blob.exists():
+            return
+        with part.open("ab") as target:
+            there = target.tell()
+            http_get(url, target, resume_size=there, headers=build_hf_headers(), expected_size=found.size)
+        # A crash of the machine may have left zeros in what was there; a large file's tag is its SHA-256.
+        if there and re.fullmatch(r"[0-9a-f]{64}", found.etag) and _sha256(part) != found.etag:
+            part.unlink()
+            raise OSError(f"{file} was damaged by an earlier interruption")
+        part.replace(blob)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock among processes; the kernel gives it back when one ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _record(model: HubModel, pin: Pin) -> None:

@@ -1,6 +1,5 @@
 """One engine kept running, with a scripted program in place of the real one: real child processes, real ports."""
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.engines.engine_process import EngineProcess, Timing
+from gateway.engines.engine_process import EngineProcess, Timing, pause_after
 from gateway.stores.retries import background
 from tests.gateway.engines.scripted_engine import ScriptedEngine
 from tests.inference_core.loaders.model_hub import running_hub
@@ -191,15 +190,11 @@ async def test_garbage_in_the_output_reaches_no_message_and_the_log_keeps_its_bo
     assert b"last words" in read(process.status.log)
 
 
-async def test_delays_between_restarts_grow(tmp_path: Path) -> None:
-    engine = ScriptedEngine(tmp_path / "bin")
-    engine.say(exit_at_start=1)
-    timing = Timing(first_delay=0.01, last_delay=600.0, poll=0.02, grace=0.5)
-    async with kept(engine, tmp_path, timing=timing) as process:
-        await eventually(lambda: process.status.start == 5)
-        await asyncio.sleep(0)
-        # A sixth start is at least 0.08 s away, and the twelfth ten seconds: the loop does not spin.
-        assert len(engine.starts()) <= 6
+@pytest.mark.parametrize(("failures", "longest"), [(0, 1.0), (1, 2.0), (3, 8.0), (6, 60.0), (10_000, 60.0)])
+def test_pauses_between_restarts_double_up_to_a_bound_and_vary(failures: int, longest: float) -> None:
+    pauses = [pause_after(failures, Timing()) for _ in range(50)]
+    assert all(longest / 2 <= pause <= longest for pause in pauses)
+    assert len(set(pauses)) > 1
 
 
 async def test_ollama_is_given_its_address_and_pulls_the_model_that_is_not_there(tmp_path: Path) -> None:

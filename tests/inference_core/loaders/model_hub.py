@@ -13,7 +13,8 @@ from typing import Any
 class ModelHub:
     """`repositories`: by id, the files of each commit, oldest first; the last one is `main`. `requests`: what was
     asked, as (method, path, Range). `cut_after`: bytes of a file after which the connection breaks, once for
-    each entry. `gated`: ids that answer 403."""
+    each entry. `gated`: ids that answer 403. `stall_after`: bytes of a file
+    after which nothing more comes; `stalled` is then set."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -22,6 +23,8 @@ class ModelHub:
         self.cut_after: list[int] = []
         self.failures: list[int] = []
         self.gated: set[str] = set()
+        self.stall_after: int | None = None
+        self.stalled = threading.Event()
 
     def add(self, repo: str, files: dict[str, bytes]) -> str:
         """Add a commit; return its id."""
@@ -108,6 +111,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: self.hub.cut_after.pop(0)])
             self.wfile.flush()
             self.connection.close()
+            self.close_connection = True
+            return
+        if is_file and self.hub.stall_after is not None:
+            self.wfile.write(body[: self.hub.stall_after])
+            self.wfile.flush()
+            self.hub.stalled.set()
+            self.rfile.read(1)  # until the client is gone
             self.close_connection = True
             return
         self.wfile.write(body)

@@ -1,5 +1,8 @@
 """Models by Hugging Face id, downloaded from a hub on loopback."""
 
+import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from inference_core.loaders.hub_download import chosen_files, download
 from inference_core.loaders.hub_model import HubModel, downloaded, parse_hub_model
 from inference_core.loaders.model_path import resolve_model_path
 from tests.inference_core.loaders.model_hub import ModelHub, running_hub
+from tests.polling import until
 
 REPO = "org/model"
 MEGABYTE = 1 << 20
@@ -102,6 +106,35 @@ def test_an_interrupted_file_is_continued_and_not_started_again(hub: ModelHub) -
     assert whole == ""
     assert continued
     assert all(int(span.removeprefix("bytes=").removesuffix("-")) >= 10 * MEGABYTE for span in continued)
+
+
+def test_a_download_whose_process_is_killed_is_continued_by_the_next_one(hub: ModelHub, tmp_path: Path) -> None:
+    data = bytes(range(256)) * (25 * MEGABYTE // 256)
+    hub.add(REPO, {"model-Q4_0.gguf": data})
+    hub.stall_after = 21 * MEGABYTE
+    program = f"from inference_core.loaders import hub_download as h, hub_model as m; h.download(m.HubModel('{REPO}'))"
+    first = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3])
+    assert hub.stalled.wait(60)
+    blobs = tmp_path / "hub" / "models--org--model" / "blobs"
+    until(lambda: any(part.stat().st_size >= 10 * MEGABYTE for part in blobs.glob("*.incomplete")))
+    first.kill()
+    first.wait()
+    hub.stall_after = None
+    path = download(model())
+    assert path.read_bytes() == data
+    spans = hub.fetched("model-Q4_0.gguf")
+    assert spans[0] == ""
+    assert int(spans[1].removeprefix("bytes=").removesuffix("-")) >= 10 * MEGABYTE
+    assert [part.name for part in blobs.iterdir()] == [path.resolve().name]
+
+
+def test_a_part_that_was_damaged_is_fetched_again(hub: ModelHub, tmp_path: Path) -> None:
+    data = bytes(range(256)) * (10 * MEGABYTE // 256)
+    hub.add(REPO, {"model-Q4_0.gguf": data})
+    blobs = tmp_path / "hub" / "models--org--model" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{hashlib.sha256(data).hexdigest()}.aio.incomplete").write_bytes(bytes(MEGABYTE))
+    assert download(model()).read_bytes() == data
 
 
 def test_a_download_that_is_continued_later_keeps_the_commit_it_started_with(
