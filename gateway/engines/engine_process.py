@@ -53,7 +53,7 @@ TIMING = Timing()
 
 def pause_after(failures: int, timing: Timing) -> float:
     """Return the seconds until the next start, after `failures` earlier ones in a row."""
-    pause = min(timing.first_delay * 2 ** min(failures, 30), timing.last_delay)
+    pause: float = min(timing.first_delay * 2 ** min(failures, 30), timing.last_delay)
     return pause * random.uniform(0.5, 1.0)
 
 

@@ -124,7 +124,7 @@ def _fetch_blob(hub: Any, repo: str, file: str, commit: str) -> None:
     The library starts a file from its beginning in every process, which for a model of 40 GB is hours.
     """
     from huggingface_hub.file_download import get_hf_file_metadata, hf_hub_url, http_get
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     url = hf_hub_url(repo, file, revision=commit, endpoint=hub.endpoint)
     found = get_hf_file_metadata(url, endpoint=hub.endpoint)
