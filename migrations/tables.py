@@ -425,6 +425,8 @@ api_keys = Table(
     Column("concurrency", Integer),
     Column("quality", Json),  # a target from 0 to 1, or the name of one; NULL: the server's
     Column("min_tier", Integer),  # the minimum tier; NULL: any
+    Column("strict", Boolean, nullable=False, server_default=false()),  # unknown fields of its requests are refused
+    Column("aliases", Json),  # its own names of models: name → model; NULL: none
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("rotated_at", Double),

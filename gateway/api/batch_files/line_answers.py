@@ -9,14 +9,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.build_request import Received, chat_request, completion_request
+from gateway.api.inference.chat import CHAT
 from gateway.api.inference.chunks import AnswerFormat, CompletionsFormat
-from gateway.api.inference.embeddings import EmbeddingsRequest, embedded
-from gateway.api.inference.parsing import decode_body
-from gateway.api.inference.schemas import ChatRequest, CompletionRequest
+from gateway.api.inference.completions import COMPLETION
+from gateway.api.inference.embeddings import EMBEDDINGS, embedded
+from gateway.api.inference.parsing import decode_fields
 from gateway.api.responses.as_chat import renamed
-from gateway.api.responses.create import ResponsesFormat
+from gateway.api.responses.create import RESPONSES, ResponsesFormat
 from gateway.api.responses.exchange import exchange_of
-from gateway.api.responses.schemas import ResponsesRequest
 from gateway.api.streaming.sending import BeforeEnd
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch
@@ -28,11 +28,6 @@ from gateway.requests.slo_class import SLO_CLASSES
 from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
 
 _BATCH = SLO_CLASSES["batch"]
-
-_chat = msgspec.json.Decoder(ChatRequest)
-_completion = msgspec.json.Decoder(CompletionRequest)
-_embeddings = msgspec.json.Decoder(EmbeddingsRequest)
-_responses = msgspec.json.Decoder(ResponsesRequest)
 
 
 class LineAnswers:
@@ -68,17 +63,17 @@ class LineAnswers:
 
 
 async def _chat_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked = decode_body(_chat, body)
+    asked, _ = decode_fields(parts, CHAT, body, given.caller)
     return await _generated(parts, chat_request(parts, given, asked), CompletionsFormat(parts, None), tags)
 
 
 async def _completion_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked = decode_body(_completion, body)
+    asked, _ = decode_fields(parts, COMPLETION, body, given.caller)
     return await _generated(parts, completion_request(parts, given, asked), CompletionsFormat(parts, None), tags)
 
 
 async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked = decode_body(_responses, body)
+    asked, _ = decode_fields(parts, RESPONSES, body, given.caller)
     exchange = await exchange_of(parts, given, asked)
     answer_format = ResponsesFormat(parts, exchange)
     try:
@@ -88,7 +83,7 @@ async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict
 
 
 async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked = decode_body(_embeddings, body)
+    asked, _ = decode_fields(parts, EMBEDDINGS, body, given.caller)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
     answer, _ = await embedded(parts, given, asked, _BATCH.priority)
     return msgspec.json.encode(answer)

@@ -6,7 +6,8 @@ from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.build_request import received
-from gateway.api.inference.parsing import read_body
+from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.parsing import read_fields
 from gateway.api.operations import describe
 from gateway.api.responses.as_chat import renamed
 from gateway.api.responses.body import ResponseBody
@@ -17,7 +18,7 @@ from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 
-_decoder = msgspec.json.Decoder(ResponsesRequest)
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest)
 
 
 @post(
@@ -30,7 +31,7 @@ _decoder = msgspec.json.Decoder(ResponsesRequest)
 )
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
-    body = await read_body(request, _decoder)
+    body = await read_fields(request, RESPONSES)
     parts = parts_of(request)
     exchange = await exchange_of(parts, received(request), body)
     answer_format = ResponsesFormat(parts, exchange)

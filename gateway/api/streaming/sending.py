@@ -8,6 +8,8 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from gateway.answering.answer import Answer
 from gateway.api.inference.aio_headers import response_headers
 from gateway.api.inference.chunks import AnswerFormat, Chunks, error_event
+from gateway.api.inference.ignored_fields import shown_names
+from gateway.api.inference.parsing import IGNORED
 from gateway.api.streaming.client_watch import DisconnectWatch, StallWatch
 from gateway.errors import ClientGoneError
 from gateway.parts import HttpRequest, Parts
@@ -89,7 +91,8 @@ async def _stream(
 
 def _early_headers(request: HttpRequest, inference_request: InferenceRequest) -> Headers:
     own = caller_request_id(request.headers.get("x-request-id")) or inference_request.request_id
-    return [(b"x-request-id", own.encode()), (b"x-aio-decision-id", inference_request.request_id.encode())]
+    headers = [(b"x-request-id", own.encode()), (b"x-aio-decision-id", inference_request.request_id.encode())]
+    return headers + ignored_header(request)
 
 
 def _headers(request: HttpRequest, answer: Answer) -> Headers:
@@ -99,7 +102,14 @@ def _headers(request: HttpRequest, answer: Answer) -> Headers:
         **answer.rate_headers,
         "x-request-id": own,
     }
-    return [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+    encoded = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+    return encoded + ignored_header(request)
+
+
+def ignored_header(request: HttpRequest) -> Headers:
+    """The header that names the fields of the request's body that were ignored, if there are any."""
+    names = request.scope["state"].get(IGNORED)
+    return [(b"x-aio-ignored-fields", shown_names(names).encode())] if names else []
 
 
 class KeepAlive:

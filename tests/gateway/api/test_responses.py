@@ -157,7 +157,6 @@ async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: Running
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"temprature": 1}, "temprature"),
     ],
 )  # fmt: skip
 async def test_what_has_no_machinery_is_refused_by_its_own_name(
