@@ -30,6 +30,7 @@ from gateway.cores.engine import Engine, running_engine
 from gateway.cores.hidden_states import CoreStates
 from gateway.cores.knobs import CoreKnobs
 from gateway.embedding.embedders import embedders_of
+from gateway.engines.running_engines import running_engines
 from gateway.http import Lifespan, http_app
 from gateway.jobs.jobs import Jobs
 from gateway.knobs.file import KnobFile
@@ -74,6 +75,7 @@ from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import Encode, encoder_of
 from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
+from tiers.remote.engine_tier import StatusOf
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -162,8 +164,13 @@ class Composition:
         # Texts of megabytes leave heaps that are mostly free.
         threads = TextThreads(when_quiet=give_back_free_memory)
         stack.callback(threads.close)
+        engines: Mapping[str, StatusOf] = {}
+        if self._tiers is None:
+            # Of several processes behind one port, their supervisor runs them.
+            running = running_engines(self.catalog, settings.data_path, owned=self._peers is None)
+            engines = (await stack.enter_async_context(running)).status
         engine = await stack.enter_async_context(
-            running_engine(settings, self.catalog, self._tiers, self._cores, threads)
+            running_engine(settings, self.catalog, self._tiers, self._cores, threads, engines)
         )
         self._warn_of_overpriced_tiers()
         classifier = await self._start_classifier(stack, engine)

@@ -97,6 +97,13 @@ class Parts:
         """OpenAI's `system_fingerprint`: it changes when other models or policies answer."""
         return f"fp_{self.routing.fingerprint}"
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is missing now, with the reason: cores, servers, engines that AIO starts, the server itself."""
+        engines = {f"tier {tier.number}": tier.engine() for tier in self.routing.tiers.values()}
+        waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
+        return {**self.away, **waiting, **self.not_ready}
+
     def put_into(self, state: State) -> None:
         """Make them available to requests."""
         state[PARTS] = self

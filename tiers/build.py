@@ -10,17 +10,25 @@ from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.decoding.text_threads import TextThreads
+from tiers.engines.engine_status import EngineStatus
 from tiers.errors import CatalogError
 from tiers.local.core_health import CoreWatch
 from tiers.local.local_tier import LocalTier
+from tiers.remote.engine_tier import EngineTier, StatusOf
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Tier
 
 
-def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: TextThreads | None = None) -> list[Tier]:
+def build_tiers(
+    catalog: Catalog,
+    cores: Mapping[str, CoreClient],
+    threads: TextThreads | None = None,
+    engine_status: Mapping[str, StatusOf] | None = None,
+) -> list[Tier]:
     """Return one tier per entry, tier 1 first, not yet started; `cores`, by the catalogue's names, serve its own
-    models.
+    models. `engine_status`: the states of the engines that AIO starts, by their names in `catalog.engines`; without
+    one, such a tier stays unhealthy.
 
     Tiers of one model file share its tokeniser, tiers of one core its statistics, and all of them `threads`. Raises
     CatalogError if a local tier's core is not among `cores`.
@@ -41,8 +49,12 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: Text
     def loader(path: str) -> Callable[[], Tokenizer]:
         return lambda: tokenizer(path)
 
+    states = engine_status or {}
     tiers: list[Tier] = []
     for spec in catalog.tiers:
+        if (engine := catalog.engine_name(spec)) is not None:
+            tiers.append(EngineTier(spec, states.get(engine, _not_started)))
+            continue
         if spec.model is None:
             tiers.append(build_remote(spec))
             continue
@@ -50,6 +62,10 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: Text
         load = loader(paths[spec.model])
         tiers.append(LocalTier(spec, cores[name], load, watches[name], core_name=name, threads=threads))
     return tiers
+
+
+def _not_started() -> EngineStatus:
+    return EngineStatus(state="down", detail="no process starts it here")
 
 
 def build_remote(spec: TierSpec) -> Tier:

@@ -11,6 +11,7 @@ from inference_core.protocol.evidence import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.attempt import ReplicaStatus, ReplicaTry
 from tiers.content_parts import ContentPart
+from tiers.engines.engine_status import EngineStatus
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -289,3 +290,7 @@ class Tier(ABC):
     def replicas(self) -> list[ReplicaStatus]:
         """Return the replicas of the tier, if it has several; never blocks."""
         return []
+
+    def engine(self) -> EngineStatus | None:
+        """Return the state of the engine process that AIO starts for the tier; None if there is none."""
+        return None

@@ -41,7 +41,7 @@ async def ready(request: HttpRequest) -> Response[Health]:
 
 def health_of(parts: Parts) -> Health:
     """The state of the whole server, without secrets."""
-    problems = {**parts.away, **parts.not_ready}
+    problems = parts.problems
     down = [str(tier.number) for tier in parts.routing.tiers.values() if not tier.load().healthy]
     if len(down) == len(parts.routing.tiers):
         problems["tiers"] = "no tier takes requests"

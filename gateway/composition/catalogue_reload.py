@@ -72,7 +72,7 @@ class CatalogueReload:
                 )
             changed = [spec for spec, old in zip(catalog.tiers, before.tiers, strict=True) if spec != old]
             self._check(catalog, changed)
-            started = await _started([spec for spec in changed if spec.model is None])
+            started = await _started([spec for spec in changed if not _runs_here(spec)])
             self._switch_to(catalog, started)
             if changed and isinstance(self._classifier, ActiveClassifier):
                 prior = await asyncio.to_thread(class_prior, before, self._settings.data_path)
@@ -94,7 +94,7 @@ class CatalogueReload:
             problems.append("core, gpu_groups or embeddings differ: what this machine computes needs a new process")
         for spec in changed:
             old = before.tier(spec.number)
-            local = spec.model is not None or old.model is not None
+            local = _runs_here(spec) or _runs_here(old)
             if local and spec != msgspec.structs.replace(
                 old,
                 price=spec.price,
@@ -134,6 +134,11 @@ class CatalogueReload:
             )  # fmt: skip
         except (SQLAlchemyError, OSError) as error:
             log.warning("the reload by %s is not recorded: %s", actor, error)
+
+
+def _runs_here(spec: TierSpec) -> bool:
+    """Whether a core of this machine answers, or an engine that AIO starts."""
+    return spec.remote is None or spec.remote.engine is not None
 
 
 async def _started(specs: list[TierSpec]) -> list[Tier]:

@@ -9,6 +9,7 @@ from functools import partial
 
 from gateway.core_factory import core_problem_key, require_machine
 from gateway.cores.core_clients import core_clients
+from gateway.engines.running_engines import running_engines
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from inference_core.errors import CoreError
@@ -18,6 +19,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError, MissingKeyError
 from tiers.hot_swap import ReloadableTier
+from tiers.remote.engine_tier import StatusOf
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -58,10 +60,10 @@ class Engine:
 
     @asynccontextmanager
     async def starting_elsewhere(self) -> AsyncIterator[None]:
-        """Start the tiers without a core; those that do not answer yet are retried while the context is open, and are
-        down until then. Raises `CatalogError` for one that can never start."""
+        """Start the tiers on servers elsewhere; those that do not answer yet are retried while the context is open, and
+        are down until then. Raises `CatalogError` for one that can never start."""
         async with AsyncExitStack() as stack:
-            elsewhere = [tier for tier in self.tiers.values() if tier.core_name is None]
+            elsewhere = [tier for tier in self.tiers.values() if tier.core_name is None and tier.engine() is None]
             starting = [asyncio.ensure_future(self._first_start(tier)) for tier in elsewhere]
             for one in starting:
                 await stack.enter_async_context(background(one))
@@ -112,22 +114,39 @@ async def running_engine(
     tiers: Sequence[Tier] | None = None,
     cores: Mapping[str, CoreClient] | None = None,
     threads: TextThreads | None = None,
+    engine_status: Mapping[str, StatusOf] | None = None,
 ) -> AsyncIterator[Engine]:
     """Run the engine of this process; `tiers` and `cores` replace the catalogue's, as tests do. `threads`: where tiers
-    tokenise long prompts.
+    tokenise long prompts. `engine_status`: the states of the catalogue's engine programs, which the caller runs;
+    without it they run here, and the block starts once all of them are ready.
 
     In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` every tier serves
     as soon as its core is there. A remote tier that is down stops nothing: it serves once it answers.
     """
-    if tiers is None:
-        require_a_key(catalog, os.environ)
-        if cores is None:
-            if settings.role == "all":
-                await require_machine(catalog, settings, catalog.core_names)
-            cores = core_clients(catalog, settings)
-        built = build_tiers(catalog, cores, threads)
-        tiers = [tier if tier.core_name is not None else ReloadableTier(tier) for tier in built]
-    engine = Engine(tiers, cores or {})
+    async with AsyncExitStack() as programs:
+        if tiers is None:
+            require_a_key(catalog, os.environ)
+            if cores is None:
+                if settings.role == "all":
+                    await require_machine(catalog, settings, catalog.core_names)
+                cores = core_clients(catalog, settings)
+            if engine_status is None:
+                running = await programs.enter_async_context(running_engines(catalog, settings.data_path))
+                await running.ready()
+                engine_status = running.status
+            built = build_tiers(catalog, cores, threads, engine_status)
+            tiers = [_reloadable(tier) for tier in built]
+        async with _started(settings, Engine(tiers, cores or {})) as engine:
+            yield engine
+
+
+def _reloadable(tier: Tier) -> Tier:
+    """What this machine computes, on a core or in an engine's process, needs a new process to be replaced."""
+    return tier if tier.core_name is not None or tier.engine() is not None else ReloadableTier(tier)
+
+
+@asynccontextmanager
+async def _started(settings: Settings, engine: Engine) -> AsyncIterator[Engine]:
     try:
         async with AsyncExitStack() as stack:
             if settings.role == "gateway" and engine.cores:

@@ -7,13 +7,14 @@ import signal
 import socket
 import tempfile
 from collections.abc import Coroutine
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from gateway.engines.running_engines import RunningEngines, running_engines
 from gateway.peers.peers import ask_worker
 from gateway.peers.worker_place import WorkerPlace
 from gateway.processes.announcement import ServerStartError, policy_text, ready_text
@@ -42,7 +43,7 @@ def run_supervised(settings: Settings) -> int:
 
 
 class Supervisor:
-    """Keeps a process for every core of the catalogue (role `all`) and the gateway processes running.
+    """Keeps a process for every core of the catalogue (role `all`), its engines and the gateway processes running.
 
     Each gateway accepts from its own listening socket; the kernel spreads connections over them. The sockets belong to
     the supervisor and outlive the gateways: while a gateway restarts, its connections wait and none is refused. SIGTERM
@@ -56,6 +57,7 @@ class Supervisor:
         self._environment = environment_of(settings)
         self._folder = Path(tempfile.mkdtemp(prefix="aio-workers-"))
         self._listeners: list[socket.socket] = []
+        self._engines = RunningEngines({})
         self._cores: list[KeptProcess] = []
         self._gateways: list[KeptProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,7 +68,7 @@ class Supervisor:
     async def run(self) -> int:
         """Run everything, from binding the port to the last drain."""
         loop = asyncio.get_running_loop()
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
             self._listeners = listeners_of(self._settings, self._settings.gateway_workers)
             for listener in self._listeners:
@@ -84,6 +86,9 @@ class Supervisor:
                 loop.add_signal_handler(number, self._on_stop)
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
             loop.add_signal_handler(signal.SIGUSR2, self._on_renew)
+            self._engines = await stack.enter_async_context(
+                running_engines(load_catalog(self._settings.catalog), self._settings.data_path)
+            )
             self._cores = [self._core(name) for name in self._core_names()]
             self._gateways = [self._gateway(number) for number in range(self._settings.gateway_workers)]
             for process in (*self._cores, *self._gateways):
@@ -146,6 +151,7 @@ class Supervisor:
             self._was_impatient = True
             for process in (*self._cores, *self._gateways):
                 process.kill()
+            self._engines.kill()
         else:
             self._over.set_result(None)
 

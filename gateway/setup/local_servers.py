@@ -120,7 +120,7 @@ async def _llama_models(ask: "_Questions", listed: Sequence[ServerModel]) -> lis
     modalities = _table(props.get("modalities"))
     able = Capabilities(vision=modalities.get("vision") or None, audio=modalities.get("audio") or None)
     return [
-        Candidate(source="", model=one.name, max_context=context or one.max_context, capabilities=able)
+        msgspec.structs.replace(_plain(one, "llama-server"), max_context=context or one.max_context, capabilities=able)
         for one in listed
     ]
 

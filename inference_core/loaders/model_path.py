@@ -1,9 +1,11 @@
-"""A model's location on disk: a plain path, or `package:NAME/FILE` inside an installed Python package."""
+"""A model's location on disk: a plain path, `package:NAME/FILE` inside an installed Python package, or the files of a
+Hugging Face id that were downloaded before."""
 
 import importlib.util
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
+from inference_core.loaders.hub_model import parse_hub_model, require_downloaded
 
 PACKAGE_PREFIX = "package:"
 
@@ -11,8 +13,10 @@ PACKAGE_PREFIX = "package:"
 def resolve_model_path(text: str) -> Path:
     """Return the file or folder that `text` names. Raises ModelFileError if it does not exist.
 
-    A package is located without being imported.
+    A package is located without being imported; nothing is downloaded.
     """
+    if (model := parse_hub_model(text)) is not None:
+        return require_downloaded(model).absolute()
     path = _in_package(text) if text.startswith(PACKAGE_PREFIX) else Path(text).expanduser()
     if not path.exists():
         raise ModelFileError(f"model '{text}' does not exist (looked for {path})")

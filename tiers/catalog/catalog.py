@@ -9,6 +9,7 @@ from inference_core.model_spec import CoreSpec
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.gpu_group import GpuGroupSpec
 from tiers.catalog.tier_spec import Count, TierSpec
+from tiers.engines.engine_spec import EngineSpec
 
 CPU_CORE = "cpu"
 """What the core of this machine's CPU is called where a catalogue has several cores."""
@@ -80,6 +81,21 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return range(0)
 
     @property
+    def engines(self) -> dict[str, EngineSpec]:
+        """The engines that AIO starts, each by the name of the first tier on it; equal specs are one engine."""
+        found: dict[str, EngineSpec] = {}
+        for tier in self.tiers:
+            engine = None if tier.remote is None else tier.remote.engine
+            if engine is not None and engine not in found.values():
+                found[tier.name] = engine
+        return found
+
+    def engine_name(self, tier: TierSpec) -> str | None:
+        """Return the name, among `engines`, of the one that `tier` is on; None if AIO starts none for it."""
+        engine = None if tier.remote is None else tier.remote.engine
+        return None if engine is None else next(name for name, one in self.engines.items() if one == engine)
+
+    @property
     def fingerprint(self) -> str:
         """Hash of everything that affects the tiers' answers (not prices): labels are valid for one of these."""
         return _hash([self._answering(tier) for tier in self.tiers])
@@ -97,7 +113,10 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         models = {m.name: [m.path, m.compute] for m in self.core.models}
         models |= {m.name: [m.path, m.weights] for group in self.gpu_groups for m in group.models}
         # With several replicas only the model counts: another replica gives the same answers.
-        remote = tier.remote and [tier.remote.base_url, tier.model_name]
+        remote: list[object] | None = None
+        if tier.remote is not None:
+            engine = tier.remote.engine
+            remote = [tier.remote.base_url, tier.model_name] if engine is None else engine.answering
         return [tier.number, models.get(tier.model_name), remote, tier.policy]
 
 

@@ -5,17 +5,24 @@ name = "small"
 url = "http://localhost:8001/v1"  # the server's only model
 
 [[tiers]]
+name = "medium"
+engine = "llama-server"
+model = "Qwen/Qwen3-8B-GGUF"
+
+[[tiers]]
 name = "large"
 model = "models/Qwen3-8B-Q4_0.gguf"
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
+from inference_core.loaders.hub_model import PREFIX, parse_hub_model
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
 from tiers.catalog.price_list import listed_model
@@ -28,6 +35,7 @@ from tiers.catalog.tier_spec import (
     SelfConsistencySpec,
     TierSpec,
 )
+from tiers.engines.programs import PROGRAMS, served_name
 
 ANSWER_TOKENS = 200
 MEAN_LATENCY_MS = 10_000.0
@@ -37,8 +45,8 @@ LOCAL_MAX_TOKENS = 2048
 
 
 def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand `provider`, `url`, `api_key_env` and a path as `model` in a decoded TOML document to `remote` tables and
-    entries of `core.models`. Other forms stay as they are, so that the conversion reports them."""
+    """Expand `provider`, `url`, `api_key_env`, `engine` and a path as `model` in a decoded TOML document to `remote`
+    tables and entries of `core.models`. Other forms stay as they are, so that the conversion reports them."""
     tiers, core = table.get("tiers"), table.get("core", {})
     if not isinstance(tiers, list) or not isinstance(core, Mapping) or not isinstance(core.get("models", []), list):
         return dict(table)
@@ -50,6 +58,9 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
 def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     """Expand one tier; `models` gets one entry per path, shared by all tiers with that path."""
     written, model = dict(tier), tier.get("model")
+    if "engine" in tier and "remote" not in tier:
+        remote = _engine_form(written)
+        return {**written, "remote": remote}
     if _names_provider(tier):
         url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
         remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
@@ -60,15 +71,35 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
         remote = {"base_url": written.pop("url")}
         remote |= {key: written.pop(key) for key in ("model", *TierSpec.SHORT_FORM) if key in written}
         return {**written, "remote": remote}
+    if isinstance(model, str) and "revision" in tier and (found := parse_hub_model(model)) is not None:
+        model = written["model"] = f"{PREFIX}{found.at(str(written.pop('revision')))}"
     entries = [one for one in models if isinstance(one, Mapping)]
     if isinstance(model, str) and _is_path(model) and model not in [one.get("name") for one in entries]:
         known = next((one for one in entries if one.get("path") == model), None)
         if known is None:
             name = PurePath(model).stem if model.endswith(".gguf") else PurePath(model).name
+            name = re.split("[:@]", name)[0]  # of a Hugging Face id, without quantisation and revision
             models.append(known := {"name": name, "path": model, "compute": "int4-int8"})
             known |= {"max_context": written.pop("max_context")} if "max_context" in tier else {}
         written["model"] = known.get("name")
     return written
+
+
+def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
+    """Move the short keys of an engine out of `written` and return its `remote` table."""
+    short = {"engine": "kind", "model": "model", "engine_args": "args", "engine_env": "env"}
+    short |= {key: key for key in ("revision", "start_timeout_seconds")}
+    engine = {field: written.pop(key) for key, field in short.items() if key in written}
+    remote: dict[str, Any] = {"engine": engine, "max_context": written.pop("max_context", None)}
+    if "url" in written:  # reported: a tier has one or the other
+        remote["base_url"] = written.pop("url")
+    kind, model = engine["kind"], engine.get("model")
+    program = next((program for name, program in PROGRAMS.items() if name == kind), None)
+    if program is not None and isinstance(model, str):
+        remote |= {"kind": program.wire, "model": served_name(model, program)}
+    else:
+        remote["model"] = model or ""
+    return remote
 
 
 def _names_provider(tier: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 from tiers.catalog.capabilities import USUAL, USUAL_OF_KIND, Capabilities, Capability
 from tiers.catalog.providers import ProviderName
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.engines.engine_spec import EngineSpec
 from tiers.tools.dialect import DialectName
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -34,6 +35,7 @@ RemoteKind = Literal[
     "openai",
     "vllm",
     "sglang",
+    "llama-server",
     "tensorrt-llm",
     "triton-tensorrt-llm",
     "triton-vllm",
@@ -64,13 +66,15 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     server is then detected after `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
     `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
     `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
-    server tells, else `USUAL_CONTEXT`.
+    server tells, else `USUAL_CONTEXT`. `engine`, instead of an address: the server is a process that AIO starts itself,
+    at an address of its own choice.
     """
 
     base_url: str = ""
     base_urls: list[str] = []
     replicas: list[ReplicaSpec] = []
     balancing: BalancingSpec = BalancingSpec()
+    engine: EngineSpec | None = None
     kind: RemoteKind = "openai"
     model: str = ""
     tokenizer: str | None = None
@@ -99,7 +103,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def is_replicated(self) -> bool:
         """Whether the servers are given as a list, even of one."""
-        return not self.base_url
+        return not self.base_url and self.engine is None
 
     def alone(self, replica: ReplicaSpec) -> "RemoteSpec":
         """Return this spec with `replica` as the only server."""
@@ -227,7 +231,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def url(self) -> str:
-        """The address of the tier: a base URL or several, or `in-process`."""
+        """The address of the tier: a base URL or several, the program that AIO starts, or `in-process`."""
+        if self.remote is not None and self.remote.engine is not None:
+            return f"engine {self.remote.engine.kind}"
         return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
 
     @property

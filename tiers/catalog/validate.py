@@ -19,6 +19,8 @@ from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
+from tiers.engines.engine_spec import EngineSpec
+from tiers.engines.programs import PROGRAMS, option_problems
 from tiers.metadata_addresses import is_metadata_host
 
 Changes = Mapping[str, KnobValue]
@@ -225,12 +227,16 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
 def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:
     if not isinstance(tier.policy, PlainSpec):
         yield f"{where}: a remote tier decodes by policy kind 'plain' only; its server decides how it thinks"
-    if tier.provider is not None and not remote.servers:
+    if remote.engine is not None:
+        if tier.provider is not None:
+            yield f"{where}: a tier has a provider or an engine, not both; leave one out"
+        yield from _check_engine(where, remote, remote.engine)
+    elif tier.provider is not None and not remote.servers:
         variable = PROVIDERS[tier.provider].url_variable
         yield f"{where}: the address is missing; give the tier a url, or set the environment variable {variable}"
         return
-    if sum(map(bool, (remote.base_url, remote.base_urls, remote.replicas))) != 1:
-        yield f"{where}: exactly one of base_url, base_urls and replicas must be set"
+    if sum(map(bool, (remote.base_url, remote.base_urls, remote.replicas, remote.engine))) != 1:
+        yield f"{where}: exactly one of base_url, base_urls, replicas and engine must be set"
     for i, server in enumerate(remote.servers):
         at = f"{where}.replicas[{i}]" if remote.replicas else where
         yield from _check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
@@ -264,6 +270,15 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
             f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: shorter than the objective "
             f"ttft_ms = {tier.objective.ttft_ms:g}, so good answers would be cut off"
         )
+
+
+def _check_engine(where: str, remote: RemoteSpec, engine: EngineSpec) -> Iterator[str]:
+    yield from (f"{where}.engine: {problem}" for problem in option_problems(engine))
+    wire = PROGRAMS[engine.kind].wire
+    if remote.kind != wire:
+        yield f"{where}.kind = '{remote.kind}': the engine {engine.kind} is of kind '{wire}'"
+    if remote.api_key_env is not None:
+        yield f"{where}.api_key_env: an engine that AIO starts takes no key; leave it out"
 
 
 def _check_url(where: str, base_url: str) -> Iterator[str]:

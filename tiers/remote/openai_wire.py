@@ -1,4 +1,4 @@
-"""OpenAI's API as a remote wire, with the differences of vLLM, SGLang and TensorRT-LLM's own server."""
+"""OpenAI's API as a remote wire, with the differences of vLLM, llama-server, SGLang and TensorRT-LLM's own server."""
 
 import re
 from typing import Any
@@ -71,6 +71,12 @@ class VllmWire(OpenAIWire):
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
         """Return the body as it is."""
         return body
+
+
+class LlamaServerWire(OpenAIWire):
+    """llama.cpp's `llama-server`."""
+
+    health_path = "../health"
 
 
 class SglangWire(OpenAIWire):

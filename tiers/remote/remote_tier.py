@@ -62,6 +62,7 @@ class RemoteTier(Tier):
         environ: Mapping[str, str] = os.environ,
         cooldown_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
     ) -> None:
         if spec.remote is None:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
@@ -69,7 +70,7 @@ class RemoteTier(Tier):
         self.max_context = spec.remote.max_context or USUAL_CONTEXT
         self._spec, self._remote = spec, spec.remote
         self._key = environ.get(spec.remote.api_key_env or "", "").strip()
-        self._cooldown_seconds, self._clock = cooldown_seconds, clock
+        self._cooldown_seconds, self._clock, self._connect = cooldown_seconds, clock, connect
         self._unhealthy_until = -math.inf
         self._running = 0
         self._wire = wire_of(spec)
@@ -303,7 +304,7 @@ class RemoteTier(Tier):
     ) -> httpx.Response:
         """Send a request and return the head of the answer; each wait is at most `seconds`."""
         if self._transport is None:
-            self._transport = transport_to(self._base)
+            self._transport = self._connect(self._base)
         url = self._urls.get(path) or self._urls.setdefault(path, self._base.join(path))
         connect = self._remote.connect_timeout_seconds
         timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}

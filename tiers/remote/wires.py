@@ -8,6 +8,7 @@ from tiers.remote.bedrock_wire import BedrockWire
 from tiers.remote.gemini_wire import GeminiWire
 from tiers.remote.openai_wire import (
     AzureWire,
+    LlamaServerWire,
     OpenAIProviderWire,
     OpenAIWire,
     SglangWire,
@@ -21,6 +22,7 @@ WIRES: dict[RemoteKind, Callable[[RemoteSpec], RemoteWire]] = {
     "openai": OpenAIWire,
     "vllm": VllmWire,
     "sglang": SglangWire,
+    "llama-server": LlamaServerWire,
     "tensorrt-llm": TensorRtLlmWire,
     "triton-tensorrt-llm": TritonTensorRtLlmWire,
     "triton-vllm": TritonVllmWire,

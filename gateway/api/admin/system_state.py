@@ -16,6 +16,7 @@ from gateway.parts import Parts
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisUnavailableError
 from quality.store.database import head_revision
+from tiers.engines.engine_status import EngineStatus
 
 State = Literal["ok", "away", "not used"]
 PATIENCE_SECONDS = 2.0
@@ -79,7 +80,7 @@ async def system_state(parts: Parts) -> SystemState:
         catalogue=catalog.name,
         fingerprint=parts.fingerprint,
         classifier=_version_of(model),
-        problems={**parts.away, **parts.not_ready},
+        problems=parts.problems,
         dependencies=[database, redis, *cores, *_tiers(parts)],
         schema=SchemaState(current=current if isinstance(current, str) else None, newest=head_revision()),
         disk=DiskState(path=str(data), total=usage.total, free=usage.free),
@@ -144,16 +145,23 @@ def _tiers(parts: Parts) -> list[Dependency]:
     for number, tier in sorted(parts.routing.tiers.items()):
         if tier.core_name is not None:
             continue
-        healthy = tier.load().healthy
+        healthy, engine = tier.load().healthy, tier.engine()
+        detail = "takes requests" if healthy else "takes no requests now"
         found.append(
             Dependency(
                 name=f"tier {number}, {tier.model}",
                 state="ok" if healthy else "away",
-                detail="takes requests" if healthy else "takes no requests now",
+                detail=detail if engine is None else _engine_detail(detail, engine),
                 policy="The next allowed tier up answers; without one, 503 with Retry-After.",
             )
         )
     return found
+
+
+def _engine_detail(detail: str, engine: EngineStatus) -> str:
+    where = f" on {engine.url}" if engine.url else ""
+    restarts = f", restarted {engine.restarts} times" if engine.restarts else ""
+    return f"{detail}; {engine.detail}{where}{restarts}; log: {engine.log}"
 
 
 async def _revision(parts: Parts) -> str | None:

@@ -53,10 +53,18 @@ async def _run(settings: Any, url: str | None, model: str, options: "BenchOption
 
 @contextlib.asynccontextmanager
 async def _server(settings: Any, url: str | None) -> AsyncIterator[str]:
+    from gateway.engines.running_engines import running_engines
     from gateway.processes.server_process import running_server
+    from tiers.catalog.load import load_catalog
 
     if url is not None:
         yield url
         return
-    async with running_server(settings, {"AIO_MONITOR": "false"}) as server:
+    catalog = load_catalog(settings.catalog)
+    async with (
+        running_server(settings, {"AIO_MONITOR": "false"}) as server,
+        running_engines(catalog, settings.data_path, owned=False) as engines,
+    ):
+        # A server is ready before its engines, and other tiers must not be measured in their place.
+        await engines.ready()
         yield server.url

@@ -13,6 +13,7 @@ from gateway.cli.options import (
     settings_from,
     table,
 )
+from gateway.cli.planning.pull import pull
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,16 +23,25 @@ if TYPE_CHECKING:
     from tiers.catalog.tier_spec import TierSpec
 
 
-@click.command()
+@click.group(invoke_without_command=True)
+@click.pass_context
 @catalog_option
 @data_dir_option
 @cache_dir_option
 @json_option
-def models(as_json: bool, **given: Any) -> None:
+def models(context: click.Context, /, as_json: bool, **given: Any) -> None:
     """Show tiers with models, policies and prices, the files behind them, and the memory they need.
 
     Warns of tiers that `aio bench tiers` found no better than cheaper ones.
     """
+    if context.invoked_subcommand is None:
+        _show(as_json, given)
+
+
+models.add_command(pull)
+
+
+def _show(as_json: bool, given: dict[str, Any]) -> None:
     from quality.evaluation.tier_value import stored_report, warnings_of
     from tiers.catalog.load import load_catalog
 

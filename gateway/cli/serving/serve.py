@@ -107,11 +107,13 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
         socket_of,
         watchdog_seconds_of,
     )
+    from gateway.hub_models import fetch_core_models
     from inference_core.transport.server import serve_core
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     core = chosen_core(catalog, group)
+    fetch_core_models(catalog, [core])
     asyncio.run(require_machine(catalog, settings, [core]))
     path = socket_of(settings, core)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +136,12 @@ def _serve_supervised(settings: "Settings") -> None:
 def _serve_http(settings: "Settings", worker: str | None) -> None:
     import msgspec
 
+    from gateway.hub_models import fetch_core_models
     from gateway.peers.worker_place import WorkerPlace
     from gateway.processes.server import run_server
+    from tiers.catalog.load import load_catalog
 
+    if settings.role == "all":
+        catalog = load_catalog(settings.catalog)
+        fetch_core_models(catalog, catalog.core_names)
     run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace))

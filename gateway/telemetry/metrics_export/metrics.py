@@ -48,6 +48,9 @@ class Metrics:
             ["tier"],
             registry=self.registry,
         )
+        self._engine_restarts = Gauge(
+            "aio_engine_restarts", "Restarts of a tier's engine since AIO started.", ["tier"], registry=self.registry
+        )
         self._replicas = ReplicaGauges(self.registry)
         self.in_flight = Gauge("aio_in_flight", "Answers in progress.", registry=self.registry)
         self.ledger_lag = Gauge("aio_ledger_lag_records", "Records not in the database yet.", registry=self.registry)
@@ -113,6 +116,8 @@ class Metrics:
             load = tier.load()
             self._healthy.labels(str(tier.number)).set(load.healthy)
             self._tier_wait.labels(str(tier.number)).set(load.predicted_wait_seconds)
+            if (engine := tier.engine()) is not None:
+                self._engine_restarts.labels(str(tier.number)).set(engine.restarts)
         self._replicas.show(tiers)
         self._saving.set(self.requests.saving)
         return generate_latest(self.registry)

@@ -171,9 +171,9 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([make_remote(read_timeout_seconds=-1)], "tiers[0].remote.read_timeout_seconds = -1: Expected"),
         (
             [make_remote(base_url="")],
-            "tiers 'tier-1'.remote: exactly one of base_url, base_urls and replicas must be set",
+            "tiers 'tier-1'.remote: exactly one of base_url, base_urls, replicas and engine must be set",
         ),
-        ([make_remote(base_urls=["http://a/v1"])], "exactly one of base_url, base_urls and replicas"),
+        ([make_remote(base_urls=["http://a/v1"])], "exactly one of base_url, base_urls, replicas and engine"),
         ([make_replicated("http://a/v1", "ftp://b/v1")], "remote.base_urls[1] = 'ftp://b/v1': expected http://"),
         ([make_replicated("http://a/v1", "http://a/v1/")], "the name 'http://a/v1' stands 2 times"),
         (

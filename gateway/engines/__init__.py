@@ -1,0 +1,1 @@
+"""Processes of inference engines that AIO starts, watches, restarts and stops."""

@@ -1,0 +1,97 @@
+"""A tier on an engine that AIO starts: a remote tier at the address where the engine listens at present."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
+from tiers.engines.engine_status import EngineStatus
+from tiers.errors import CatalogError, TierUnavailableError
+from tiers.remote.http_transport import HttpTransport
+from tiers.remote.remote_tier import RemoteTier
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
+
+_KEY = "ENGINE_KEY"
+StatusOf = Callable[[], EngineStatus]
+
+
+class EngineTier(Tier):
+    """Sends requests to the running engine; between two runs it is unhealthy and refuses with the engine's state.
+
+    `status` returns the latest known state without I/O. Every start of the engine gets a remote tier of its own, so
+    that failures of the run before count no more.
+    """
+
+    def __init__(self, spec: TierSpec, status: StatusOf) -> None:
+        if spec.remote is None or spec.remote.engine is None:
+            raise CatalogError(f"tier '{spec.name}' has no engine")
+        self.name, self.number, self.model = spec.name, spec.number, spec.remote.model
+        self.max_context = spec.remote.max_context or USUAL_CONTEXT
+        self._spec, self._remote, self._status = spec, spec.remote, status
+        self._served: tuple[str, int] = ("", 0)
+        self._server: RemoteTier | None = None
+        # Counts prompt tokens while no engine runs.
+        self._standby = RemoteTier(spec)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """See `Tier.start`: the engine's owner starts it, and its state says when requests can be served."""
+
+    async def close(self) -> None:
+        """See `Tier.close`."""
+        server, self._server, self._served = self._server, None, ("", 0)
+        if server is not None:
+            await server.close()
+        await asyncio.gather(*self._closing)
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Delta]:
+        """See `Tier.generate`."""
+        server = self._current()
+        if server is None:
+            status = self._status()
+            raise TierUnavailableError(f"tier '{self.name}' takes no requests now: {status.detail}")
+        return server.generate(request)
+
+    def count_prompt_tokens(self, request: GenerationRequest) -> int:
+        """See `Tier.count_prompt_tokens`."""
+        return self._standby.count_prompt_tokens(request)
+
+    def load(self) -> TierLoad:
+        """See `Tier.load`."""
+        server = self._current()
+        return TierLoad(healthy=False) if server is None else server.load()
+
+    def engine(self) -> EngineStatus:
+        """See `Tier.engine`."""
+        return self._status()
+
+    def _current(self) -> RemoteTier | None:
+        """Return the tier at the engine's address; None while it is not ready."""
+        status = self._status()
+        serving = (status.url, status.start)
+        if serving != self._served:
+            self._retire(self._server)
+            self._served, self._server = serving, self._server_at(status) if status.url else None
+        return self._server
+
+    def _server_at(self, status: EngineStatus) -> RemoteTier:
+        told = [tokens for tokens in (self._remote.max_context, status.context) if tokens]
+        self.max_context = min(told, default=USUAL_CONTEXT)
+        remote = msgspec.structs.replace(
+            self._remote,
+            base_url=status.url,
+            engine=None,
+            max_context=self.max_context,
+            api_key_env=_KEY if status.key else None,
+        )
+        spec = msgspec.structs.replace(self._spec, remote=remote)
+        # Never through a proxy of the environment: the address is this machine's.
+        return RemoteTier(spec, environ={_KEY: status.key}, connect=HttpTransport)
+
+    def _retire(self, server: RemoteTier | None) -> None:
+        """Close its connections: the process at their other end is gone."""
+        if server is not None:
+            task = asyncio.get_running_loop().create_task(server.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
