@@ -5,7 +5,7 @@ from collections.abc import Collection
 import click
 
 from inference_core.loaders.hub_download import Form, download
-from inference_core.loaders.hub_model import HubModel, parse_hub_model
+from inference_core.loaders.hub_model import HubModel, hub_model_of_path, parse_hub_model
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.engines.programs import PROGRAMS
 
@@ -19,7 +19,7 @@ def core_hub_models(catalog: Catalog, cores: Collection[str]) -> list[tuple[HubM
     """Return the ids of the models of `cores`."""
     paths = [model.path for model in catalog.core.models] if CPU_CORE in cores else []
     paths += [model.path for group in catalog.served_groups if group.name in cores for model in group.models]
-    return [(model, "any") for model in map(parse_hub_model, paths) if model is not None]
+    return [(model, "any") for model in map(hub_model_of_path, paths) if model is not None]
 
 
 def engine_hub_models(catalog: Catalog) -> list[tuple[HubModel, Form]]:

@@ -69,6 +69,11 @@ def parse_hub_model(text: str) -> HubModel | None:
     )
 
 
+def hub_model_of_path(text: str) -> HubModel | None:
+    """Return the id of a model's path, which needs the prefix: a folder `models/name` that is not there is no id."""
+    return parse_hub_model(text) if text.startswith(PREFIX) else None
+
+
 def hub_cache() -> Path:
     """Return the Hugging Face cache as its own library finds it: `HF_HUB_CACHE`, `HF_HOME`/hub, or in the user's
     cache."""

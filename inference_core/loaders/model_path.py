@@ -5,7 +5,7 @@ import importlib.util
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.hub_model import parse_hub_model, require_downloaded
+from inference_core.loaders.hub_model import hub_model_of_path, require_downloaded
 
 PACKAGE_PREFIX = "package:"
 
@@ -15,7 +15,7 @@ def resolve_model_path(text: str) -> Path:
 
     A package is located without being imported; nothing is downloaded.
     """
-    if (model := parse_hub_model(text)) is not None:
+    if (model := hub_model_of_path(text)) is not None:
         return require_downloaded(model).absolute()
     path = _in_package(text) if text.startswith(PACKAGE_PREFIX) else Path(text).expanduser()
     if not path.exists():

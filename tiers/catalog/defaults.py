@@ -71,9 +71,10 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
         remote = {"base_url": written.pop("url")}
         remote |= {key: written.pop(key) for key in ("model", *TierSpec.SHORT_FORM) if key in written}
         return {**written, "remote": remote}
-    if isinstance(model, str) and "revision" in tier and (found := parse_hub_model(model)) is not None:
-        model = written["model"] = f"{PREFIX}{found.at(str(written.pop('revision')))}"
     entries = [one for one in models if isinstance(one, Mapping)]
+    if isinstance(model, str) and (found := parse_hub_model(model)) is not None and not _is_entry(model, entries):
+        found = found.at(str(written.pop("revision"))) if "revision" in tier else found
+        model = written["model"] = f"{PREFIX}{found}"
     if isinstance(model, str) and _is_path(model) and model not in [one.get("name") for one in entries]:
         known = next((one for one in entries if one.get("path") == model), None)
         if known is None:
@@ -105,6 +106,11 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
 def _names_provider(tier: Mapping[str, Any]) -> bool:
     fields = [tier.get("provider"), tier.get("model"), tier.get("url", ""), tier.get("api_key_env", "")]
     return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in tier
+
+
+def _is_entry(model: str, entries: list[Mapping[str, Any]]) -> bool:
+    """Return whether `model` is the name or the path of an entry of `core.models`."""
+    return any(model in (one.get("name"), one.get("path")) for one in entries)
 
 
 def _is_path(model: str) -> bool:

@@ -81,7 +81,7 @@ def test_a_checkpoint_is_downloaded_without_what_it_does_not_need(hub: ModelHub)
     hub.add(REPO, checkpoint())
     folder = download(model())
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
-    assert resolve_model_path(REPO) == folder
+    assert resolve_model_path(f"hf:{REPO}") == folder
 
 
 def test_a_model_that_is_here_needs_no_network_and_stays_at_its_commit(hub: ModelHub) -> None:
@@ -186,7 +186,7 @@ def test_without_network_the_message_says_what_to_fetch_and_where_to_put_it(
     with pytest.raises(ModelFileError, match=r'hf download org/model --include "\*Q8_0\*.gguf" --local-dir FOLDER'):
         download(model(f"{REPO}:Q8_0"))
     with pytest.raises(ModelFileError, match="aio models pull 'org/model'"):
-        resolve_model_path(REPO)
+        resolve_model_path(f"hf:{REPO}")
 
 
 def test_a_gguf_file_is_chosen_by_its_quantisation(hub: ModelHub) -> None:
@@ -194,7 +194,7 @@ def test_a_gguf_file_is_chosen_by_its_quantisation(hub: ModelHub) -> None:
     hub.add(REPO, dict.fromkeys(names, b"GGUF"))
     assert download(model(), "gguf").name == "m-Q4_K_M.gguf"
     assert download(model(f"{REPO}:Q5_0"), "gguf").name == "m-Q5_0.gguf"
-    assert resolve_model_path(f"{REPO}:Q5_0").name == "m-Q5_0.gguf"
+    assert resolve_model_path(f"hf:{REPO}:Q5_0").name == "m-Q5_0.gguf"
     assert download(model(f"hf:{REPO}/m-Q8_0.gguf")).name == "m-Q8_0.gguf"
     assert hub.fetched("mmproj-m.gguf") == []
     with pytest.raises(ModelFileError, match=r"it has m-Q4_K_M.gguf, m-Q5_0.gguf, m-Q8_0.gguf"):
