@@ -4,7 +4,6 @@ from pathlib import Path
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.gguf_format.gguf_checkpoint import GGUFCheckpoint
 from inference_core.loaders.huggingface.hf_checkpoint import HFCheckpoint
 
 
@@ -12,4 +11,9 @@ def open_checkpoint(path: Path, cache_dir: Path | None = None) -> Checkpoint:
     """Open a GGUF file or a Hugging Face folder. `cache_dir` caches content hashes between processes."""
     if not path.exists():
         raise ModelFileError(f"model file {path} does not exist")
-    return HFCheckpoint(path, cache_dir) if path.is_dir() else GGUFCheckpoint(path, cache_dir)
+    if path.is_dir():
+        return HFCheckpoint(path, cache_dir)
+    # Imported here: a gateway that only passes requests on is installed without the format's library.
+    from inference_core.loaders.gguf_format.gguf_checkpoint import GGUFCheckpoint
+
+    return GGUFCheckpoint(path, cache_dir)
