@@ -1,5 +1,7 @@
 """The optional parts of an installation: which packages each needs, and what to install where they are missing."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Literal
 
@@ -41,6 +43,19 @@ def require_extra(extra: Extra, what: str) -> None:
     """Raise MissingExtraError if a package of `extra` is missing; `what` needs it, and is the sentence's subject."""
     if missing := missing_modules(extra):
         raise MissingExtraError(what, extra, ", ".join(missing))
+
+
+@contextmanager
+def optional_imports(what: str) -> Iterator[None]:
+    """For the import of modules that an extra's packages are needed for: without them MissingExtraError, whose subject
+    is `what`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = extra_of(error.name)
+        if extra is None:
+            raise
+        raise MissingExtraError(what, extra, str(error.name)) from error
 
 
 def extra_of(module: str | None) -> Extra | None:

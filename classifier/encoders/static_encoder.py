@@ -116,9 +116,9 @@ class StaticEncoder:
         # One number per pair, ascending; the last one is a sentinel larger than any pair's.
         self._pair_keys = np.append(_pair_keys(pairs[:, 0], pairs[:, 1]), np.iinfo(np.int64).max)
         rows = _Rows(*table, logit_table.astype(np.float32, copy=False))
-        # The kernels' copy of the rows is the only one: they are most of what a classifier takes of memory.
         self._native = None if KERNELS is None else self._for_kernels(rows)
-        self._kept = rows if KERNELS is None else None
+        # The kernels' copy of the rows is the only one: they are most of what a classifier takes of memory.
+        self._kept = rows if KERNELS is None else KERNELS.read_encoder
 
     def terms(self, tokens: Sequence[str]) -> tuple[npt.NDArray[np.intp], Float]:
         """Return the sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
@@ -149,7 +149,7 @@ class StaticEncoder:
         return np.hstack([dequantise(rows.values, rows.scale), rows.logits])
 
     def _rows(self) -> "_Rows":
-        if self._kept is not None:
+        if isinstance(self._kept, _Rows):
             return self._kept
         count = len(self.idf)
         rows = _Rows(
@@ -157,7 +157,7 @@ class StaticEncoder:
             np.empty(count, np.float32),
             np.empty((count, len(self.logit_bias)), np.float32),
         )
-        KERNELS.read_encoder(self._native, *rows)
+        self._kept(self._native, *rows)
         return rows
 
     def _for_kernels(self, rows: "_Rows") -> object:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
+from inference_core.extras import optional_imports
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.huggingface.hf_checkpoint import HFCheckpoint
 
@@ -14,6 +15,7 @@ def open_checkpoint(path: Path, cache_dir: Path | None = None) -> Checkpoint:
     if path.is_dir():
         return HFCheckpoint(path, cache_dir)
     # Imported here: a gateway that only passes requests on is installed without the format's library.
-    from inference_core.loaders.gguf_format.gguf_checkpoint import GGUFCheckpoint
+    with optional_imports(f"the GGUF file {path}"):
+        from inference_core.loaders.gguf_format.gguf_checkpoint import GGUFCheckpoint
 
     return GGUFCheckpoint(path, cache_dir)

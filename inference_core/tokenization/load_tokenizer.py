@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from inference_core.extras import require_extra
+from inference_core.extras import optional_imports
 from inference_core.tokenization.tokenizer import Tokenizer
 
 
@@ -11,9 +11,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
     It is not cached on disk, since reading it back takes as long as building it.
     """
-    require_extra("local", f"the tokeniser of {path}")
     # Imported here: a gateway that only passes requests on is installed without these formats' libraries.
-    from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary
-    from inference_core.tokenization.hf_vocabulary import read_hf_vocabulary
-
-    return Tokenizer(read_hf_vocabulary(path) if path.is_dir() else read_gguf_vocabulary(path))
+    with optional_imports(f"the tokeniser of {path}"):
+        if path.is_dir():
+            from inference_core.tokenization.hf_vocabulary import read_hf_vocabulary as read
+        else:
+            from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary as read
+    return Tokenizer(read(path))
