@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.answering.active_probes import ActiveProbes
+from gateway.answering.answer import Answer
 from gateway.api.batch_files.line_answers import LineAnswers
 from gateway.api.worker_answers import worker_answers
 from gateway.cache.knobs import CacheKnobs
@@ -54,6 +55,7 @@ from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webho
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
+from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
 from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.overload import OverloadQueue
@@ -65,6 +67,7 @@ from quality.evaluation.tier_value import ReportFileError, stored_report, warnin
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
+from quality.records.record import Record
 from quality.records.redaction import load_redaction
 from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
@@ -137,6 +140,7 @@ class Composition:
         self._peers = None if place is None else Peers(place)
         self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
         self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
+        self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
         self.catalog = load_catalog(settings.catalog)
         self._redact = load_redaction(settings.redaction) if settings.redaction else None
         self._exporter = _span_exporter(settings)
@@ -171,7 +175,7 @@ class Composition:
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
-        loop = await self._start_quality_loop(stack, database, engine, encode)
+        loop = await self._start_quality_loop(stack, database, engine, encode, knobs)
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)
@@ -220,6 +224,7 @@ class Composition:
             privacy=privacy,
             jobs=Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs),
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
+            identity_provider=self._identity_provider,
             live=await self._start_live(stack, routing, engine, loop),
             database=database,
             quality_loop=loop,
@@ -364,14 +369,35 @@ class Composition:
         self.metrics.show_classifier(serving.current.version, trial, serving.share)
 
     async def _start_quality_loop(
-        self, stack: AsyncExitStack, database: AsyncEngine, engine: Engine, encode: Encode | None
+        self,
+        stack: AsyncExitStack,
+        database: AsyncEngine,
+        engine: Engine,
+        encode: Encode | None,
+        knobs: RoutingKnobFile,
     ) -> QualityLoop | None:
         if not self.settings.monitor:
             return None
-        loop = QualityLoop(self.settings, self.catalog, database, engine.tiers, encode, self._redact)
+        loop = QualityLoop(
+            self.settings,
+            self.catalog,
+            database,
+            engine.tiers,
+            encode,
+            self._redact,
+            lambda: knobs.active.shadow_share,
+        )
         await stack.enter_async_context(running_quality_loop(loop))
-        # An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one.
-        self.sinks.append(lambda answer, record: loop.offer(record) if answer.request.is_comparable else None)
+
+        def offer(answer: Answer, record: Record) -> None:
+            # An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one. A shadow
+            # answers once, so that its cost says nothing about several choices.
+            request = answer.request
+            single = request.choices == 1 and request.best_of in (None, 1)
+            if request.is_comparable and (single or record.decision.would_be is None):
+                loop.offer(record)
+
+        self.sinks.append(offer)
         return loop
 
     async def _refresh(self, engine: Engine, ledger: Ledger, parts: Parts, loop: QualityLoop | None) -> None:

@@ -33,6 +33,7 @@ from gateway.api.admin.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.admin.reload import reload_catalogue
 from gateway.api.admin.replicas import change_replicas, show_replicas
 from gateway.api.admin.routing import change_routing, show_routing
+from gateway.api.admin.shadow import show_shadow
 from gateway.api.admin.slo import show_slo
 from gateway.api.admin.stats import show_stats
 from gateway.api.admin.system import show_checklist, show_system
@@ -168,6 +169,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             retrain_now,
             show_estimates,
             show_costs,
+            show_shadow,
             show_slo,
             overview_figures,
             request_figures,

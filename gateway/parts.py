@@ -25,6 +25,7 @@ from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.overview.live import Live
+from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
 from gateway.tenancy.tenancy import Tenancy
 from quality.comparison.cost_quality_curve import CostQualityCurves
@@ -75,6 +76,7 @@ class Parts:
     privacy: Privacy
     jobs: Jobs
     sessions: Sessions
+    identity_provider: IdentityProvider | None
     live: Live
     database: AsyncEngine
     quality_loop: QualityLoop | None

@@ -17,7 +17,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 # Their values never appear in messages.
-SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook", "error_report_dsn")
+SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook", "error_report_dsn", "oidc_client_secret")
 
 
 class SettingsError(ValueError):
@@ -111,6 +111,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin_keys: Annotated[
         str,
         Meta(description="The same for administration; empty: the first start stores a key and prints it"),
+    ] = ""
+    oidc_issuer: Annotated[
+        str,
+        Meta(description="Issuer URL of the OpenID provider where users of the dashboard sign in; empty: none"),
+    ] = ""
+    oidc_client_id: Annotated[str, Meta(description="The id under which the provider knows AIO")] = ""
+    oidc_client_secret: Annotated[str, Meta(description="Its secret; empty: a public client, which PKCE protects")] = ""
+    oidc_roles: Annotated[
+        str,
+        Meta(
+            description="Comma-separated `GROUP=ROLE`, roles `viewer`, `operator` and `admin`; the highest one holds; "
+            "the group `*` is everyone"
+        ),
+    ] = ""
+    oidc_groups_claim: Annotated[str, Meta(description="The claim with the groups of a user")] = "groups"
+    oidc_scopes: Annotated[str, Meta(description="Scopes that are asked for, with spaces")] = "openid profile email"
+    oidc_redirect_url: Annotated[
+        str,
+        Meta(description="Where the provider sends users back; empty: `/admin/oidc/callback` at the host they used"),
     ] = ""
     keys_poll_seconds: Annotated[
         float,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from inference_core.errors import CoreError
 
-Extra = Literal["local", "train", "postgres", "redis", "otlp", "gpu", "ray"]
+Extra = Literal["local", "train", "postgres", "redis", "otlp", "oidc", "gpu", "ray"]
 
 # The packages of pyproject.toml's extras by the names under which they are imported.
 MODULES: dict[Extra, tuple[str, ...]] = {
@@ -16,6 +16,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "postgres": ("asyncpg",),
     "redis": ("redis",),
     "otlp": ("opentelemetry",),
+    "oidc": ("joserfc",),
     "gpu": ("triton", "pynvml"),
     "ray": ("ray",),
 }

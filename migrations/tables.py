@@ -138,6 +138,13 @@ routing_decisions = Table(
     Index(None, "tier", "created_at"),
     Index(None, "classifier_version", "created_at"),
     Index(None, "experiment_id", "created_at"),
+    # The newest requests of observe mode.
+    Index(
+        "ix_routing_decisions_observed",
+        "created_at",
+        sqlite_where=text("would_be_tier IS NOT NULL"),
+        postgresql_where=text("would_be_tier IS NOT NULL"),
+    ),
 )
 
 # The filters of verifications; `facet` encodes their combination, so that one index serves all.
@@ -152,7 +159,7 @@ verifications = Table(
     Column("tier", Integer, nullable=False),  # the tier whose answer is judged; a probe has one row per tier
     Column("model", FreeText, nullable=False),
     Column("sampled_probability", Double, nullable=False),  # of being sampled, for weighting
-    Column("sampled_reason", String(32), nullable=False),  # sample | probe | novelty | feedback
+    Column("sampled_reason", String(32), nullable=False),  # sample | downgrade | probe | shadow | feedback
     Column("status", String(16), nullable=False),  # pending | done | failed
     Column("verifier_tier", Integer),
     Column("verifier_model", FreeText),
@@ -161,6 +168,8 @@ verifications = Table(
     Column("label", String(16)),  # no_worse | worse | tie; NULL: no verdict
     Column("scores", Json),  # object of floats, by the judge's own names
     Column("verifier_answer", FreeText),  # NULL without consent
+    Column("judged_answer", FreeText),  # what the judged tier answered; NULL: its answer was the served one
+    Column("judged_cost_usd", Double),  # of that answer alone
     Column("reason", FreeText),  # the judge's, or why there is no label
     Column("cost_usd", Double, nullable=False),  # spent so far, failed attempts included
     Column("reserved_usd", Double, nullable=False),  # the most that the running attempt may still cost, else 0

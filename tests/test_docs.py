@@ -53,6 +53,12 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in named if name not in MADE and not (ROOT / name).exists()] == []
 
 
+def test_the_page_on_alerts_says_what_to_do_for_each() -> None:
+    rules = (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    assert [name for name in re.findall(r"- alert: (\w+)", rules) if f"`{name}`" not in page] == []
+
+
 def test_the_page_on_settings_has_every_setting() -> None:
     rows = [
         line for line in (ROOT / "docs" / "settings.md").read_text(encoding="utf-8").splitlines() if "| `AIO_" in line

@@ -1,6 +1,7 @@
 """`aio report`: the sources' tables next to measurements and a ledger's records, as one page."""
 
 import time
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,20 @@ import click
 from gateway.cli.options import catalog_option, data_dir_option, database_option, echo_json, json_option, settings_from
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from gateway.reporting.live import Live
+
+# Characters of a text that are printed.
+_CLIP = 240
 
 
 @click.group(invoke_without_command=True)
 @click.option(
     "--measurements",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     default=Path("docs/measurements"),
     show_default=True,
     help="Folder of measurements.",
@@ -38,6 +46,8 @@ def report(
     """
     if context.invoked_subcommand is not None:
         return
+    if not measurements.is_dir():
+        raise click.BadParameter(f"There is no folder {measurements}.", param_hint="--measurements")
     from gateway.reporting.measured import MeasurementError
     from gateway.reporting.report import report as made
 
@@ -76,6 +86,62 @@ def learning(days: float, as_json: bool, **given: Any) -> None:
         click.echo(in_words(one, found.tau))
     if not found.keys:
         click.echo("No requests and no labels yet.")
+
+
+@report.command()
+@click.option(
+    "--since", type=click.DateTime(), metavar="TIME", help="Requests from this time (UTC) on: 2026-01-31 or …T12:00:00."
+)
+@click.option(
+    "--last", type=click.IntRange(1, 1_000_000), default=5_000, show_default=True, help="At most so many requests."
+)
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def shadow(since: "datetime | None", last: int, as_json: bool, **given: Any) -> None:
+    """Show what routing would have saved while it was observed, and how good its answers would have been.
+
+    Figures are of the newest requests answered in observe mode (aio knobs routing mode=observe). The worst of the
+    judged shadow answers follow, next to the given ones; --json prints their whole texts.
+    """
+    from gateway.cli.access.stored_order import with_database
+    from gateway.composition.quality_loop import sampling_settings
+    from quality.estimates.traffic import dollars
+    from quality.shadow.figures import ShadowReport
+    from quality.shadow.report import budget_now, shadow_report
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(**given)
+    sampling = sampling_settings(settings, len(load_catalog(settings.catalog).tiers))
+    start = 0.0 if since is None else since.replace(tzinfo=UTC).timestamp()
+
+    async def read(engine: "AsyncEngine") -> ShadowReport:
+        return await shadow_report(engine, await budget_now(engine, sampling, time.time()), start, last)
+
+    found = with_database(settings, read)
+    if as_json:
+        echo_json(found)
+        return
+    click.echo("\n".join(found.sentences))
+    if not found.requests:
+        return
+    click.echo("\n" + "\n".join(found.method))
+    for one in found.cases:
+        prompt = (one.messages or [{}])[-1].get("content")
+        head = f"{one.label.replace('_', ' ')}, by {one.judge}: request {one.request_id}"
+        click.echo(f"\n{head}\n  prompt: {_clipped(prompt)}")
+        click.echo(f"  tier {one.given_tier}, given, {dollars(one.given_usd)}: {_clipped(one.given_answer)}")
+        cost = "cost unknown" if one.would_be_usd is None else dollars(one.would_be_usd)
+        click.echo(f"  tier {one.would_be_tier}, routing, {cost}: {_clipped(one.would_be_answer)}")
+
+
+def _clipped(text: str | None) -> str:
+    """A text on one line, without characters that would steer a terminal."""
+    if text is None:
+        return "(deleted)"
+    plain = "".join(one if one.isprintable() else " " for one in text[:_CLIP])
+    return f"{plain}…" if len(text) > _CLIP else plain
 
 
 def _live(days: float, given: dict[str, Any]) -> "Live":

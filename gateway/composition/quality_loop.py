@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -58,6 +58,11 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
     )
 
 
+def sampling_settings(settings: Settings, tiers: int) -> SamplingSettings:
+    """The rates and the budget of verification in a catalogue of `tiers`."""
+    return sampling_of(tiers, settings.sampling_rate, settings.verification_budget, settings.cold_start_usd)
+
+
 async def run_retraining(
     settings: Settings,
     catalog: Catalog,
@@ -91,7 +96,10 @@ class QualityLoop:
         tiers: Mapping[int, Tier],
         encode: Encode | None,
         redact: Redact | None = None,
+        shadow_share: Callable[[], float] | None = None,
     ) -> None:
+        """`shadow_share`: the knob's value now; None is the default's."""
+        self._shadow_share = shadow_share
         self._settings, self._catalog, self._engine = settings, catalog, engine
         self._tiers, self._encode, self._redact = tiers, encode, redact
         self._retraining: asyncio.Task[None] | None = None
@@ -108,7 +116,7 @@ class QualityLoop:
             self.monitor = Monitor(
                 self._engine,
                 list(self._tiers.values()),
-                MonitorSettings(sampling=self._sampling()),
+                MonitorSettings(sampling=sampling_settings(self._settings, len(self._tiers))),
                 price=self._price,
                 panel=await self._panel(),
                 encode=self._encode,
@@ -116,6 +124,7 @@ class QualityLoop:
                 samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
                 redact=self._redact,
                 fingerprints=lambda: self._catalog.tier_fingerprints,
+                shadow_rate=self._shadow_share,
             )
         await self.monitor.start()
         await self.job.start()
@@ -179,11 +188,6 @@ class QualityLoop:
                     metrics.upgrade_rate.labels(str(tier)).set(share)
         except (SQLAlchemyError, OSError) as error:
             log.warning("upgrade rates are unknown: %s", error)
-
-    def _sampling(self) -> SamplingSettings:
-        settings = self._settings
-        rate, share = settings.sampling_rate, settings.verification_budget
-        return sampling_of(len(self._tiers), rate, share, settings.cold_start_usd)
 
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)

@@ -16,15 +16,18 @@ from gateway.dashboard.pages.overview import OVERVIEW_PAGE
 from gateway.dashboard.pages.quality import QUALITY_PAGE
 from gateway.dashboard.pages.requests import REQUESTS_PAGE
 from gateway.dashboard.pages.routing import ROUTING_PAGE
+from gateway.dashboard.pages.shadow import SHADOW_PAGE
 from gateway.dashboard.pages.system import SYSTEM_PAGE
 from gateway.dashboard.pages.users_page import USERS_PAGE
 from gateway.dashboard.rendering import failure_page
 from gateway.dashboard.sign_in.login import show_login, sign_in, sign_out
+from gateway.dashboard.sign_in.single_sign_on import leave_for_provider, return_from_provider
 
 PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,
     REQUESTS_PAGE,
     ROUTING_PAGE,
+    SHADOW_PAGE,
     QUALITY_PAGE,
     EXPERIMENTS_PAGE,
     CORE_PAGE,
@@ -37,7 +40,8 @@ PAGES: tuple[Page, ...] = (
 def dashboard_routers() -> list[Router]:
     """Routers under `/admin`: the pages, which require a session, and the sign-in, which does not."""
     inside = [sign_out, *(handler for page in PAGES for handler in page.handlers)]
-    return [_router(inside, [admit_page]), _router([show_login, sign_in, static_file], [admit_visitor])]
+    outside = [show_login, sign_in, leave_for_provider, return_from_provider, static_file]
+    return [_router(inside, [admit_page]), _router(outside, [admit_visitor])]
 
 
 def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard]) -> Router:

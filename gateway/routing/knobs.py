@@ -33,6 +33,15 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         TierNumber | None,
         Meta(description="The tier that answers what names none while observing; null is the strongest."),
     ] = None
+    shadow_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Most of the observed requests that the tier of routing answers too, in the background and "
+            "within the budget of verification; 0: none.",
+        ),
+    ] = 0.05
     quality_target: Annotated[
         QualitySetting | None,
         Meta(

@@ -21,7 +21,17 @@ from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
 from quality.records.redaction import Redact
 from quality.verification.queue import Depth, Ruling, VerificationJob, VerificationQueue
-from quality.verification.sampling import Purpose, SamplingSettings, Spending, attention, draw, may_be_drawn
+from quality.verification.sampling import (
+    Draw,
+    Purpose,
+    SamplingSettings,
+    Spending,
+    attention,
+    draw,
+    may_be_drawn,
+    purpose_of,
+    would_differ,
+)
 from quality.verification.training_rows import Encode
 from quality.verification.verifier import AttemptError, Price, Verifier, training_row
 from tiers.tier import Tier, Usage
@@ -91,10 +101,13 @@ class Monitor:
         samples: Callable[[int], int] = lambda tier: 1,
         redact: Redact | None = None,
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
+        shadow_rate: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`fingerprints`: of the current tiers, ascending; stored with the labels."""
+        """`fingerprints`: of the current tiers, ascending; stored with the labels. `shadow_rate`: that of the sampling
+        now, if it changes while serving."""
         self.settings = settings
+        self._shadow_rate = shadow_rate
         self._fingerprints = fingerprints
         self._engine = engine
         self._tiers = sorted(tiers, key=lambda tier: tier.number)
@@ -116,7 +129,7 @@ class Monitor:
         self._spent_at = 0.0
         self._inputs = InputWatch(engine)
         self._watch = ShiftWatch(engine, settings.shift)
-        self._attention = 1.0
+        self._attention, self._shadow_share = 1.0, 0.0
         self._offered = self._sampled = self._dropped = 0
 
     @property
@@ -147,7 +160,8 @@ class Monitor:
     def offer(self, record: Record) -> None:
         """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01)."""
         self._offered += 1
-        sampling = self.settings.sampling
+        self._shadow_share += (would_differ(record) - self._shadow_share) / _ATTENTION_WINDOW
+        sampling = self._sampling()
         # Check the ceilings first: the affordable rates are at most as high, so no possible draw is lost.
         if not may_be_drawn(record, sampling):
             return
@@ -183,7 +197,7 @@ class Monitor:
         (spending, depth), (rates, drift), accepted, inputs = await asyncio.gather(
             self._money(), self._by_tier(), acceptance(self._engine), self._inputs.look()
         )
-        sampling = self.settings.sampling
+        sampling = self._sampling()
         return MonitorStatus(
             queue=depth,
             offered=self._offered,
@@ -210,19 +224,38 @@ class Monitor:
     async def _take_offer(self) -> bool:
         if not self._offers:
             return False
-        record, sampling = self._offers[0], self.settings.sampling
+        record, sampling = self._offers[0], self._sampling()
         # Offers are drawn independently of their content, so their mean is that of all answers.
         self._attention += (attention(record, sampling.least_attention) - self._attention) / _ATTENTION_WINDOW
-        spending = msgspec.structs.replace(await self._recent_spending(), attention=self._attention)
-        decided = draw(
-            record, spending, self._likely_bound(record, "sample"), sampling, self._likely_bound(record, "probe")
+        spending = msgspec.structs.replace(
+            await self._recent_spending(), attention=self._attention, shadow_share=self._shadow_share
         )
-        if decided.sampled and await self._queue.add(record, decided, self._clock()):
+        purpose = purpose_of(record, sampling)
+        decided = draw(
+            record, spending, self._likely_bound(record, purpose), sampling, self._likely_bound(record, "probe")
+        )
+        if decided.sampled and await self._queue.add(record, decided, self._clock(), self._judged(record, decided)):
             self._sampled += 1
             self._worker.nudge()
         # Remove it only now, so that a failing database loses no offer.
         self._offers.popleft()
         return True
+
+    def _judged(self, record: Record, decided: Draw) -> tuple[int, str] | None:
+        """Return the tier that a shadow judges and its model; None for other verifications."""
+        would_be = record.decision.would_be
+        if decided.purpose != "shadow" or would_be is None:
+            return None
+        return would_be, self._tiers[would_be - 1].model if would_be <= len(self._tiers) else ""
+
+    def _sampling(self) -> SamplingSettings:
+        """Return the sampling at the current rate of shadows."""
+        sampling = self.settings.sampling
+        rate = sampling.shadow_rate if self._shadow_rate is None else self._shadow_rate()
+        if rate != sampling.shadow_rate:
+            sampling = msgspec.structs.replace(sampling, shadow_rate=rate)
+            self.settings = msgspec.structs.replace(self.settings, sampling=sampling)
+        return sampling
 
     async def _recent_spending(self) -> Spending:
         """Return cached spending: the sum over a day is too slow for every offer, and the claim checks the budget
@@ -234,7 +267,11 @@ class Monitor:
 
     def _likely_bound(self, record: Record, purpose: Purpose) -> float:
         usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=self.settings.max_tokens)
-        asked = [tier.number for tier in self._tiers] if purpose == "probe" else [self._verifier.tier.number]
+        strongest = self._verifier.tier.number
+        if purpose == "shadow":
+            answered = self._price(min(record.decision.would_be or strongest, strongest), usage)
+            return answered + (self._price(strongest, usage) if self._verifier.asks_to_judge else 0.0)
+        asked = [tier.number for tier in self._tiers] if purpose == "probe" else [strongest]
         return sum(self._price(number, usage) for number in asked)
 
     async def _verify_one(self) -> bool:

@@ -114,7 +114,7 @@ class Retention:
         ) + await self._in_batches(
             update(verifications)
             .where(v.verification_id.in_(judged))
-            .values(verifier_answer=null(), reason=null(), error=null())
+            .values(verifier_answer=null(), judged_answer=null(), reason=null(), error=null())
         )
 
     async def _delete(

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import erasures, requests, training_rows, verifications
+from migrations.tables import erasures, requests, routing_decisions, training_rows, verifications
 from quality.estimates.upgrade_rate import newest_verifications
 from quality.records.record import Record
 from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
@@ -33,7 +33,8 @@ _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 
 
 class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`."""
+    """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`, of
+    `completion_tokens`. `would_be_tier`: that of routing, if it was only observed."""
 
     verification_id: int
     request_id: str
@@ -43,11 +44,17 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, str]]
     answer: str
     attempts: int
+    completion_tokens: int = 0
     response_format: dict[str, Any] | None = None
+    would_be_tier: int | None = None
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a verification for one tier; `label` is None, with a reason, if nothing may be learned."""
+    """The result of a verification for one tier; `label` is None, with a reason, if nothing may be learned.
+
+    `verifier_answer` is the reference, `verifier_tier`'s answer. `judged_answer`: what `tier` answered to the
+    verification, for `judged_cost_usd`; None if its answer was the served one.
+    """
 
     tier: int
     model: str
@@ -60,6 +67,8 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     verifier_answer: str | None
     reason: str
     cost_usd: float
+    judged_answer: str | None = None
+    judged_cost_usd: float | None = None
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,16 +98,17 @@ class VerificationQueue:
         self._max_attempts = max_attempts
         self.owner = f"monitor-{uuid.uuid4().hex}"
 
-    async def add(self, record: Record, drawn: Draw, now: float) -> bool:
+    async def add(self, record: Record, drawn: Draw, now: float, judged: tuple[int, str] | None = None) -> bool:
         """Queue `record` for verification; False if it was queued before or its user's data was erased.
 
-        The row is that of the tier that served, until the other tiers to judge are known.
+        `judged`: the tier to judge first, and its model; by default those that served.
         """
+        tier, model = judged or (record.tier, record.model)
         row = {
             "request_id": record.request_id,
             "key_id": record.key_id,
-            "tier": record.tier,
-            "model": record.model,
+            "tier": tier,
+            "model": model,
             "sampled_probability": drawn.probability,
             "sampled_reason": drawn.purpose,
             "status": "pending",
@@ -126,12 +136,15 @@ class VerificationQueue:
             requests.c.tier.label("served_tier"),
             requests.c.messages,
             requests.c.answer,
+            requests.c.completion_tokens,
             requests.c.response_format,
             verifications.c.attempts,
+            routing_decisions.c.would_be_tier,
         )
         query = (
             select(*columns)
             .join(requests, requests.c.request_id == verifications.c.request_id)
+            .outerjoin(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
             .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
             .order_by(verifications.c.created_at, verifications.c.verification_id)
             .limit(1)

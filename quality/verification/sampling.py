@@ -13,8 +13,9 @@ _PERSON = b"aio-sampling-v1"
 # Rate for prompts without labels; half of it with 20 labels of such prompts, a fifth with 80.
 COLD_START_RATE = 0.25
 
-Purpose = Literal["sample", "downgrade", "probe"]
-"""Is a cheap answer good enough; would a cheaper tier have done; what does every tier say?"""
+Purpose = Literal["sample", "downgrade", "probe", "shadow"]
+"""Is a cheap answer good enough; would a cheaper tier have done; what does every tier say; while routing is observed,
+is the answer of the tier that it would have taken as good as the given one?"""
 
 Number = TypeVar("Number", float, npt.NDArray[np.floating])
 
@@ -25,6 +26,7 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     `rates[k-1]`: ceiling for the answers of tier k. Answers of tiers below `downgrade_from` are checked for being good
     enough; for the others the tier below is checked. Answers of the most certain decisions get `least_attention` of
     their ceiling, the most doubtful ones all of it. `probe_rate`: ceiling for requests that every tier answers.
+    `shadow_rate`: ceiling for observed requests that routing would have sent to another tier, the same for all of them.
     `budget_share` bounds the total cost as a share of the trailing day's serving cost; `probe_share` of it is for
     probes. A cold start needs labels sooner: up to `cold_start_rate` of the answers to unfamiliar prompts are verified,
     falling as labels of such prompts arrive, and `cold_start_usd` may be spent per window beyond the budget. `key` is a
@@ -35,6 +37,7 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     downgrade_from: int = 3
     least_attention: float = 0.25
     probe_rate: float = 0.01
+    shadow_rate: float = 0.05
     budget_share: float = 0.05
     probe_share: float = 0.5
     window_seconds: float = 86_400.0
@@ -46,7 +49,7 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("rates", rate) for rate in self.rates):
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} has {value}; a sampling rate must lie between 0 and 1")
-        for name in ("least_attention", "probe_rate", "probe_share", "cold_start_rate"):
+        for name in ("least_attention", "probe_rate", "shadow_rate", "probe_share", "cold_start_rate"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
         if self.budget_share < 0.0:
@@ -88,8 +91,9 @@ def sampling_of(tiers: int, rate: float, budget_share: float, cold_start_usd: fl
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved.
 
-    `answered`: consenting answered chats by tier, which get `attention` of their ceilings on average. Probes are
-    counted apart: `probe_usd`, committed, and `probes`; `committed_usd` and `verifications` exclude them.
+    `answered`: consenting answered chats by tier, which get `attention` of their ceilings on average; `shadow_share` of
+    them are observed ones that routing would have sent elsewhere. Probes are counted apart: `probe_usd`, committed, and
+    `probes`; `committed_usd` and `verifications` exclude them.
     """
 
     serving_usd: float = 0.0
@@ -99,6 +103,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     probe_usd: float = 0.0
     probes: int = 0
     attention: float = 1.0
+    shadow_share: float = 0.0
 
     def committed(self, purpose: Purpose) -> float:
         return self.probe_usd if purpose == "probe" else self.committed_usd
@@ -109,7 +114,17 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
     sampled: bool
     probability: float
-    reason: Literal["drawn", "not drawn", "tier", "not a chat", "no consent", "not answered", "cached", "no budget"]
+    reason: Literal[
+        "drawn",
+        "not drawn",
+        "tier",
+        "not a chat",
+        "no consent",
+        "not text alone",
+        "not answered",
+        "cached",
+        "no budget",
+    ]
     purpose: Purpose = "sample"
 
 
@@ -123,8 +138,9 @@ def uniform(request_id: str, key: str = "") -> float:
 
 def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
     """Return whether the ceilings alone leave a chance, so that the rest must be evaluated; takes microseconds."""
+    rate = settings.shadow_rate if would_differ(record) else settings.rate(record.tier)
     return eligible(record) is None and (
-        uniform(record.request_id, settings.key) < max(settings.rate(record.tier), settings.cold_start_rate)
+        uniform(record.request_id, settings.key) < max(rate, settings.cold_start_rate)
         or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
     )
 
@@ -147,7 +163,9 @@ def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: S
     if purpose == "probe":
         wanted = settings.probe_rate * sum(spending.answered.values())
     else:
-        wanted = spending.attention * sum(settings.rate(tier) * n for tier, n in spending.answered.items())
+        chats, shadowed = sum(spending.answered.values()), spending.shadow_share
+        ordinary = spending.attention * sum(settings.rate(tier) * n for tier, n in spending.answered.items())
+        wanted = (1.0 - shadowed) * ordinary + shadowed * settings.shadow_rate * chats
     budget, asked = settings.share(purpose) * spending.serving_usd, wanted * price
     return 1.0 if asked <= budget else budget / asked
 
@@ -178,6 +196,17 @@ def doubt(p: Number, novelty: Number) -> Number:
     return doubtful
 
 
+def would_differ(record: Record) -> bool:
+    """Return whether `record` was only observed, and routing would have taken another tier than the one that
+    answered."""
+    return record.decision.would_be not in (None, record.tier)
+
+
+def purpose_of(record: Record, settings: SamplingSettings) -> Purpose:
+    """Return why `record` is verified, unless it is probed."""
+    return "shadow" if would_differ(record) else settings.purpose(record.tier)
+
+
 def cold_start_share(record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings) -> float:
     """Return the probability of drawing an answer because no outcome of the catalogue is measured and such prompts have
     few labels. It falls with every label of them and with the cold-start money spent in the window, so that the money
@@ -185,7 +214,7 @@ def cold_start_share(record: Record, spending: Spending, bound_usd: float, setti
     prediction = record.decision.inputs.prediction
     if not settings.cold_start_usd or prediction.kind != "prior":
         return 0.0
-    purpose = settings.purpose(record.tier)
+    purpose = purpose_of(record, settings)
     if not admits(spending, bound_usd, purpose, settings):
         return 0.0
     beyond = spending.committed(purpose) - settings.share(purpose) * spending.serving_usd
@@ -225,12 +254,16 @@ def draw(
     probe = _drawn(record, "probe", settings.probe_rate, spending, probe_usd or bound_usd, settings)
     if probe.sampled:
         return probe
-    rate = settings.rate(record.tier)
-    if rate <= 0.0:
+    purpose = purpose_of(record, settings)
+    if purpose == "shadow":
+        # All alike: they are to say what routing would do to the whole traffic.
+        ceiling = settings.shadow_rate
+    else:
+        ceiling = settings.rate(record.tier) * attention(record, settings.least_attention)
+    if ceiling <= 0.0:
         return Draw(sampled=False, probability=0.0, reason="tier")
-    ceiling = rate * attention(record, settings.least_attention)
     least = cold_start_share(record, spending, bound_usd, settings)
-    return _drawn(record, settings.purpose(record.tier), ceiling, spending, bound_usd, settings, least)
+    return _drawn(record, purpose, ceiling, spending, bound_usd, settings, least)
 
 
 def _drawn(

@@ -22,10 +22,11 @@ BATCH_PRIORITY = 2
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's answer."""
+    """A tier's answer. `cost_usd`: what it cost the verification; None for the served one."""
 
     text: str
     finish_reason: FinishReason | None
+    cost_usd: float | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -54,11 +55,16 @@ class AttemptError(Exception):
         self.cost_usd = cost_usd
 
 
-def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int]) -> list[int]:
+def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int], would_be: int | None = None) -> list[int]:
     """Return those of `tiers`, ascending, whose answers are judged, with the verification's own tier first (DESIGN §5).
 
-    The strongest tier's answer is the reference, so for it the tier below is judged.
+    The strongest tier's answer is the reference, so for it the tier below is judged. A shadow judges the `would_be`
+    tier. Raises `ValueError` if that is none of `tiers`.
     """
+    if purpose == "shadow":
+        if would_be is None or would_be not in tiers:
+            raise ValueError(f"routing would have taken tier {would_be}, and there are tiers 1 to {tiers[-1]}")
+        return [would_be]
     below = min(served, tiers[-1] - 1)
     if purpose == "probe":
         return [below, *(number for number in tiers if number not in (below, tiers[-1]))]
@@ -69,9 +75,10 @@ def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int]) -> list[in
 
 class Verifier:
     """Runs jobs on `tiers`, cheapest first, at batch priority and greedily, so that verification is repeatable. The
-    strongest tier's answer is the reference.
+    strongest tier's answer is the reference; for a shadow it is the served answer.
 
-    `max_tokens` bounds an answer, reasoning included, and with it the cost of a job. `samples`: the number of sequences
+    `max_tokens` bounds an answer, reasoning included, and with it the cost of a job; a shadow may be twice as long as
+    the served answer, because its cost is measured too. `samples`: the number of sequences
     that an answer of a tier may be billed for. `redact` is applied to stored texts.
     """
 
@@ -95,12 +102,23 @@ class Verifier:
 
     @property
     def tier(self) -> Tier:
-        """The strongest tier, which every job asks."""
+        """The strongest tier, which judges and, except for shadows, answers."""
         return self._tiers[self._strongest]
 
-    def judged(self, purpose: Purpose, served: int) -> list[int]:
-        """Return the tiers that a job judges; the first one's ruling is the job's own row."""
-        return judged_tiers(purpose, served, list(self._tiers))
+    @property
+    def asks_to_judge(self) -> bool:
+        """Whether the strongest tier is asked to judge where no rule decides."""
+        return any(isinstance(judge, PairwiseJudge) for judge in self.panel.judges)
+
+    def judged(self, job: VerificationJob) -> list[int]:
+        """Return the tiers that a job judges; the first one's ruling is the job's own row. Raises `ValueError`."""
+        return judged_tiers(job.purpose, job.served_tier, list(self._tiers), job.would_be_tier)
+
+    def _reference(self, job: VerificationJob) -> int:
+        return job.served_tier if job.purpose == "shadow" else self._strongest
+
+    def _most_tokens(self, job: VerificationJob) -> int:
+        return max(self._max_tokens, 2 * job.completion_tokens) if job.purpose == "shadow" else self._max_tokens
 
     def bound_usd(self, job: VerificationJob) -> float:
         """Return the most that `job` can cost: all answers at full length, and the pairwise judge if it is on the
@@ -109,12 +127,13 @@ class Verifier:
         Raises `AttemptError` for texts that a tier cannot accept.
         """
         try:
-            asked = {self._strongest, *self.judged(job.purpose, job.served_tier)} - {job.served_tier}
+            judged = self.judged(job)
+            asked = {self._reference(job), *judged} - {job.served_tier}
             generating = sum(
-                self._bound(number, self._request(job, number), self._max_tokens * self._samples(number))
+                self._bound(number, self._request(job, number), self._most_tokens(job) * self._samples(number))
                 for number in asked
             )
-            return generating + self._judging_bound(job) * len(self.judged(job.purpose, job.served_tier))
+            return generating + self._judging_bound(job) * len(judged)
         except Exception as error:
             raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
 
@@ -133,12 +152,12 @@ class Verifier:
         bill: list[float] = []
         rulings: list[Ruling] = []
         try:
-            reference = await self._answer(job, self._strongest, bill)
-            for number in self.judged(job.purpose, job.served_tier):
-                finding, reason = await self._judge(job, number, reference, bill)
+            reference = await self._answer(job, self._reference(job), bill)
+            for number in self.judged(job):
+                answer, finding, reason = await self._judge(job, number, reference, bill)
                 # The first ruling is billed for the reference.
                 cost = sum(bill) - sum(ruling.cost_usd for ruling in rulings)
-                rulings.append(self._ruling(number, reference, finding, reason, cost))
+                rulings.append(self._ruling(job, number, reference, answer, finding, reason, cost))
         except Exception as error:
             # After any failure (of a tier, a judge, or a bug) the job is retried and then given up.
             raise AttemptError(f"{type(error).__name__}: {error}", sum(bill)) from error
@@ -146,13 +165,13 @@ class Verifier:
 
     async def _judge(
         self, job: VerificationJob, number: int, reference: Reply, bill: list[float]
-    ) -> tuple[Finding | None, str]:
-        """Return the panel's finding on a tier's answer, or None and the reason."""
+    ) -> tuple[Reply | None, Finding | None, str]:
+        """Return the tier's answer and the panel's finding on it, or None for what there is not, and the reason."""
         if not reference.is_whole:
-            return None, "the verifier's own answer is empty or was cut off"
+            return None, None, "the verifier's own answer is empty or was cut off"
         answer = await self._answer(job, number, bill)
         if not answer.is_whole:
-            return None, f"the answer of tier {number} is empty or was cut off"
+            return answer, None, f"the answer of tier {number} is empty or was cut off"
         prompt = prompt_text(job.messages)
         finding = await self.panel.judge(
             prompt=prompt,
@@ -161,18 +180,19 @@ class Verifier:
             response_format=job.response_format,
         )
         bill += [self._price(self._strongest, usage) for usage in finding.usage]
-        return finding, finding.reason
+        return answer, finding, finding.reason
 
     async def _answer(self, job: VerificationJob, number: int, bill: list[float]) -> Reply:
         """Return the tier's answer: the served one, or a new one."""
         if number == job.served_tier:
             return Reply(text=job.answer, finish_reason="stop")
-        answer = CollectedChoice()
+        answer, cost_usd = CollectedChoice(), 0.0
         async for delta in self._tiers[number].generate(self._request(job, number)):
             answer.take(delta)
             if delta.usage is not None:
                 bill.append(self._price(number, delta.usage))
-        return Reply(text=answer.text, finish_reason=answer.finish_reason)
+                cost_usd += bill[-1]
+        return Reply(text=answer.text, finish_reason=answer.finish_reason, cost_usd=cost_usd)
 
     def _request(self, job: VerificationJob, number: int) -> GenerationRequest:
         return GenerationRequest(
@@ -180,17 +200,28 @@ class Verifier:
             messages=[msgspec.convert(message, ChatMessage) for message in job.messages],
             sampling=SamplingParams(temperature=0.0, grammar=_grammar(job.response_format)),
             response_format=job.response_format,
-            max_tokens=self._max_tokens,
+            max_tokens=self._most_tokens(job),
             priority=BATCH_PRIORITY,
             salt=f"quality/{job.key_id or ''}",
         )
 
-    def _ruling(self, number: int, reference: Reply, finding: Finding | None, reason: str, cost_usd: float) -> Ruling:
+    def _ruling(
+        self,
+        job: VerificationJob,
+        number: int,
+        reference: Reply,
+        answer: Reply | None,
+        finding: Finding | None,
+        reason: str,
+        cost_usd: float,
+    ) -> Ruling:
+        compared_with = self._reference(job)
+        asked = answer is not None and answer.cost_usd is not None
         return Ruling(
             tier=number,
             model=self._tiers[number].model,
-            verifier_tier=self._strongest,
-            verifier_model=self.tier.model,
+            verifier_tier=compared_with,
+            verifier_model=self._tiers[compared_with].model,
             label=_label(finding) if finding is not None else None,
             judge=finding.judge if finding is not None else None,
             judge_reliability=finding.reliability if finding is not None else None,
@@ -198,6 +229,8 @@ class Verifier:
             verifier_answer=redacted_text(reference.text, self._redact),
             reason=redacted_text(reason, self._redact) or DROPPED,
             cost_usd=cost_usd,
+            judged_answer=redacted_text(answer.text, self._redact) if answer is not None and asked else None,
+            judged_cost_usd=answer.cost_usd if answer is not None else None,
         )
 
     def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
@@ -222,13 +255,14 @@ def training_row(
     """Return the `training_rows` row that `rulings` yield for `tiers` tiers, with their `fingerprints` where known;
     None without a label.
 
-    Only the judged tiers' outcomes are known; the strongest tier is no worse than itself. `correct` stays empty,
-    because agreeing with the strongest tier is not being right. The weight is the judge's informedness (Youden's J).
+    Only the judged tiers' outcomes are known, and only where the strongest tier's answer was the reference; the
+    strongest tier is no worse than itself. `correct` stays empty, because agreeing with the strongest tier is not being
+    right. The weight is the judge's informedness (Youden's J).
     """
     no_worse: list[bool | None] = [None] * tiers
     weights = [0.0] * tiers
     for ruling in rulings:
-        if ruling.label is not None and ruling.judge_reliability is not None:
+        if ruling.label is not None and ruling.judge_reliability is not None and ruling.verifier_tier == tiers:
             no_worse[ruling.tier - 1] = ruling.label != "worse"
             weights[ruling.tier - 1] = 2 * ruling.judge_reliability - 1
     if not any(weights):

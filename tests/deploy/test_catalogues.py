@@ -71,7 +71,6 @@ def test_the_fronts_tiers_lead_to_services_whose_pods_serve_them() -> None:
     front = catalogue_of("multi-node", "/etc/aio/catalogs/front.toml")
     for tier in front.tiers:
         assert tier.remote is not None
-        assert tier.remote.model == tier.name
         assert tier.remote.api_key_env == "AIO_POOL_KEY"
         for server in tier.remote.servers:
             host = str(urlsplit(server.base_url).hostname)
@@ -87,7 +86,7 @@ def test_the_fronts_tiers_lead_to_services_whose_pods_serve_them() -> None:
                 assert "replicas" not in pool["spec"]
             gateway = pool["spec"]["template"]["spec"]["containers"][0]
             catalogue = catalogue_of("multi-node", environment(gateway)["AIO_CATALOG"])
-            assert catalogue.tier(tier.number).name == tier.name
+            assert tier.remote.model in [served.name for served in catalogue.tiers]
 
 
 def test_the_front_is_the_datacenter_catalogue_elsewhere() -> None:

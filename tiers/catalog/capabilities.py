@@ -1,4 +1,4 @@
-"""What a tier's model can take and give, beside text."""
+"""What a tier's model can take and give, apart from text."""
 
 import msgspec
 

@@ -27,8 +27,8 @@ _MOST = 4_102_444_800.0  # the year 2100
 async def show_costs(request: HttpRequest) -> Response[Any]:
     """Query: `since` and `until` in epoch seconds, by default the last 30 days; `tag`, a name in the requests'
     `metadata` by whose values costs are split too; `format`, json or csv: a row for each part of each split."""
-    until = _epoch(request, "until", time.time())
-    since = _epoch(request, "since", max(until - _DAYS_SHOWN * 86_400, 0.0))
+    until = epoch_of(request, "until", time.time())
+    since = epoch_of(request, "since", max(until - _DAYS_SHOWN * 86_400, 0.0))
     if since > until:
         raise bad_request(f"since {since:g} is after until {until:g}.", "since", "invalid_value")
     tag = request.query_params.get("tag")
@@ -57,7 +57,8 @@ def _rows(report: CostReport) -> Iterator[dict[str, Any]]:
                 yield {"split": split, **msgspec.structs.asdict(part), **msgspec.structs.asdict(part.spent)}
 
 
-def _epoch(request: HttpRequest, name: str, usual: float) -> float:
+def epoch_of(request: HttpRequest, name: str, usual: float) -> float:
+    """Return a time in the query, in epoch seconds; `usual` without it. Raises `ApiError` 400."""
     given = request.query_params.get(name)
     if given is None:
         return usual

@@ -41,8 +41,8 @@ async def show_login(request: HttpRequest) -> Response[Any]:
     if token is None:
         # The page's token must match the cookie sent with it.
         request.cookies[COOKIE] = token = new_token()
-        return _with_cookie(request, _form(request), token, None)
-    return _form(request)
+        return _with_cookie(request, login_form(request), token, None)
+    return login_form(request)
 
 
 @post("/login", status_code=200, request_max_body_size=FORM_BYTES)
@@ -50,7 +50,7 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
     """Start a session under a fresh token."""
     form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
     if not csrf_is_right(request.cookies.get(COOKIE, ""), form.get(CSRF_FIELD)):
-        return _form(request, 403, "The form was too old, or its cookie was refused. Try again.")
+        return login_form(request, 403, "The form was too old, or its cookie was refused. Try again.")
     limit = _limit(request)
     name, secret = form.get("name", "").strip(), form.get("secret", "")
     means: Means = "password" if name else "key"
@@ -59,7 +59,7 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
         # Once each time the limit starts to hold, so that repeated attempts cannot fill the database.
         if limit.is_news(*subjects):
             await note_failure(request, "session.limited", name, means)
-        refused = _form(request, 429, f"Too many attempts failed. Wait {seconds} seconds.")
+        refused = login_form(request, 429, f"Too many attempts failed. Wait {seconds} seconds.")
         refused.headers["retry-after"] = str(seconds)
         return refused
     # Before the first await: concurrent attempts count too.
@@ -68,8 +68,13 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
     if holder is None:
         log.warning("a sign-in to the dashboard failed, by %s", means)
         await note_failure(request, "session.refused", name, means)
-        return _form(request, 401, "That is no name with its password, and no admin key.", name)
+        return login_form(request, 401, "That is no name with its password, and no admin key.", name)
     limit.forgive(*subjects)
+    return await begin_session(request, holder, means, back_to(safe_path(form.get("next", ""))))
+
+
+async def begin_session(request: HttpRequest, holder: Holder, means: Means, response: Response[Any]) -> Response[Any]:
+    """Start a session under a fresh token, whose cookie `response` brings. Raises `ApiError` 503."""
     sessions = parts_of(request).sessions
     try:
         token = await sessions.begin(holder)
@@ -78,7 +83,7 @@ async def sign_in(request: HttpRequest) -> Response[Any]:
         raise ApiError(503, "The database is down. Sign in with an admin key, or try again later.") from None
     if caller is not None and caller.key_id is not None:
         await note(request, "session.begun", caller.key_id, by=means)
-    return _with_cookie(request, back_to(_safe(form.get("next", ""))), token, int(SESSION_SECONDS))
+    return _with_cookie(request, response, token, int(SESSION_SECONDS))
 
 
 @post("/logout", opt={"role": "viewer"}, status_code=200)
@@ -109,9 +114,10 @@ async def _holder(request: HttpRequest, name: str, secret: str) -> Holder | None
     return Holder(key_prefix=prefix, key_digest=digest.hex())
 
 
-def _form(request: HttpRequest, status: int = 200, problem: str = "", name: str = "") -> Response[bytes]:
+def login_form(request: HttpRequest, status: int = 200, problem: str = "", name: str = "") -> Response[bytes]:
+    """Return the page with the form, and a link to the OpenID provider if there is one."""
     directory = parts_of(request).tenancy.directory
-    wanted = _safe(request.query_params.get("next", ""))
+    wanted = safe_path(request.query_params.get("next", ""))
     return page(
         request,
         "login.html",
@@ -121,19 +127,25 @@ def _form(request: HttpRequest, status: int = 200, problem: str = "", name: str 
         name=name,
         next=wanted,
         has_admin=directory.has_admin,
+        has_provider=parts_of(request).identity_provider is not None,
     )
 
 
-def _safe(path: str) -> str:
+def safe_path(path: str) -> str:
     """Return `path` if it leads to this site."""
     inside = path == HOME or path.startswith((f"{HOME}/", f"{HOME}?"))
     return path if inside and "\\" not in path and not path.startswith(LOGIN) and path.isprintable() else HOME
 
 
+def speaks_https(request: HttpRequest) -> bool:
+    """Return whether the browser speaks TLS, with this server or with a proxy in front of it."""
+    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+
+
 def _with_cookie(request: HttpRequest, response: Response[Any], token: str, max_age: int | None) -> Response[Any]:
-    https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
     # The path is `/`, since the cookie also opens the JSON endpoints under /v1/admin.
-    cookie = Cookie(COOKIE, value=token, path="/", max_age=max_age, httponly=True, samesite="strict", secure=https)
+    secure = speaks_https(request)
+    cookie = Cookie(COOKIE, value=token, path="/", max_age=max_age, httponly=True, samesite="strict", secure=secure)
     response.set_cookie(cookie)
     return response
 

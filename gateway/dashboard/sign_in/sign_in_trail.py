@@ -15,7 +15,7 @@ from migrations.tables import dashboard_users
 log = logging.getLogger(__name__)
 
 Action = Literal["session.begun", "session.ended", "session.refused", "session.limited"]
-Means = Literal["password", "key"]
+Means = Literal["password", "key", "oidc"]
 ANONYMOUS, UNKNOWN = "nobody", "unknown"
 
 

@@ -19,8 +19,9 @@ def hashed(password: str) -> str:
 
 
 def matches(password: str, kept: str | None) -> bool:
-    """Whether `kept` is a hash of `password`; None, for an unknown user, takes as long and is never right."""
-    if kept is None:
+    """Whether `kept` is a hash of `password`; None, for an unknown user, takes as long and is never right, and so does
+    what a user of an OpenID provider has instead of one."""
+    if kept is None or kept.startswith("oidc:"):
         _verified(password, _hash_of_nothing())
         return False
     return _scrypt_matches(password, kept) if kept.startswith("scrypt:") else _verified(password, kept)

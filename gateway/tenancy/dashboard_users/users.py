@@ -25,6 +25,9 @@ SCOPES_OF: dict[str, frozenset[str]] = {
 """Scopes by role: a viewer reads, an operator also changes knobs and reviews, an admin also changes keys, budgets and
 users."""
 
+PROVIDER_PREFIX = "oidc:"
+"""What stands for the password of a provider's user, with its identity; no password matches it."""
+
 UserName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}\Z")]
 Password = Annotated[str, Meta(min_length=12, max_length=1024)]
 USERS = Listing(dashboard_users, "name", (), hidden=("password",))
@@ -36,6 +39,14 @@ class UserOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: UserName
     password: Password
     role: Role = "viewer"
+
+
+class ProviderUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A user as an OpenID provider knows it. `identity`: a digest of issuer and subject, which never changes."""
+
+    name: str
+    identity: str
+    role: Role
 
 
 class RoleOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +64,27 @@ async def add_user(engine: AsyncEngine, user: UserOrder, order: Order) -> None:
             await write_down(connection, order, "user.added", user.name, {"role": [None, user.role]})
     except IntegrityError as error:
         raise TenancyError(f"there is a user {user.name!r} already", "name") from error
+
+
+async def admit_provider_user(engine: AsyncEngine, user: ProviderUser, order: Order) -> None:
+    """Add a provider's user at its first sign-in; later ones bring its role up to date, and its sessions follow.
+
+    Raises `TenancyError` if the name belongs to another identity or to a user with a password.
+    """
+    users, kept = dashboard_users.c, PROVIDER_PREFIX + user.identity
+    async with engine.begin() as connection:
+        row = {"name": user.name, "role": user.role, "password": kept, "created_at": order.now}
+        mine = update(dashboard_users).where(users.name == user.name, users.password == kept)
+        before: Role | None = await connection.scalar(mine.values(role=users.role).returning(users.role))
+        if before is not None and before != user.role:
+            await connection.execute(mine.values(role=user.role))
+            await write_down(connection, order, "user.changed", user.name, {"role": [before, user.role]})
+        if before is not None:
+            return
+        if await connection.scalar(select(users.name).where(users.name == user.name)) is not None:
+            raise TenancyError(f"the name {user.name!r} belongs to another user here; an admin can remove that one")
+        await connection.execute(insert(dashboard_users).values(**row))
+        await write_down(connection, order, "user.added", user.name, {"role": [None, user.role]})
 
 
 async def change_role(engine: AsyncEngine, name: str, role: Role, order: Order) -> Role:
@@ -82,12 +114,6 @@ async def remove_user(engine: AsyncEngine, name: str, order: Order) -> None:
         role = await _role(connection, name, order)
         await connection.execute(delete(dashboard_users).where(dashboard_users.c.name == name))
         await write_down(connection, order, "user.removed", name, {"role": [role, None]})
-
-
-async def has_users(engine: AsyncEngine) -> bool:
-    """Return whether any user exists who can sign in by name."""
-    async with engine.connect() as connection:
-        return await connection.scalar(select(dashboard_users.c.name).limit(1)) is not None
 
 
 async def password_is_right(engine: AsyncEngine, name: str, password: str) -> bool:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = "an-admin-key-of-some-length"
 VERDICT = {
     "request_id": "r", "model": "m", "sampled_probability": 1.0, "status": "done", "judge": "exact", "cost_usd": 0.0,
-    "reserved_usd": 0.0, "attempts": 1, "verifier_answer": "a secret",
+    "reserved_usd": 0.0, "attempts": 1, "verifier_answer": "a secret", "judged_answer": "a secret",
 }  # fmt: skip
 SERVED = {
     "api": "chat", "requested_model": "auto", "stream": False, "status": "ok", "http_status": 200, "model": "m",

@@ -31,6 +31,7 @@ EXPORTS = {
     "/": [f"{API}/overview"],
     "/requests": [],
     "/routing": [f"{API}/routing/{name}" for name in ("curve", "tiers", "kinds", "traffic")],
+    "/shadow": [f"{API}/shadow"],
     "/quality": [f"{API}/{name}" for name in ("estimates", "learning", "retrainings", "artefacts")],
     "/quality/review": [f"{API}/reviews"],
     "/experiments": [],

@@ -35,7 +35,7 @@ def verification(name: str, at: float, status: str) -> dict[str, Any]:
     return {
         "request_id": name, "tier": 1, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
         "status": status, "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": at,
-        "verifier_answer": "a text", "reason": "because of a text", "label": "worse",
+        "verifier_answer": "a text", "judged_answer": "a text", "reason": "because of a text", "label": "worse",
     }  # fmt: skip
 
 
@@ -93,9 +93,9 @@ async def test_texts_go_before_their_rows(engine: AsyncEngine) -> None:
     assert (old.messages, old.answer, old.reasoning) == (None, None, None)
     assert new.answer == "Bern."
     async with engine.connect() as connection:
-        query = select(verifications.c.verifier_answer, verifications.c.reason, verifications.c.label)
+        query = select(*(verifications.c[name] for name in ("verifier_answer", "judged_answer", "reason", "label")))
         kept = (await connection.execute(query.order_by(verifications.c.created_at))).all()
-    assert kept == [(None, None, "worse")] * 3 + [("a text", "because of a text", "worse")]
+    assert kept == [(None, None, None, "worse")] * 3 + [("a text", "a text", "because of a text", "worse")]
     # The second time there is nothing left to do.
     assert await retention(engine, text_days=7.0).purge() == Purged()
 

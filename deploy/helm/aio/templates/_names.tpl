@@ -28,20 +28,14 @@ app.kubernetes.io/component: {{ .component }}
 {{- if hasKey .root.Values.catalogs .name -}}/etc/aio/catalogs/{{ .name }}.toml{{- else -}}{{ .name }}{{- end -}}
 {{- end }}
 
-{{- /* For catalogues of pools: four tiers on one model. The gateways' catalogue says which of
-them are used and what they cost; here prices only have to rise. Tier 4 reasons before it answers. */ -}}
+{{- /* For catalogues of pools: a model, and the same model thinking before it answers. The gateways' catalogue says what they
+cost. */ -}}
 {{- define "aio.tiersOf" -}}
 {{- $model := .model -}}
-{{- range $at, $class := list "SIMPLE" "MEDIUM" "COMPLEX" "EXPERT" }}
+{{- range list "plain" "thinking" }}
 [[tiers]]
-number = {{ add $at 1 }}
-name = "tier-{{ add $at 1 }}"
-class = "{{ $class }}"
+name = "{{ . }}"
 model = "{{ $model }}"
-price = { input_usd_per_million = {{ add $at 1 }}.0, output_usd_per_million = {{ add $at 1 }}.0 }
-objective = { ttft_ms = 500, itl_ms = 50 }
-expected_answer_tokens = 200
-mean_latency_ms = 8000
 max_tokens = 4096
 {{ end }}
 [tiers.policy]

@@ -1,0 +1,52 @@
+"""`GET /admin/api/shadow`: what routing would have saved while it was observed, and how good it would have been."""
+
+import time
+from typing import Any
+
+from litestar import get
+from litestar.response import Response
+
+from gateway.api.admin.costs import epoch_of
+from gateway.api.operations import describe
+from gateway.api.quality_loop.csv_export import as_asked
+from gateway.composition.quality_loop import sampling_settings
+from gateway.errors import bad_request
+from gateway.parts import HttpRequest, parts_of
+from gateway.stores.database_reach import reached
+from quality.shadow.cases import ShadowCase
+from quality.shadow.figures import ShadowReport
+from quality.shadow.observed import NEWEST
+from quality.shadow.report import budget_now, shadow_report
+
+# More would take longer than a page may: aio report shadow has no such bound.
+_MOST = 20_000
+# Users' texts are left out of tables.
+_COLUMNS = tuple(
+    name
+    for name in ShadowCase.__struct_fields__
+    if name not in ("messages", "given_answer", "would_be_answer", "reason")
+)
+
+
+@get("/shadow", operation_class=describe(None, ShadowReport), summary="Show what routing would save")
+async def show_shadow(request: HttpRequest) -> Response[Any]:
+    """Of the newest requests answered in observe mode. Query: `since` in epoch seconds; `last`, at most so many
+    requests, by default 5,000; `format`, json, or csv for the worst cases without texts."""
+    shown = await shadow_shown(request)
+    return as_asked(request, "shadow", shown, _COLUMNS, shown.cases)
+
+
+async def shadow_shown(request: HttpRequest) -> ShadowReport:
+    """Return the report that the query asks for. Raises `ApiError` 400 and 503."""
+    parts = parts_of(request)
+    since, last = epoch_of(request, "since", 0.0), _count(request)
+    sampling = sampling_settings(parts.settings, parts.routing.strongest)
+    budget = await reached(budget_now(parts.database, sampling, time.time()))
+    return await reached(shadow_report(parts.database, budget, since, last))
+
+
+def _count(request: HttpRequest) -> int:
+    given = request.query_params.get("last", str(NEWEST))
+    if not (given.isascii() and given.isdigit() and 1 <= int(given[:8]) <= _MOST):
+        raise bad_request(f"Invalid last: {given[:64]!r} is not a number from 1 to {_MOST}.", "last", "invalid_value")
+    return int(given)

@@ -1,0 +1,48 @@
+"""The shadow page: what routing would save and how good it would be, the worst cases, and the switch."""
+
+from typing import Any
+
+from litestar import get, post
+from litestar.response import Response
+
+from gateway.api.admin.knob_patch import order_knobs
+from gateway.api.admin.shadow import shadow_shown
+from gateway.dashboard.forms import fields_of, reason_of
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.errors import bad_request
+from gateway.parts import HttpRequest, parts_of
+
+PATH = "/admin/shadow"
+# Characters of a text that the page shows; the request's own page has the rest.
+_SHOWN = 4000
+_DONE = {
+    "route": "Routing is on: its decisions hold from now on.",
+    "observe": "Observe mode is on: one tier answers everything, and routing's decisions are recorded.",
+}
+
+
+@get("/shadow")
+async def show_shadow_page(request: HttpRequest) -> Response[Any]:
+    """Query: `since` and `last`, as for `/admin/api/shadow`."""
+    report, routing = await shadow_shown(request), parts_of(request).routing
+    knobs = routing.knobs.active
+    answers = min(knobs.observe_tier or routing.strongest, routing.strongest)
+    return page(request, "shadow.html", "Shadow mode", report=report, knobs=knobs, answers=answers, most=_SHOWN)
+
+
+@post("/shadow/mode", status_code=200)
+async def switch_mode(request: HttpRequest) -> Response[Any]:
+    """Switch routing on, or observe it; permanent, for admins only."""
+    fields = await fields_of(request)
+    mode = fields.get("mode", "")
+    if mode not in _DONE:
+        raise bad_request(f"Invalid mode: {mode[:64]!r}; allowed: {', '.join(_DONE)}.", "mode", "invalid_value")
+    done = await order_knobs(request, parts_of(request).routing.knobs, {"mode": mode}, reason_of(fields))
+    if not done.changed:
+        return back_to(PATH, "Nothing changed: the mode is the same.")
+    late = "" if done.recorded else " The database is down: the change is recorded later."
+    return back_to(PATH, f"{_DONE[mode]}{late}")
+
+
+SHADOW_PAGE = Page(title="Shadow mode", path="/shadow", handlers=(show_shadow_page, switch_mode))

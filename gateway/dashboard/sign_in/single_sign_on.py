@@ -1,0 +1,117 @@
+"""Signing in at an OpenID provider: to the provider, and back."""
+
+import hmac
+import logging
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.datastructures import Cookie
+from litestar.response import Response
+
+from gateway.dashboard.rendering import back_to, page
+from gateway.dashboard.sign_in.login import begin_session, login_form, safe_path, speaks_https
+from gateway.dashboard.sign_in.sign_in_trail import note_failure
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, parts_of
+from gateway.settings import SettingsError
+from gateway.stores.database_reach import reached
+from gateway.tenancy.dashboard_users.identity_provider import Attempt, IdentityProvider, SignInError
+from gateway.tenancy.dashboard_users.sessions import Holder
+from gateway.tenancy.dashboard_users.users import admit_provider_user
+from gateway.tenancy.errors import TenancyError
+from gateway.tenancy.orders import Order
+
+log = logging.getLogger(__name__)
+
+PATH = "/admin/oidc"
+COOKIE = "aio_oidc"
+ATTEMPT_SECONDS = 600
+# RFC 6749, section 4.1.2.1, and OpenID Connect Core 1.0, section 3.1.2.6.
+REFUSALS = (
+    "invalid_request",
+    "unauthorized_client",
+    "access_denied",
+    "unsupported_response_type",
+    "invalid_scope",
+    "server_error",
+    "temporarily_unavailable",
+    "interaction_required",
+    "login_required",
+    "account_selection_required",
+    "consent_required",
+)
+
+
+@get("/oidc/login")
+async def leave_for_provider(request: HttpRequest) -> Response[Any]:
+    """Send the browser to the provider. What comes back must match a cookie of this browser."""
+    provider = _provider(request)
+    attempt = provider.new_attempt(safe_path(request.query_params.get("next", "")))
+    try:
+        address = await provider.address(attempt, _redirect_url(request))
+    except (SignInError, SettingsError) as error:
+        return await _refused(request, str(error))
+    response = back_to(address)
+    kept = msgspec.json.encode(attempt).hex()
+    # Lax: the provider's redirect back is a navigation from another site.
+    cookie = Cookie(
+        COOKIE,
+        value=kept,
+        path=PATH,
+        max_age=ATTEMPT_SECONDS,
+        httponly=True,
+        samesite="lax",
+        secure=speaks_https(request),
+    )
+    response.set_cookie(cookie)
+    return response
+
+
+@get("/oidc/callback")
+async def return_from_provider(request: HttpRequest) -> Response[Any]:
+    """Start a session for the user that the provider named, with the role of its groups."""
+    provider, attempt = _provider(request), _attempt(request)
+    given = request.query_params
+    if "code" not in given:
+        # Its code alone, of those that there are: anyone can write a link with a text of their own.
+        reason = given.get("error", "")
+        return await _refused(request, f"The provider refused: {reason if reason in REFUSALS else 'it gave no code'}.")
+    if attempt is None or not hmac.compare_digest(attempt.state.encode(), given.get("state", "").encode()):
+        return await _refused(request, "The sign-in was not started in this browser, or took too long. Try again.")
+    try:
+        user = await provider.user(given["code"], attempt, _redirect_url(request))
+        order = Order(actor=f"user:{user.name}", now=parts_of(request).tenancy.clock.now())
+        await reached(admit_provider_user(parts_of(request).database, user, order))
+    except (SignInError, SettingsError, TenancyError) as error:
+        return await _refused(request, str(error))
+    # The session's cookie is not sent along with a redirect that another site began, but with a page's own navigation.
+    response = page(request, "signed_in.html", "Signed in", wanted=attempt.page)
+    return await begin_session(request, Holder(user_name=user.name), "oidc", response)
+
+
+def _provider(request: HttpRequest) -> IdentityProvider:
+    provider = parts_of(request).identity_provider
+    if provider is None:
+        raise ApiError(404, "No OpenID provider is configured here (AIO_OIDC_ISSUER).")
+    return provider
+
+
+def _attempt(request: HttpRequest) -> Attempt | None:
+    with suppress(ValueError, msgspec.MsgspecError):
+        return msgspec.json.decode(bytes.fromhex(request.cookies.get(COOKIE, "")), type=Attempt)
+    return None
+
+
+def _redirect_url(request: HttpRequest) -> str:
+    fixed = parts_of(request).settings.oidc_redirect_url
+    return fixed or f"{'https' if speaks_https(request) else 'http'}://{request.url.netloc}{PATH}/callback"
+
+
+async def _refused(request: HttpRequest, problem: str) -> Response[Any]:
+    log.warning("a sign-in to the dashboard failed, by oidc: %s", problem)
+    await note_failure(request, "session.refused", "", "oidc")
+    response = login_form(request, 401, problem)
+    response.delete_cookie(COOKIE, path=PATH)
+    return response
