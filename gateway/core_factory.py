@@ -62,7 +62,7 @@ async def require_machine(catalog: Catalog, settings: Settings, cores: Collectio
     Raises MissingExtraError, DevicesMissingError, ModelFileError, or CatalogError with what is missing and what to do.
     """
     if cores:
-        require_extra("local", f"catalogue '{catalog.name}' runs models in AIO itself, which")
+        require_extra("local", f"catalogue '{catalog.name}' runs models inside AIO and")
     groups = [group for group in catalog.served_groups if group.name in cores]
     meshes = [group.name for group in groups if group.cards > 1]
     if len(meshes) > 1:

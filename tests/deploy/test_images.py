@@ -41,7 +41,7 @@ def problems(text: str) -> list[str]:
             image = base.split(" AS ")[0]
             if image not in stages(text) and not re.search(r":\d+\.\d+\.\d+", image):
                 found.append(f"{name}: the base {image} is not pinned by a whole version")
-        if name in ("cpu", "cuda"):
+        if name in ("slim", "cpu", "cuda"):
             users = [rest for instruction, rest in steps if instruction == "USER"]
             if not users or not re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", users[-1]):
                 found.append(f"{name}: runs as {users[-1:]}")
