@@ -38,5 +38,6 @@ def expected_error(error: Exception) -> bool:
 
 def missing_extra(error: Exception) -> str | None:
     """Return what to install, if `error` is the import of a package that belongs to an extra; else None."""
-    extra = extra_of(error.name) if isinstance(error, ModuleNotFoundError) else None
-    return None if extra is None else f"this command needs {error.name}: {install_command(extra)}"
+    if not isinstance(error, ModuleNotFoundError) or (extra := extra_of(error.name)) is None:
+        return None
+    return f"this command needs {error.name}: {install_command(extra)}"

@@ -14,7 +14,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
     # Imported here: a gateway that only passes requests on is installed without these formats' libraries.
     with optional_imports(f"the tokeniser of {path}"):
         if path.is_dir():
-            from inference_core.tokenization.hf_vocabulary import read_hf_vocabulary as read
-        else:
-            from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary as read
-    return Tokenizer(read(path))
+            from inference_core.tokenization.hf_vocabulary import read_hf_vocabulary
+
+            return Tokenizer(read_hf_vocabulary(path))
+        from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary
+
+        return Tokenizer(read_gguf_vocabulary(path))
