@@ -40,7 +40,7 @@ def ran(*command: str | Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clean checkout: builds leave their objects beside the sources."""
+    """A clean checkout: builds leave their objects among the sources."""
     folder = tmp_path_factory.mktemp("source")
     for name in ran("git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
         if not name.startswith(("tests/", "docs/", "benchmarks/")) and (ROOT / name).exists():
@@ -69,7 +69,7 @@ def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(installed: Path) -> Iterator[Path]:
-    """Installed files; not pip's own, nor the compiled modules that pip and Python write beside the sources."""
+    """Installed files; not pip's own, nor the compiled modules that pip and Python add."""
     [site] = installed.glob("lib/python3.*/site-packages")
     for path in site.rglob("*"):
         inside = path.relative_to(site)
