@@ -61,7 +61,8 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     `quality_target`: as requested, for the record. `min_tier`: the request's minimum tier; `key_min_tier`: its key's.
 
     `previous_tier` gave the conversation's last answer. `reuse_usd[k-1]`: the cost that tier k saves because it has the
-    conversation's prefix cached. `in_tool_loop`: the turn brings results of calls that the previous tier made.
+    conversation's prefix cached; negative where reading it for the first time costs more than `costs` says.
+    `in_tool_loop`: the turn brings results of calls that the previous tier made.
     `canary`: the prediction is that of a version on trial.
 
     `experiment_id` and `arm`: the request's experiment; `arm_tier`: the tier of its arm, if arms are tiers.

@@ -417,7 +417,7 @@ def _span_exporter(settings: Settings) -> "SpanExporter | None":
     """Return the exporter of traces, None without one. Imported on demand: OpenTelemetry is the extra `otlp`."""
     if settings.trace_exporter == "none":
         return None
-    require_extra("otlp", f"AIO_TRACE_EXPORTER={settings.trace_exporter}")
+    require_extra("otlp", f"exporting traces (AIO_TRACE_EXPORTER={settings.trace_exporter})")
     from gateway.telemetry.traces import span_exporter
 
     return span_exporter(settings)

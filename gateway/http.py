@@ -47,7 +47,6 @@ from gateway.api.inference.chat import chat_completions
 from gateway.api.inference.completions import completions
 from gateway.api.inference.embeddings import embeddings
 from gateway.api.inference.models import list_models, show_model
-from gateway.api.inference.responses import responses
 from gateway.api.inference.tokenize import detokenize, tokenize
 from gateway.api.quality_loop.classifier_commands import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.quality_loop.experiments import start_experiment, stop_experiment
@@ -76,8 +75,11 @@ from gateway.api.quality_loop.routing_views import (
     show_traffic,
 )
 from gateway.api.records import show_record
+from gateway.api.responses.create import responses
+from gateway.api.responses.stored import delete_response, list_input_items, refuse_other_endpoints, show_response
 from gateway.api.route import route
 from gateway.api.streaming.chat_socket import chat_socket
+from gateway.dashboard.front_page import front_router
 from gateway.dashboard.pages.overview import overview_figures
 from gateway.dashboard.pages.requests import request_figures
 from gateway.dashboard.pages.users_page import list_users
@@ -107,6 +109,10 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             completions,
             embeddings,
             responses,
+            show_response,
+            delete_response,
+            list_input_items,
+            refuse_other_endpoints,
             list_models,
             show_model,
             route,
@@ -216,7 +222,19 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     return Litestar(
-        route_handlers=[v1, unversioned, sockets, admin, quality, tenancy, *dashboard_routers(), live, ready, metrics],
+        route_handlers=[
+            v1,
+            unversioned,
+            sockets,
+            admin,
+            quality,
+            tenancy,
+            front_router(),
+            *dashboard_routers(),
+            live,
+            ready,
+            metrics,
+        ],
         lifespan=[lifespan],
         state=State(),
         exception_handlers={Exception: _failure},

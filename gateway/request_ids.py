@@ -9,9 +9,9 @@ RANDOM_BYTES = 10
 _CALLERS_OWN = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
 
-def new_request_id(prefix: str) -> str:
+def new_request_id(prefix: str, separator: str = "-") -> str:
     """Return `prefix`-, the time in milliseconds (12 hex digits), then 80 random bits: 36 + characters at most 64."""
-    return f"{prefix}-{time.time_ns() // 1_000_000:012x}{_random_bits().hex()}"
+    return f"{prefix}{separator}{time.time_ns() // 1_000_000:012x}{_random_bits().hex()}"
 
 
 def _random_bits() -> bytes:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from classifier.complexity.quality_setting import QualitySetting
+from gateway.standard_variables import StandardVariableError, standard_settings
 
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]
@@ -152,6 +153,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "charge later (`open`)",
         ),
     ] = "closed"
+    strict_fields: Annotated[
+        bool, Meta(description="Refuse unknown fields of requests, of every key; unset: ignore them, with a header")
+    ] = False
     body_limit: Annotated[int, Meta(ge=1024, description="Most bytes of a request body; above: 413")] = 4 * 1024 * 1024
     head_limit: Annotated[
         int,
@@ -340,9 +344,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = "none"
     trace_ratio: Annotated[
         float,
-        Meta(ge=0, le=1, description="Share of new traces that is exported; a caller's own sampling decision is kept"),
+        Meta(ge=0, le=1, description="Share of new traces that is exported"),
     ] = 1.0
-    otlp_endpoint: Annotated[str, Meta(description="OTLP collector of the traces")] = "http://127.0.0.1:4318"
+    trace_parent_based: Annotated[
+        bool, Meta(description="Keep a caller's own sampling decision; otherwise the share holds for its traces, too")
+    ] = True
+    otlp_endpoint: Annotated[
+        str, Meta(description="OTLP collector of the traces, which are posted to `/v1/traces` there")
+    ] = "http://127.0.0.1:4318"
+    otlp_traces_endpoint: Annotated[
+        str, Meta(description="The whole URL that traces are posted to; empty: that of the collector")
+    ] = ""
 
     @property
     def data_path(self) -> Path:
@@ -442,7 +454,8 @@ SETTINGS = _settings_described()
 
 
 def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-    """Settings from `environment` (default: the process's), then `overrides` that are not None.
+    """Settings from `environment` (default: the process's), then `overrides` that are not None. OpenTelemetry's
+    variables count where AIO has none set (`gateway.standard_variables`).
 
     Raises `SettingsError` naming the variable. Keys never appear in a message.
     """
@@ -450,7 +463,11 @@ def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any
     given = {
         name: environment[variable_of(name)] for name in Settings.__struct_fields__ if variable_of(name) in environment
     }
-    given |= {name: value for name, value in overrides.items() if value is not None}
+    try:
+        standard = standard_settings(environment, given.keys())
+    except StandardVariableError as error:
+        raise SettingsError(str(error)) from None
+    given = standard | given | {name: value for name, value in overrides.items() if value is not None}
     settings = Settings()
     for name, value in given.items():
         settings = _with_field(settings, name, value)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from inference_core.errors import CoreError
 
-Extra = Literal["local", "train", "postgres", "redis", "otlp", "oidc", "gpu", "ray"]
+Extra = Literal["local", "train", "postgres", "redis", "otlp", "oidc", "providers", "gpu", "ray"]
 
 # The packages of pyproject.toml's extras by the names under which they are imported.
 MODULES: dict[Extra, tuple[str, ...]] = {
@@ -17,6 +17,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "redis": ("redis",),
     "otlp": ("opentelemetry",),
     "oidc": ("joserfc",),
+    "providers": ("botocore",),
     "gpu": ("triton", "pynvml"),
     "ray": ("ray",),
 }

@@ -425,6 +425,8 @@ api_keys = Table(
     Column("concurrency", Integer),
     Column("quality", Json),  # a target from 0 to 1, or the name of one; NULL: the server's
     Column("min_tier", Integer),  # the minimum tier; NULL: any
+    Column("strict", Boolean, nullable=False, server_default=false()),  # unknown fields of its requests are refused
+    Column("aliases", Json),  # its own names of models: name → model; NULL: none
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("rotated_at", Double),
@@ -584,4 +586,22 @@ batch_lines = Table(
     Column("deaths", Integer, nullable=False, server_default="0"),  # of processes that were answering it
     Index("uq_batch_lines_batch_id_custom_id", "batch_id", "custom_id", unique=True),
     Index(None, "batch_id", "status", "visible_at", "number"),
+)
+
+# Responses that a later request may refer to as `previous_response_id`. A row has its own items only, so that deleting
+# it, or its retention, deletes them wherever the conversation went.
+stored_responses = Table(
+    "stored_responses",
+    metadata,
+    Column("response_id", String(64), primary_key=True),  # also the request's id
+    Column("key_id", String(128)),
+    Column("tenant", String(128), nullable=False),  # as of files; looked at once the key has found the row
+    Column("previous_response_id", String(64)),
+    Column("conversation", String(128), nullable=False),  # the id by which routing knows it
+    Column("context_bytes", BigInteger, nullable=False),  # of the items of this row and all before it, as JSON
+    Column("input", Json, nullable=False),  # list of the request's own items
+    Column("response", Json, nullable=False),  # the body of the answer
+    Column("created_at", Double, nullable=False),
+    Index(None, "created_at"),
+    Index(None, "key_id", "created_at"),
 )

@@ -12,6 +12,11 @@ class TierError(Exception):
     tries: tuple[ReplicaTry, ...] = ()
 
 
+class TierAnswerError(TierError):
+    """A server elsewhere broke off its answer, or answered in an unknown form. The message says so without secrets,
+    and may be shown to the caller."""
+
+
 class TierUnavailableError(TierError):
     """The tier cannot take requests now (core gone, server down, queue full); it may in `retry_after_seconds`."""
 

@@ -44,7 +44,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def media_tokens(self) -> int:
         """An estimate of the tokens of its images, audio and files."""
-        return sum(part.media_tokens for part in self.parts) if self.parts else 0
+        return sum(part.media_tokens for part in self.parts)
 
     @property
     def attachments(self) -> str:
@@ -74,11 +74,14 @@ class TraceHeaders(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples."""
+    """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples; `prompt_tokens`
+    includes `cached_tokens`, read from a prefix cache, and `cache_write_tokens`, which a provider wrote into its cache
+    and bills at a price of their own."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
     @classmethod
@@ -121,15 +124,17 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template. `max_tokens` None means
     the tier's default length, at most what the context allows. `sampling.max_tokens` is ignored. `strict_deadline`: an
     answer that starts after `deadline` is useless, so it may be refused early. `reasoning_budget` bounds the thinking
-    tokens of a chain-of-thought tier; None is its default, or a share of it by `reasoning_effort`. `include_stop`: the
-    stop string that ends an answer is part of it. `echo`: every choice starts with the raw prompt, with its
-    log-probabilities if `sampling.logprobs` asks for any; then `max_tokens` may be 0. `sampling.grammar` constrains the
-    answer, not the thoughts before it. `tooling`: tools that the answer may or must call. `response_format` is the
-    caller's own form of the grammar, for servers that accept it. `adapter`: a LoRA adapter loaded over the tier's
-    model; "" for the model alone (see docs/lora.md). `evidence`: what an in-process model reports about its
-    computation. `whole`: the caller needs no stream, so a remote server may answer in one piece. `meter`: counts the
-    request's usage while it is answered; copies of the request share it. `prompts_read`: the tiers' encoded prompts, by
-    the way of reading; shared by all requests with the same prompt, so that it is encoded once.
+    tokens of a chain-of-thought tier; None is its default, or a share of it by `reasoning_effort`.
+    `template_variables`: further ones of the model's chat template, plain JSON; a remote server gets them if its kind
+    takes any. `include_stop`: the stop string that ends an answer is part of it. `echo`: every choice starts with the
+    raw prompt, with its log-probabilities if `sampling.logprobs` asks for any; then `max_tokens` may be 0.
+    `sampling.grammar` constrains the answer, not the thoughts before it. `tooling`: tools that the answer may or must
+    call. `response_format` is the caller's own form of the grammar, for servers that accept it. `adapter`: a LoRA
+    adapter loaded over the tier's model; "" for the model alone (see docs/lora.md). `evidence`: what an in-process
+    model reports about its computation. `whole`: the caller needs no stream, so a remote server may answer in one
+    piece. `meter`: counts the request's usage while it is answered; copies of the request share it. `prompts_read`: the
+    tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is encoded
+    once.
     """
 
     request_id: str
@@ -147,6 +152,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""
     reasoning_budget: int | None = None
     reasoning_effort: ReasoningEffort | None = None
+    template_variables: dict[str, Any] = {}
     include_stop: bool = False
     echo: bool = False
     tooling: Tooling | None = None

@@ -7,9 +7,11 @@ from litestar import get
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
 
-from gateway.parts import HttpRequest, parts_of
+from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
 from gateway.telemetry.metrics_export.worker_metrics import merged_exposition
+
+NOT_READY = "not ready"
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,7 +35,12 @@ async def live() -> Health:
 )
 async def ready(request: HttpRequest) -> Response[Health]:
     """503 while no tier takes requests, before start, and after shutdown has started."""
-    parts = parts_of(request)
+    health = health_of(parts_of(request))
+    return Response(health, status_code=503 if health.status == NOT_READY else 200)
+
+
+def health_of(parts: Parts) -> Health:
+    """The state of the whole server, without secrets."""
     problems = {**parts.away, **parts.not_ready}
     down = [str(tier.number) for tier in parts.routing.tiers.values() if not tier.load().healthy]
     if len(down) == len(parts.routing.tiers):
@@ -41,8 +48,8 @@ async def ready(request: HttpRequest) -> Response[Health]:
     elif down:
         problems["tiers"] = f"these take no requests: {', '.join(down)}"
     if parts.not_ready or len(down) == len(parts.routing.tiers):
-        return Response(Health(status="not ready", problems=problems), status_code=503)
-    return Response(Health(status="degraded" if problems else "ok", problems=problems))
+        return Health(status=NOT_READY, problems=problems)
+    return Health(status="degraded" if problems else "ok", problems=problems)
 
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain")

@@ -55,7 +55,8 @@ async def route(request: HttpRequest) -> Response[Any]:
     parts = parts_of(request)
     given = received(request)
     headers = routing_headers(given.headers, parts.routing.strongest)
-    inference_request = dry_run_request(given, headers, body.model, _messages(body), body.max_tokens)
+    model = parts.routing.unaliased(body.model, given.caller)
+    inference_request = dry_run_request(given, headers, model, _messages(body), body.max_tokens)
     async with parts.service.reading(inference_request) as admission:
         began = time.thread_time()
         await parts.routing.prepare(inference_request)

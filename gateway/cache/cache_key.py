@@ -41,6 +41,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         request.include_stop,
         request.reasoning_effort,
         request.reasoning_budget,
+        request.template_variables,
         request.tooling,
         request.response_format,
         request.wanted_quality,

@@ -119,6 +119,9 @@ class CatalogueReload:
             standing.exchange(tier)
         # All users of the catalogue hold this list.
         self._routing.catalog.tiers[:] = catalog.tiers
+        aliases = self._routing.catalog.aliases
+        aliases.clear()
+        aliases.update(catalog.aliases)
         self._routing.fingerprint = catalog.fingerprint
         self._replica_knobs.renew(self._routing.tiers.values())
 

@@ -39,7 +39,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     `tenant` separates caches and prefixes: the team where there is one, else the key. `consent`: whether texts may be
     stored, and with that sampled and learned from. `tiers`: the numbers of those it may use, None for all.
     `quality_target`: what its requests ask for that name no target of their own; `min_tier`: the least tier that may
-    answer them. `priority_ceiling`: the most urgent class it may ask for (`Command.priority`: 0 goes first).
+    answer them. `priority_ceiling`: the most urgent class it may ask for (`Command.priority`: 0 goes first). `strict`:
+    unknown fields of its requests are refused. `aliases`: its own names of models.
     """
 
     key_id: str | None = None
@@ -51,6 +52,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     quality_target: float | None = None
     min_tier: int | None = None
     priority_ceiling: int = 0
+    strict: bool = False
+    aliases: dict[str, str] = {}
     allowance: Allowance = UNLIMITED
 
     @property

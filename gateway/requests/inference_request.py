@@ -32,8 +32,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling fields left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
     `service_tier`: repeated in the answer. `metadata`: the caller's tags, recorded as they are. `conversation`: the
     caller's id of it, None if it is recognised by its messages. `slo`: its service class. `cache`: how the response
-    cache may be used, None for its default rule. `echo`, `include_stop`, `prompts_read` and
-    the `reasoning_…` fields: see `GenerationRequest`.
+    cache may be used, None for its default rule. `echo`, `include_stop`, `prompts_read`,
+    `template_variables` and the `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -58,6 +58,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_stop: bool = False
     reasoning_effort: ReasoningEffort | None = None
     reasoning_budget: int | None = None
+    template_variables: dict[str, Any] = {}
     priority: int = 1
     service_tier: str | None = None
     metadata: dict[str, str] | None = None
@@ -113,13 +114,16 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def _most_prompt_tokens(self) -> int:
         if self.messages is not None:
-            text = sum(
-                num_bytes(message.recorded_content()) + num_bytes(message.reasoning) + message.media_tokens
-                for message in self.messages
-            )
+            text = 0
+            for message in self.messages:
+                text += num_bytes(message.recorded_content())
+                if message.parts or message.reasoning:
+                    text += num_bytes(message.reasoning) + message.media_tokens
             if self.tooling is not None:
                 tools = sum(len(msgspec.json.encode(tool.definition())) for tool in self.tooling.tools)
                 text += TEMPLATE_TOKENS_FOR_TOOLS + tools
+            if self.template_variables:
+                text += len(msgspec.json.encode(self.template_variables))
             return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
         longest = max((len(p) if isinstance(p, list) else num_bytes(p) for p in self.prompts or ()), default=0)
         return longest + TEMPLATE_TOKENS
@@ -151,6 +155,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             include_stop=self.include_stop,
             reasoning_effort=self.reasoning_effort,
             reasoning_budget=self.reasoning_budget,
+            template_variables=self.template_variables,
             tooling=self.tooling,
             response_format=self.response_format,
             priority=self.priority,

@@ -33,10 +33,11 @@ class TraceContext(msgspec.Struct, frozen=True):
         return TraceHeaders(f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}", self.state)
 
 
-def trace_context(headers: Mapping[str, str], ratio: float | None) -> TraceContext | None:
+def trace_context(headers: Mapping[str, str], ratio: float | None, *, parent_based: bool = True) -> TraceContext | None:
     """The trace context of a request with `headers`; None if it is not traced.
 
-    `ratio`: share of the traces that begin here and are recorded; a caller's own decision is honoured. None: nothing is
+    `ratio`: share of the traces that begin here and are recorded. `parent_based`: a caller's own decision is honoured;
+    otherwise the share decides about its traces, too. None: nothing is
     traced here, and a caller's trace goes on to tiers elsewhere as if we were not there. What is no `traceparent` is
     no trace (a version of the future is read as far as it is known).
     """
@@ -49,6 +50,8 @@ def trace_context(headers: Mapping[str, str], ratio: float | None) -> TraceConte
     state = state if _TRACESTATE.match(state) else ""
     if ratio is None:
         return TraceContext(trace_id, parent_id, None, sampled, state)
+    if not parent_based:
+        sampled = _is_sampled(trace_id, ratio)
     return TraceContext(trace_id, new_span_id(), parent_id, sampled, state)
 
 
@@ -59,5 +62,9 @@ def new_span_id() -> int:
 
 def _begun(ratio: float) -> TraceContext:
     trace_id = random.getrandbits(128) or 1
-    # As OpenTelemetry's TraceIdRatioBased draws, so that all services with one ratio record the same traces.
-    return TraceContext(trace_id, new_span_id(), None, trace_id & _LOW_64_BITS < ratio * (1 << 64))
+    return TraceContext(trace_id, new_span_id(), None, _is_sampled(trace_id, ratio))
+
+
+def _is_sampled(trace_id: int, ratio: float) -> bool:
+    """As OpenTelemetry's TraceIdRatioBased draws, so that all services with one ratio record the same traces."""
+    return trace_id & _LOW_64_BITS < ratio * (1 << 64)

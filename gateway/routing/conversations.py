@@ -12,6 +12,7 @@ import numpy as np
 from classifier.features.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
 from gateway.requests.inference_request import InferenceRequest
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import reread_usd, reuse_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import ChatMessage
 
@@ -66,7 +67,8 @@ class Conversations:
         return History(
             tiers=known,
             tokens=sum(len(m.content) for m in read) // CHARS_PER_TOKEN
-            + sum(m.media_tokens + TOKENS_PER_MESSAGE for m in read),
+            + sum(m.media_tokens for m in read if m.parts)
+            + TOKENS_PER_MESSAGE * len(read),
             in_tool_loop=bool(messages) and messages[-1].role == "tool",
         )
 
@@ -161,15 +163,15 @@ def _digested(message: ChatMessage) -> tuple[bytes, ...]:
 def circumstances(history: History, catalog: Catalog, prompt_tokens: int) -> dict[str, Any]:
     """The fields of `PolicyInputs` that say what a conversation's history means for its next turn; {} without any.
 
-    `prompt_tokens`: of the whole request. A tier that has read the beginning saves its price for these tokens.
+    `prompt_tokens`: of the whole request. A tier that has read the beginning pays its price of cached tokens for it; a
+    tier that would read it for the first time may pay its price of cache writes.
     """
     if not history.tiers or history.tiers[-1] > len(catalog.tiers):
         return {}
     previous = catalog.tier(history.tiers[-1])
     read = min(history.tokens, prompt_tokens)
     reuse = [
-        spec.price.input_usd_per_million * read / 1e6 if _share_a_cache(spec, previous) else 0.0
-        for spec in catalog.tiers
+        reuse_usd(spec, read) if _share_a_cache(spec, previous) else -reread_usd(spec, read) for spec in catalog.tiers
     ]
     return {"previous_tier": previous.number, "reuse_usd": reuse, "in_tool_loop": history.in_tool_loop}
 

@@ -1,54 +1,125 @@
-"""Which tiers cannot take a request, whatever it is worth: by the caller's key, its length, or the tier's state."""
+"""Which tiers cannot take a request, whatever it is worth: by the caller's key, what it needs, its length, or the
+tier's state."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import msgspec
 
 from classifier.decision import Exclusion
+from gateway.errors import ApiError, bad_request
 from gateway.requests.inference_request import InferenceRequest
+from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
+from tiers.content_parts import PartType
 from tiers.tier import Tier
 
 NOT_ALLOWED = "the key may not use it"
+_MEDIA: Mapping[PartType, tuple[Capability, str]] = {
+    "image_url": ("vision", "images"),
+    "input_audio": ("audio", "audio"),
+    "file": ("files", "files"),
+}
 
 
-def exclusions(
-    request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog
-) -> tuple[list[Exclusion], list[int]]:
-    """Tiers that cannot take the request now, and those among them whose context is too short for it."""
-    found: list[Exclusion] = []
+class Need(msgspec.Struct, frozen=True):
+    """`param`: where the request says so; `subject`: what it is there; `noun`: what the tier has to support."""
+
+    capability: Capability
+    param: str
+    subject: str
+    noun: str
+
+
+def needs_of(request: InferenceRequest) -> list[Need]:
+    """Return what `request` needs, parts of its messages first; empty for plain text."""
+    needs = list(_media(request)) if request.messages and any(m.parts for m in request.messages) else []
+    if request.tooling is not None:
+        needs.append(Need("tools", "tools", "tools", "function calls"))
+    sampling = request.sampling
+    if sampling.grammar is not None:
+        param = sampling.grammar.param or "response_format"
+        needs.append(Need("json_schema", param, param, "structured output"))
+    if sampling.logprobs is not None:
+        needs.append(Need("logprobs", "logprobs", "logprobs", "log-probabilities"))
+    return needs
+
+
+def lacking(needs: Collection[Need], spec: TierSpec) -> list[Need]:
+    """Return those of `needs` that the tier of `spec` does not support."""
+    has = spec.has
+    return [need for need in needs if need.capability not in has]
+
+
+class Excluded(msgspec.Struct, frozen=True, kw_only=True):
+    """Tiers that cannot take a request now. `too_long`: those among them whose context is too short for it;
+    `incapable`: those that lack what it needs, with what they lack."""
+
+    exclusions: list[Exclusion] = []
     too_long: list[int] = []
+    incapable: dict[int, list[Need]] = {}
+
+
+def exclusions(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> Excluded:
+    """Return the tiers that cannot take the request now, of all, or of `pinned` alone."""
+    excluded = Excluded()
+    needs = needs_of(request)
     most = request.most_prompt_tokens()
     for number, tier in tiers.items():
         if pinned is not None and number != pinned:
             continue
+        spec = catalog.tier(number)
         if not request.caller.lists(number):
             reason: str | None = NOT_ALLOWED
-        elif reason := _context_problem(request, most, tier, catalog.tier(number)):
-            too_long.append(number)
+        elif needs and (lacks := lacking(needs, spec)):
+            excluded.incapable[number] = lacks
+            reason = f"it does not support {' and '.join(need.noun for need in lacks)}"
+        elif reason := _context_problem(request, most, tier, spec):
+            excluded.too_long.append(number)
         else:
             reason = _load_problem(request, tier)
         if reason:
-            found.append(Exclusion(tier=number, reason=reason))
-    return found, too_long
+            excluded.exclusions.append(Exclusion(tier=number, reason=reason))
+    return excluded
+
+
+def unsupported(
+    request: InferenceRequest, incapable: Mapping[int, list[Need]], wanted: Sequence[int], specs: Sequence[TierSpec]
+) -> ApiError:
+    """Return the 400 for a request whose needs none of the tiers `wanted` supports, by what each lacks (`incapable`);
+    it names the tiers of `specs` that do."""
+    common = [need for need in incapable[wanted[0]] if all(need in incapable[number] for number in wanted)]
+    need = (common or incapable[wanted[-1]])[0]
+    who = f"tier {wanted[0]} does not" if len(wanted) == 1 else "no tier that may answer this request does"
+    what = need.noun if common else " and ".join(one.noun for one in needs_of(request))
+    able = [f"tier-{spec.number} ({spec.name})" for spec in specs if not lacking(needs_of(request), spec)]
+    declaring = f"no tier of the catalogue is declared to (capabilities = {{ {need.capability} = true }})"
+    others = f"it is supported by {', '.join(able)}" if able else declaring
+    code = "unsupported_content" if need.capability in ("vision", "audio", "files") else "unsupported_parameter"
+    return bad_request(f"{need.subject} is not supported: {who} support {what}; {others}.", need.param, code)
 
 
 def count_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> None:
     """Count the prompt's tokens for each tier that `exclusions` cannot judge by its bytes, and only once for those that
     read it alike; `exclusions` then takes no time. For a thread: takes as long as the prompt is long."""
-    for number, tier in _in_doubt(request, pinned, tiers):
+    for number, tier in _in_doubt(request, pinned, tiers, catalog):
         _longest(request, tier, catalog.tier(number))
 
 
-def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier]) -> bool:
+def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> bool:
     """Whether there is anything to count."""
-    return next(_in_doubt(request, pinned, tiers), None) is not None
+    return next(_in_doubt(request, pinned, tiers, catalog), None) is not None
 
 
-def _in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier]) -> Iterator[tuple[int, Tier]]:
+def _in_doubt(
+    request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog
+) -> Iterator[tuple[int, Tier]]:
     most = request.most_prompt_tokens() + (request.max_tokens or 1)
     for number, tier in tiers.items():
-        if most > tier.max_context and pinned in (None, number) and request.caller.may_use(number):
+        asked = most > tier.max_context and pinned in (None, number) and request.caller.may_use(number)
+        # A tier for text alone cannot count the tokens of an image.
+        if asked and not lacking(needs_of(request), catalog.tier(number)):
             yield number, tier
 
 
@@ -80,3 +151,14 @@ def _load_problem(request: InferenceRequest, tier: Tier) -> str | None:
     return (
         f"its queue takes {load.predicted_wait_seconds * 1e3:.0f} ms, the deadline leaves {max(left, 0) * 1e3:.0f} ms"
     )
+
+
+def _media(request: InferenceRequest) -> Iterator[Need]:
+    found: set[PartType] = set()
+    for place, message in enumerate(request.messages or []):
+        for position, part in enumerate(message.parts):
+            if part.type != "text" and part.type not in found:
+                found.add(part.type)
+                capability, noun = _MEDIA[part.type]
+                param = f"messages[{place}].content[{position}].{part.type}"
+                yield Need(capability, param, f"Content of type {part.type!r}", noun)

@@ -13,10 +13,11 @@ from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.errors import ApiError, bad_request
+from gateway.requests.caller import Caller
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
-from gateway.routing.exclusions import count_in_doubt, exclusions, is_in_doubt
+from gateway.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt, unsupported
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
 from tiers.catalog.catalog import Catalog
@@ -94,8 +95,27 @@ class RoutingService:
             return spec.number
         known = ", ".join(self.model_names())
         raise ApiError(
-            404, f"The model {model!r} does not exist here; there are {known}.", param="model", code="model_not_found"
+            404,
+            f"The model {model!r} does not exist here; there are {known}. An alias in the catalogue or of the key "
+            f"gives it a meaning, such as {model[:64]!r} = 'auto'.",
+            param="model",
+            code="model_not_found",
         )
+
+    def unaliased(self, model: str, caller: Caller) -> str:
+        """What `model` stands for: itself, or what the aliases of the caller's key or of the catalogue say."""
+        own, common = caller.aliases, self.catalog.aliases
+        if not own and not common:
+            return model
+        named = own.get(model, model)
+        named = common.get(named, named)
+        if "*" not in own and "*" not in common:
+            return named
+        base, _ = self.split_adapter(named)
+        if base == AUTO or self._named(base) is not None:
+            return named
+        other = own["*"] if "*" in own else common["*"]
+        return common.get(other, other)
 
     def split_adapter(self, model: str) -> tuple[str, str]:
         """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.
@@ -131,9 +151,18 @@ class RoutingService:
         except Exception as error:
             log.debug("nothing was prepared: %s", error)
 
+    async def is_too_long(self, request: InferenceRequest) -> bool:
+        """Whether the prompt exceeds the context of every tier that the request may go to. Raises `ApiError` 404 for
+        an unknown model."""
+        pinned = self.pinned_tier(request.requested_model)
+        await self._count_in_doubt(request)
+        excluded = exclusions(request, pinned, self.tiers, self.catalog)
+        usable = {k for k in self.tiers if pinned in (None, k) and request.caller.lists(k)} - excluded.incapable.keys()
+        return bool(usable) and usable <= set(excluded.too_long)
+
     async def _count_in_doubt(self, request: InferenceRequest) -> None:
         pinned = self.pinned_tier(request.requested_model)
-        if is_in_doubt(request, pinned, self.tiers):
+        if is_in_doubt(request, pinned, self.tiers, self.catalog):
             work = partial(count_in_doubt, request, pinned, self.tiers, self.catalog)
             await self.threads.run(request.caller.tenant, work)
 
@@ -164,7 +193,8 @@ class RoutingService:
         self._check_allowed(request, pinned)
         history = self._history(request)
         given = routing_input_of(request, history.tiers)
-        barred, too_long = exclusions(request, pinned, self.tiers, self.catalog)
+        excluded = exclusions(request, pinned, self.tiers, self.catalog)
+        barred = excluded.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
         settled = partial(self._inputs, request, given, history, pinned, barred)
@@ -177,7 +207,7 @@ class RoutingService:
         try:
             return Routed(decide(self._in_experiment(inputs, request.request_id)), verdict.embedding)
         except NoTierAllowedError as error:
-            raise self._refusal(error, request, inputs, too_long) from None
+            raise self._refusal(error, request, inputs, excluded) from None
 
     def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
         knobs = self.knobs.active
@@ -290,9 +320,9 @@ class RoutingService:
             )
 
     def _refusal(
-        self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, too_long: list[int]
+        self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, excluded: Excluded
     ) -> ApiError:
-        """503 if a tier that the caller allows and that could hold the request is unavailable; else a 400."""
+        """503 if a tier that the caller allows and that could take the request is unavailable; else a 400."""
         pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
         wanted = [k for k in pinned if k >= max(inputs.min_tier or 1, inputs.key_min_tier or 1)]
         if not wanted:
@@ -300,9 +330,13 @@ class RoutingService:
         reasons = {exclusion.tier: exclusion.reason for exclusion in inputs.exclusions}
         if not all(k in reasons for k in wanted):
             return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
-        if all(k in too_long for k in wanted):
+        own = [k for k in wanted if request.caller.lists(k)]
+        if own and all(k in excluded.incapable for k in own):
+            return unsupported(request, excluded.incapable, own, self.catalog.tiers)
+        never = all(k in excluded.incapable or k in excluded.too_long for k in own)
+        if never and (too_long := [k for k in own if k in excluded.too_long]):
             return bad_request(
-                f"The request does not fit: {reasons[wanted[-1]]}. Shorten it or ask for fewer tokens.",
+                f"The request does not fit: {reasons[too_long[-1]]}. Shorten it or ask for fewer tokens.",
                 "messages" if request.messages is not None else "prompt",
                 "context_length_exceeded",
             )
@@ -320,7 +354,7 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             has_tools=request.tooling is not None,
             has_schema=request.sampling.grammar is not None,
             previous_tiers=previous_tiers,
-            media_tokens=sum(message.media_tokens for message in request.messages),
+            media_tokens=sum(message.media_tokens for message in request.messages if message.parts),
         )
     longest = max(request.prompts or [""], key=len)
     if isinstance(longest, str):

@@ -35,8 +35,8 @@ _OK, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 
 
 def span_exporter(settings: Settings) -> SpanExporter | None:
-    """Return the configured exporter; OTLP follows the environment's OTEL_EXPORTER_OTLP_… (headers, certificates,
-    timeout).
+    """Return the configured exporter. OTLP follows the environment's OTEL_EXPORTER_OTLP_… in all but the endpoint,
+    which is a setting: headers, certificates, timeout, compression.
 
     Raises `SettingsError` for an endpoint that is not a URL of a collector.
     """
@@ -44,24 +44,40 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         return None
     if settings.trace_exporter == "console":
         return ConsoleSpanExporter()
-    endpoint = str(_collector(settings)).rstrip("/")
+    endpoint = str(_collector(settings))
     try:
         # The import takes a tenth of a second, and few processes need it.
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
         raise SettingsError(f"AIO_TRACE_EXPORTER=otlp: {error}; pip install 'aio-gateway[otlp]'") from None
-    exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces")
+    exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=endpoint)
     return exporter
 
 
 def look_up_collector(settings: Settings) -> None:
     """See `refuse_metadata_behind`, for the configured exporter's endpoint. Blocks."""
     if settings.trace_exporter == "otlp":
-        refuse_metadata_behind("AIO_OTLP_ENDPOINT", _collector(settings))
+        refuse_metadata_behind(_collector_setting(settings), _collector(settings))
 
 
 def _collector(settings: Settings) -> httpx.URL:
-    return telemetry_url("AIO_OTLP_ENDPOINT", settings.otlp_endpoint)
+    """The URL that spans are posted to."""
+    exact = settings.otlp_traces_endpoint
+    return telemetry_url(_collector_setting(settings), exact or f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
+
+
+def _collector_setting(settings: Settings) -> str:
+    kind = "TRACES_" if settings.otlp_traces_endpoint else ""
+    return f"AIO_OTLP_{kind}ENDPOINT (or OTEL_EXPORTER_OTLP_{kind}ENDPOINT)"
+
+
+def _resource() -> Resource:
+    """OpenTelemetry's variables, and a name of ours where they give none."""
+    given = Resource.create()
+    unnamed = not os.environ.get("OTEL_SERVICE_NAME") and "service.name=" not in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    return given.merge(Resource({"service.name": "aio-gateway"})) if unnamed else given
 
 
 class Traces:
@@ -69,7 +85,7 @@ class Traces:
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._processor = BatchSpanProcessor(exporter)
-        self._resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "aio-gateway")})
+        self._resource = _resource()
 
     def observe(self, answer: Answer, record: Record) -> None:
         """Write the spans of one finished request, if its trace is sampled."""

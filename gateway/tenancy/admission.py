@@ -109,7 +109,7 @@ class AdmissionControl:
         """Estimate the tokens; corrected when the request ends."""
         if request.messages is not None:
             prompt = sum(len(message.content.encode()) for message in request.messages) // BYTES_PER_TOKEN
-            prompt += sum(message.media_tokens for message in request.messages)
+            prompt += sum(message.media_tokens for message in request.messages if message.parts)
         else:
             prompt = sum(
                 len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in request.prompts or ()

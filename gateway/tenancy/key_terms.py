@@ -12,6 +12,8 @@ from tiers.catalog.tier_spec import TierNumber
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+# `auto` and the tiers keep their names.
+Alias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^(?!(auto|tier-[0-9]+)$)")]
 
 
 class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,13 +50,21 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = UNSET
     tokens_per_minute: Annotated[Count | UnsetType | None, Meta(description="Tokens in any sliding minute.")] = UNSET
     concurrency: Annotated[Count | UnsetType | None, Meta(description="Requests in flight.")] = UNSET
+    strict: Annotated[
+        bool | UnsetType,
+        Meta(description="Whether unknown fields of a request are refused; otherwise they are ignored."),
+    ] = UNSET
+    aliases: Annotated[
+        Annotated[dict[Alias, ModelName], Meta(min_length=1, max_length=64)] | UnsetType | None,
+        Meta(description="Names that it may use for models: name to `auto`, a tier or a model; `*`: any other name."),
+    ] = UNSET
     expires_at: Annotated[
         Annotated[float, Meta(ge=0)] | UnsetType | None,
         Meta(description="End of the key, in UTC epoch seconds."),
     ] = UNSET
 
 
-_NEW: dict[str, Any] = {"scopes": ["inference"], "consent": True, "priority_ceiling": 0}
+_NEW: dict[str, Any] = {"scopes": ["inference"], "consent": True, "priority_ceiling": 0, "strict": False}
 
 
 def given(terms: KeyTerms) -> dict[str, Any]:

@@ -109,6 +109,8 @@ class KnownKeys:
             # A minimum tier above a catalogue that has become shorter means its strongest tier.
             min_tier=None if row["min_tier"] is None else min(row["min_tier"], len(self._catalog.tiers)),
             priority_ceiling=row["priority_ceiling"],
+            strict=row["strict"],
+            aliases=row["aliases"] or {},
             allowance=Allowance(
                 requests_per_minute=row["requests_per_minute"],
                 tokens_per_minute=row["tokens_per_minute"],

@@ -157,7 +157,8 @@ async def _would_be(
     connection: AsyncConnection, within: tuple[Any, ...], price: Callable[[int, Usage], float]
 ) -> list[WouldBe]:
     tier = routing_decisions.c.would_be_tier
-    tokens = func.sum(requests.c.prompt_tokens), func.sum(requests.c.completion_tokens)
+    used = requests.c
+    tokens = func.sum(used.prompt_tokens), func.sum(used.completion_tokens), func.sum(used.cached_tokens)
     query = (
         select(tier, func.count(), *tokens)
         .join(requests, requests.c.request_id == routing_decisions.c.request_id)
@@ -166,15 +167,15 @@ async def _would_be(
         .order_by(tier)
     )
     rows = [tuple(map(int, row)) for row in await connection.execute(query)]
-    total = sum(count for _, count, _, _ in rows)
+    total = sum(count for _, count, *_ in rows)
     return [
         WouldBe(
             tier=number,
             requests=count,
             share=count / total,
-            cost_usd=price(number, Usage(prompt_tokens=prompt, completion_tokens=answer)),
+            cost_usd=price(number, Usage(prompt_tokens=prompt, completion_tokens=answer, cached_tokens=cached)),
         )
-        for number, count, prompt, answer in rows
+        for number, count, prompt, answer, cached in rows
     ]
 
 

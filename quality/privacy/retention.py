@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Table, and_, delete, exists, func, null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import erased_embeddings, requests, training_rows, verifications
+from migrations.tables import erased_embeddings, requests, stored_responses, training_rows, verifications
 from quality.store.database import checkpoint
 
 _DAY = 86_400.0
@@ -24,8 +24,9 @@ _LOCK = 0x41494F08  # PostgreSQL advisory lock number: "AIO", 8
 class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept; None: no limit. Days may be fractions.
 
-    `text_days`: messages, answers, verifiers' answers and judges' reasons. With 0 they are kept until the request is
-    verified or passed over, so that only embedding and label remain. `days` and `rows`: requests with their routing,
+    `text_days`: messages, answers, stored responses, verifiers' answers and judges' reasons. With 0 they are kept until
+    the request is verified or passed over (stored responses for a minute), so that only embedding and label remain.
+    `days` and `rows`: requests with their routing,
     and the verifications of that time. `training_days` and `training_rows`: embeddings with labels. Raises
     `ValueError`.
     """
@@ -50,6 +51,7 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
     verifications: int = 0
     training_rows: int = 0
+    stored_responses: int = 0
 
 
 class Retention:
@@ -76,7 +78,7 @@ class Retention:
     async def purge(self) -> Purged:
         """Delete everything beyond the limits."""
         now, limits = self._clock(), self.limits
-        texts = 0
+        texts, old = 0, None
         if limits.text_days is not None:
             old = now - max(limits.text_days * _DAY, _GRACE_SECONDS)
             texts = await self._purge_texts(old)
@@ -92,6 +94,10 @@ class Retention:
                 verifications.c.status != "pending",
             ),
             training_rows=await self._delete(training_rows, "training_row_id", learned_before),
+            # Texts through and through, and no longer kept than their request.
+            stored_responses=await self._delete(
+                stored_responses, "response_id", max((t for t in (old, before) if t is not None), default=None)
+            ),
         )
         await self._delete(erased_embeddings, "digest", now - _DIGEST_SECONDS, at="erased_at")
         if any(msgspec.structs.astuple(purged)):

@@ -19,6 +19,7 @@ from migrations.tables import (
     files,
     requests,
     routing_decisions,
+    stored_responses,
     training_rows,
     verifications,
 )
@@ -50,6 +51,7 @@ class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
     training_rows: int
     files: int
     batches: int
+    stored_responses: int
 
 
 async def insert_records(connection: AsyncConnection, records: Sequence[Recorded]) -> None:
@@ -57,9 +59,7 @@ async def insert_records(connection: AsyncConnection, records: Sequence[Recorded
 
     Records of a user who was erased after they were made are dropped.
     """
-    if connection.dialect.name == "postgresql":
-        # Either the erasure sees these rows, or they see the erasure.
-        await connection.execute(text("SELECT pg_advisory_xact_lock_shared(:number)"), {"number": _ERASURE_LOCK})
+    await exclude_erasures(connection)
     await connection.execute(_insert_if_absent(connection, requests), [request_row(r) for r in records])
     if decisions := [decision_row(r) for r in records if isinstance(r, Record)]:
         await connection.execute(_insert_if_absent(connection, routing_decisions), decisions)
@@ -70,6 +70,13 @@ async def insert_records(connection: AsyncConnection, records: Sequence[Recorded
     erased = {row.key_id: row.erased_at for row in await connection.execute(marks)}
     if gone := [r.request_id for r in records if r.created_at <= erased.get(r.key_id or "", -math.inf)]:
         await connection.execute(delete(requests).where(requests.c.request_id.in_(gone)))
+
+
+async def exclude_erasures(connection: AsyncConnection) -> None:
+    """Until the transaction's end: either an erasure sees its rows, or it sees the erasure. SQLite has one writer at a
+    time anyway."""
+    if connection.dialect.name == "postgresql":
+        await connection.execute(text("SELECT pg_advisory_xact_lock_shared(:number)"), {"number": _ERASURE_LOCK})
 
 
 async def get_request(engine: AsyncEngine, request_id: str) -> Recorded | None:
@@ -124,7 +131,7 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
         await _keep_digests(connection, key_id, now)
         counts = {}
         # Decisions are deleted with their requests, contents with their files, and lines with their batches.
-        for table in (training_rows, verifications, requests, files, batches):
+        for table in (training_rows, verifications, requests, files, batches, stored_responses):
             mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
             counts[table.name] = (await connection.execute(mine)).rowcount
     await checkpoint(engine)

@@ -1,6 +1,25 @@
-"""What a tier's model can take and give, apart from text."""
+"""What a tier's model can take and give, other than text."""
+
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 import msgspec
+
+Capability = Literal["vision", "audio", "files", "tools", "json_schema", "logprobs"]
+CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
+# Parts of messages.
+MEDIA: tuple[Capability, ...] = ("vision", "audio", "files")
+
+# Of in-process models and of most servers, unless declared otherwise.
+USUAL: frozenset[Capability] = frozenset({"tools", "json_schema", "logprobs"})
+# Kinds of servers whose own API has less, or whose models all have more.
+USUAL_OF_KIND: Mapping[str, frozenset[Capability]] = {
+    "triton-tensorrt-llm": frozenset({"json_schema"}),
+    "triton-vllm": frozenset(),
+    "anthropic": frozenset({"vision", "files", "tools", "json_schema"}),
+    "gemini": frozenset({"vision", "audio", "files", "tools", "json_schema"}),
+    "bedrock": frozenset({"tools"}),
+}
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,3 +35,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tools: bool | None = None
     json_schema: bool | None = None
     logprobs: bool | None = None
+
+    def over(self, usual: frozenset[Capability]) -> frozenset[Capability]:
+        """Return what a tier has whose kind of server usually has `usual`."""
+        declared = {name: getattr(self, name) for name in CAPABILITIES}
+        return frozenset(name for name in CAPABILITIES if (name in usual if declared[name] is None else declared[name]))

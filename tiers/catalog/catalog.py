@@ -18,7 +18,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Models and tiers of one installation; `tiers[k-1]` is tier k.
 
     `core` is served by this machine's CPU; each of `gpu_groups` is a core on GPUs, served if a tier uses it.
-    `reference_prompt_tokens` is the mean prompt length that the prices were derived for.
+    `reference_prompt_tokens` is the mean prompt length that the prices were derived for. `aliases`: further names of
+    `auto`, of tiers and of models, so that a client's model name need not change; `*` is any name that is not known.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpu_groups: list[GpuGroupSpec] = []
     tiers: list[TierSpec]
     embeddings: list[EmbeddingSpec] = []
+    aliases: dict[str, str] = {}
 
     def tier(self, number: int) -> TierSpec:
         """The spec of tier `number`, from 1."""

@@ -1,4 +1,4 @@
-"""Defaults of a short catalogue: the long form of `url` and of a model's path, and every value with a default.
+"""Defaults of a short catalogue: the long form of `url`, `provider` and a model's path, and every value with a default.
 
 [[tiers]]
 name = "small"
@@ -9,6 +9,7 @@ name = "large"
 model = "models/Qwen3-8B-Q4_0.gguf"
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
+from tiers.catalog.providers import PROVIDERS, provider_remote
 from tiers.catalog.tier_spec import USUAL_OBJECTIVE, ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
 
 ANSWER_TOKENS = 200
@@ -27,8 +29,8 @@ LOCAL_MAX_TOKENS = 2048
 
 
 def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand `url`, `api_key_env` and a path as `model` in a decoded TOML document to `remote` tables and entries of
-    `core.models`. Other forms stay as they are, so that the conversion reports them."""
+    """Expand `provider`, `url`, `api_key_env` and a path as `model` in a decoded TOML document to `remote` tables and
+    entries of `core.models`. Other forms stay as they are, so that the conversion reports them."""
     tiers, core = table.get("tiers"), table.get("core", {})
     if not isinstance(tiers, list) or not isinstance(core, Mapping) or not isinstance(core.get("models", []), list):
         return dict(table)
@@ -40,6 +42,13 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
 def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     """Expand one tier; `models` gets one entry per path, shared by all tiers with that path."""
     written, model = dict(tier), tier.get("model")
+    if _names_provider(tier):
+        url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
+        remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
+        if "max_context" in tier:
+            remote["max_context"] = written.pop("max_context")
+        # A provider's own defaults: some of its models refuse others.
+        return {"sampling": {"temperature": 1.0, "top_p": 1.0}, **written, "remote": remote}
     if "url" in tier and "remote" not in tier:
         remote = {"base_url": written.pop("url"), "model": written.pop("model", tier.get("name"))}
         if "api_key_env" in tier:
@@ -53,6 +62,11 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
             models.append(known := {"name": name, "path": model, "compute": "int4-int8"})
         written["model"] = known.get("name")
     return written
+
+
+def _names_provider(tier: Mapping[str, Any]) -> bool:
+    fields = [tier.get("provider"), tier.get("model"), tier.get("url", ""), tier.get("api_key_env", "")]
+    return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in tier
 
 
 def _is_path(model: str) -> bool:

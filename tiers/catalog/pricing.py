@@ -16,15 +16,57 @@ LEAST_COST_USD = 1e-9
 
 def cost_usd(tier: TierSpec, usage: Usage) -> float:
     """Return the US dollars billed for `usage`, rounded half up to the micro-dollar (SPEC RT-08)."""
-    return request_cost_usd(tier.price, usage.prompt_tokens, usage.completion_tokens)
+    return request_cost_usd(
+        tier.price, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.cache_write_tokens
+    )
 
 
-def request_cost_usd(price: Price, prompt_tokens: int, completion_tokens: int) -> float:
-    """Compute the cost in decimals, to avoid rounding drift: dollars per million tokens x tokens are micro-dollars."""
+def request_cost_usd(
+    price: Price, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0
+) -> float:
+    """Compute the cost in decimals, to avoid rounding drift: dollars per million tokens x tokens are micro-dollars.
+
+    `cached_tokens` and `cache_write_tokens` are parts of `prompt_tokens`. Without prices of their own they cost as much
+    as the others.
+    """
     micro = (
         _exact(price.input_usd_per_million) * prompt_tokens + _exact(price.output_usd_per_million) * completion_tokens
     )
+    cached = min(cached_tokens, prompt_tokens)
+    for tokens, usd in (
+        (cached, price.cached_input_usd_per_million),
+        (min(cache_write_tokens, prompt_tokens - cached), price.cache_write_usd_per_million),
+    ):
+        if tokens and usd is not None:
+            micro += (_exact(usd) - _exact(price.input_usd_per_million)) * tokens
     return float(micro.quantize(_MICRO_DOLLAR, rounding=ROUND_HALF_UP) / 1_000_000)
+
+
+def highest_input_usd(price: Price) -> float:
+    """Return the US dollars per million prompt tokens of the dearest kind: cache writes may cost more than others."""
+    return max(
+        price.input_usd_per_million, price.cached_input_usd_per_million or 0.0, price.cache_write_usd_per_million or 0.0
+    )
+
+
+def reuse_usd(tier: TierSpec, tokens: int) -> float:
+    """Return the US dollars that `tier` saves on a prompt whose first `tokens` tokens it has cached.
+
+    Without a price of cached tokens, a given price of a server elsewhere bills them in full, so nothing is saved; an
+    estimated price, and that of a model in process, stands for computing, which is saved.
+    """
+    price = tier.price
+    cached = price.cached_input_usd_per_million
+    if cached is None:
+        cached = 0.0 if tier.remote is None or price.estimated else price.input_usd_per_million
+    return max(0.0, price.input_usd_per_million - cached) * tokens / 1e6
+
+
+def reread_usd(tier: TierSpec, tokens: int) -> float:
+    """Return the US dollars beyond the prompt's usual price for `tokens` tokens of a conversation that `tier` reads
+    for the first time: the provider writes them into its cache."""
+    write = tier.price.cache_write_usd_per_million
+    return 0.0 if write is None else max(0.0, write - tier.price.input_usd_per_million) * tokens / 1e6
 
 
 _MICRO_DOLLAR = Decimal(1)

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tiers.catalog.capabilities import Capabilities
+from tiers.catalog.capabilities import USUAL, USUAL_OF_KIND, Capabilities, Capability
+from tiers.catalog.providers import ProviderName
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.tools.dialect import DialectName
 
@@ -27,7 +28,19 @@ class TierClass(StrEnum):
     EXPERT = "EXPERT"
 
 
-RemoteKind = Literal["openai", "vllm", "sglang", "tensorrt-llm", "triton-tensorrt-llm", "triton-vllm"]
+RemoteKind = Literal[
+    "openai",
+    "vllm",
+    "sglang",
+    "tensorrt-llm",
+    "triton-tensorrt-llm",
+    "triton-vllm",
+    "openai-provider",
+    "azure",
+    "anthropic",
+    "gemini",
+    "bedrock",
+]
 
 
 class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,8 +49,10 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     `kind`: the kind of server, which decides its health probe, its queue metrics and its own field names; `openai` is
     any OpenAI-compatible server. The others are vLLM, SGLang, `trtllm-serve`, and Triton Inference Server with the
-    TensorRT-LLM or the vLLM backend, where `model` is the name in Triton's model repository. `tokenizer` (Triton only):
-    model file or folder whose chat template formats conversations; without it only raw prompts are answered.
+    TensorRT-LLM or the vLLM backend, where `model` is the name in Triton's model repository; and a provider's API
+    (`TierSpec.provider`): OpenAI's as providers have it, Azure OpenAI, Anthropic Messages, Gemini, Bedrock's Converse.
+    `tokenizer` (Triton only): model file or folder whose chat template formats conversations; without it only raw
+    prompts are answered.
     `cumulative_text` (Triton with TensorRT-LLM): each event repeats the text before it, as the model `tensorrt_llm_bls`
     does with `accumulate_tokens`. `whole_path` (likewise): the endpoint for whole answers; `infer` for a model that is
     not decoupled. Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and
@@ -170,20 +185,21 @@ NO_PRICE = Price(input_usd_per_million=0.0, output_usd_per_million=0.0, estimate
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One tier; SPEC RT-07's six fields are `number`, `model_name`, `url`, `price`, `mean_latency_ms`, `max_tokens`.
 
-    Only `name` and one of `model` and `remote` are required. Other missing values are filled in when the catalogue is
-    read (`tiers.catalog.defaults`); until then they are 0, or `NO_PRICE`. `tier_class` describes the tier: it routes
-    prompts while no outcomes of these tiers are known. Exactly one of `model` (a model of the catalogue's cores) and
-    `remote` is set. `expected_answer_tokens` is the mean number of billed output tokens, reasoning and discarded
-    samples included; it determines predicted costs. `mean_latency_ms` is the expected duration of an answer; routing
-    uses it until there are measurements. `max_tokens` bounds the output of one request, and `default_max_tokens` that
-    of a request without its own bound; None means `max_tokens`. `tool_dialect`: how the model writes tool calls, if its
-    chat template does not show it.
+    Only `name` and one of `model`, `remote`, and `provider` with `model` are required. Other missing values are filled
+    in when the catalogue is read (`tiers.catalog.defaults`); until then they are 0, or `NO_PRICE`. A `provider` has
+    become a `remote` table by then. `tier_class` describes the tier: it routes prompts while no outcomes of these tiers
+    are known. Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens`
+    is the mean number of billed output tokens, reasoning and discarded samples included; it determines predicted costs.
+    `mean_latency_ms` is the expected duration of an answer; routing uses it until there are measurements. `max_tokens`
+    bounds the output of one request, and `default_max_tokens` that of a request without its own bound; None means
+    `max_tokens`. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
     """
 
     number: TierNumber = 0
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     tier_class: TierClass | None = msgspec.field(name="class", default=None)
     model: str | None = None
+    provider: ProviderName | None = None
     remote: RemoteSpec | None = None
     policy: PolicySpec = PlainSpec()
     sampling: SamplingDefaults = SamplingDefaults()
@@ -205,6 +221,12 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def url(self) -> str:
         """The address of the tier: a base URL or several, or `in-process`."""
         return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
+
+    @property
+    def has(self) -> frozenset[Capability]:
+        """What the tier can take and give: what is declared, else what its kind of server usually has."""
+        usual = USUAL if self.remote is None else USUAL_OF_KIND.get(self.remote.kind, USUAL)
+        return self.capabilities.over(usual)
 
     def answer_limit(self, max_tokens: int | None) -> int:
         """Return the most output tokens of a choice for a request with this `max_tokens`; None: it sets none."""

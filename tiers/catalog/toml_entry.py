@@ -54,18 +54,22 @@ def _convert(kind: object, value: object, where: str, problems: list[str]) -> ob
 def _struct_of(kind: object) -> type[msgspec.Struct] | None:
     """Return the struct class of `kind`, alone or in a union with None."""
     members = [kind]
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+    if _is_union(kind):
         members = [m for m in typing.get_args(kind) if m is not type(None)]
     if len(members) == 1 and isinstance(members[0], type) and issubclass(members[0], msgspec.Struct):
         return members[0]
     return None
 
 
+def _is_union(kind: object) -> bool:
+    return isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+
+
 def _plain(message: str, kind: object) -> str:
     """Return msgspec's message without backticks, adding the allowed values where it omits them."""
     if message.startswith("Invalid enum value"):
         given = [member for member in typing.get_args(kind) if member is not type(None)]
-        info = msgspec.inspect.type_info(given[0] if isinstance(kind, types.UnionType) and len(given) == 1 else kind)
+        info = msgspec.inspect.type_info(given[0] if _is_union(kind) and len(given) == 1 else kind)
         if isinstance(info, msgspec.inspect.LiteralType):
             return f"allowed: {', '.join(map(str, info.values))}"
         if isinstance(info, msgspec.inspect.EnumType):

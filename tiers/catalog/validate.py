@@ -12,9 +12,11 @@ from inference_core.errors import InvalidRequestError
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs, KnobValue
+from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
+from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
 from tiers.metadata_addresses import is_metadata_host
@@ -27,6 +29,7 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems = list(_check_numbering(catalog.tiers))
     problems += _check_models(catalog)
     problems += _check_embeddings(catalog)
+    problems += _check_aliases(catalog)
     for tier in catalog.tiers:
         problems += _check_tier(catalog, tier)
     if not problems:
@@ -167,6 +170,9 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
     contexts = {m.name: m.max_context for m in catalog.core.models}
     contexts |= {m.name: m.max_context for g in catalog.gpu_groups for m in g.models}
     context: int | None = None
+    if tier.provider is not None and tier.remote is None:
+        yield f"{where}.provider = {tier.provider!r}: give model, too: the name that the provider has for the model"
+        return
     if (tier.model is None) == (tier.remote is None):
         yield f"{where}: exactly one of model and remote must be set, got {tier.model!r} and {tier.remote!r}"
     elif tier.remote is not None:
@@ -176,6 +182,12 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
         yield f"{where}.model = {tier.model!r}: unknown; models of this catalogue: {', '.join(contexts) or 'none'}"
     else:
         context = contexts[tier.model]
+    if tier.remote is None or tier.remote.is_triton:
+        given = [name for name in MEDIA if getattr(tier.capabilities, name)]
+        yield from (
+            f"{where}.capabilities.{name} = true: in-process models and Triton's are sent text only; remove it"
+            for name in given
+        )
     if context is not None and tier.max_tokens >= context:
         yield f"{where}.max_tokens = {tier.max_tokens}: must be below the model's context of {context} tokens"
     if tier.objective.ttft_ms > tier.mean_latency_ms:
@@ -209,6 +221,10 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
 def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:
     if not isinstance(tier.policy, PlainSpec):
         yield f"{where}: a remote tier decodes by policy kind 'plain' only; its server decides how it thinks"
+    if tier.provider is not None and not remote.servers:
+        variable = PROVIDERS[tier.provider].url_variable
+        yield f"{where}: the address is missing; give the tier a url, or set the environment variable {variable}"
+        return
     if sum(map(bool, (remote.base_url, remote.base_urls, remote.replicas))) != 1:
         yield f"{where}: exactly one of base_url, base_urls and replicas must be set"
     for i, server in enumerate(remote.servers):
@@ -226,6 +242,8 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
             )
     elif remote.balancing != BalancingSpec():
         yield f"{where}.balancing: there is one server; list several as base_urls or replicas, or leave it out"
+    if remote.kind in PROVIDER_KINDS and remote.is_replicated:
+        yield f"{where}: a provider of kind '{remote.kind}' has one address; give base_url"
     if not remote.is_triton and remote.tokenizer is not None:
         yield f"{where}.tokenizer: only Triton is sent text; a server of kind '{remote.kind}' has a template of its own"
     if remote.kind != "triton-tensorrt-llm" and (remote.cumulative_text or remote.whole_path != "generate"):
@@ -262,6 +280,17 @@ def _check_url(where: str, base_url: str) -> Iterator[str]:
 def _check_key_name(where: str, name: str | None) -> Iterator[str]:
     if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
+
+
+def _check_aliases(catalog: Catalog) -> Iterator[str]:
+    tiers = [f"tier-{tier.number}" for tier in catalog.tiers]
+    models = [name for tier in catalog.tiers for name in (tier.name, tier.model_name)]
+    known = list(dict.fromkeys(["auto", *tiers, *models, *(one.name for one in catalog.embeddings)]))
+    for name, target in catalog.aliases.items():
+        if not name or name == "auto" or name in tiers:
+            yield f"aliases: {name!r} is no name for an alias; auto and the tiers keep theirs"
+        elif target not in known and target.rpartition(":")[0] not in known:
+            yield f"aliases.{name!r} = {target!r}: unknown; an alias may stand for {', '.join(known)}"
 
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:

@@ -73,12 +73,13 @@ class Decoder:
         messages = request.messages
         if not messages:
             raise InvalidRequestError("messages: must not be empty", "messages")
-        if any(message.parts for message in messages):
-            raise InvalidRequestError(f"messages: tier '{self._tier}' reads text only", "messages")
         if instruction:
             messages = _instructed(messages, instruction)
         turns, tools = self.calling.turns(messages, request.tooling)
-        return self.tokenizer.chat_pieces(turns, add_generation_prompt=True, tools=tools)
+        variables = request.template_variables
+        if request.reasoning_effort is not None:
+            variables = {"reasoning_effort": request.reasoning_effort} | variables
+        return self.tokenizer.chat_pieces(turns, add_generation_prompt=True, **{**variables, "tools": tools})
 
     def own_ids(self, text: str) -> list[int]:
         """Return tokens of a text from the catalogue: unlike user text, it may contain the model's control tokens."""

@@ -129,9 +129,12 @@ class _Body(httpx.AsyncByteStream):
 
 def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
     """Return the transport to the server at `url`: persistent connections, or httpx's own if the environment has a
-    proxy for it (`HTTPS_PROXY`, `NO_PROXY` and similar)."""
-    proxy = getproxies().get(url.scheme)
-    if proxy is None or proxy_bypass(url.host):
+    HTTP proxy for it (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY` and similar). Both trust `SSL_CERT_FILE`."""
+    known = getproxies()
+    everything = known.get("all", "")
+    proxy = known.get(url.scheme) or (everything if everything.startswith("http") else None)
+    # Exemptions may name a port.
+    if proxy is None or proxy_bypass(url.host) or proxy_bypass(url.netloc.decode()):
         return HttpTransport(url)
     return httpx.AsyncHTTPTransport(
         proxy=proxy, limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE)

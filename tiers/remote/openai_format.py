@@ -15,16 +15,20 @@ from tiers.tool_types import Tool, ToolCallDelta
 
 MAX_RETRY_AFTER_SECONDS = 300.0
 DEFAULTS = SamplingParams()
+# Kinds of servers that render the model's own chat template: they take its variables, and earlier thoughts.
+TEMPLATED = ("vllm", "sglang", "llama-server")
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
 
 
 class WireError(msgspec.Struct):
-    """The error object of OpenAI and of most compatible servers."""
+    """The error object of OpenAI and of most compatible servers. `retry_after_seconds`: as other servers say it in
+    their body instead of a header."""
 
     message: str = ""
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
+    retry_after_seconds: float | None = None
 
 
 class _TopLogprob(msgspec.Struct):
@@ -83,7 +87,10 @@ class _Choice(msgspec.Struct):
 
 
 class _PromptDetails(msgspec.Struct):
+    """`cache_write_tokens` as OpenRouter reports them."""
+
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _CompletionDetails(msgspec.Struct):
@@ -91,8 +98,11 @@ class _CompletionDetails(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
+    """`total_tokens` is read for xAI, which counts reasoning there and not in `completion_tokens`."""
+
     prompt_tokens: int = 0
     completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
 
@@ -118,8 +128,11 @@ class Chunk(msgspec.Struct):
         prompt, completion = self.usage.prompt_tokens_details, self.usage.completion_tokens_details
         return Usage(
             prompt_tokens=self.usage.prompt_tokens,
-            completion_tokens=self.usage.completion_tokens or 0,
+            completion_tokens=max(
+                self.usage.completion_tokens or 0, (self.usage.total_tokens or 0) - self.usage.prompt_tokens
+            ),
             cached_tokens=(prompt and prompt.cached_tokens) or 0,
+            cache_write_tokens=(prompt and prompt.cache_write_tokens) or 0,
             reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
         )
 
@@ -138,7 +151,10 @@ def request_body(
         "top_p": sampling.top_p,
     }
     if request.messages is not None:
-        body["messages"] = [_wire_message(message) for message in request.messages]
+        templated = remote.kind in TEMPLATED
+        body["messages"] = [_wire_message(message, templated) for message in request.messages]
+        if templated and request.template_variables:
+            body["chat_template_kwargs"] = request.template_variables
     else:
         body["prompt"] = request.prompt
     if streamed and remote.stream_usage:
@@ -164,8 +180,11 @@ def request_body(
     return body
 
 
-def _wire_message(message: ChatMessage) -> dict[str, Any]:
+def _wire_message(message: ChatMessage, with_thoughts: bool) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if with_thoughts and message.reasoning:
+        # Older and newer servers read one name or the other.
+        wire["reasoning_content"] = wire["reasoning"] = message.reasoning
     if message.parts:
         wire["content"] = [part.wire for part in message.parts]
     if message.name is not None:

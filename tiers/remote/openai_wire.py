@@ -13,6 +13,8 @@ from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest
 
+# What a request can do without.
+_HINTS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "reasoning_effort")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -105,6 +107,51 @@ class TensorRtLlmWire(OpenAIWire):
                 "structured_outputs",
             )
         return body
+
+
+class OpenAIProviderWire(OpenAIWire):
+    """A provider with OpenAI's API on the internet: OpenAI itself, OpenRouter, Groq and others.
+
+    Reasoning models refuse `temperature`, `top_p` and penalties. Values that are the API's own defaults are not sent;
+    a parameter that the model once refused is not sent again.
+    """
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        super().__init__(remote)
+        self._refused: set[str] = set()
+
+    def adapts_to(self, refusal: TierRequestError) -> bool:
+        """See `RemoteWire.adapts_to`."""
+        known = refusal.code in ("unsupported_value", "unsupported_parameter") and refusal.param in _HINTS
+        if not known or refusal.param in self._refused:
+            return False
+        self._refused.add(str(refusal.param))
+        return True
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`."""
+        return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Leave out default sampling; refuse grammars that only vLLM takes."""
+        if "structured_outputs" in body:
+            raise TierRequestError(
+                "structured_outputs: this tier's provider takes response_format alone; leave it out or name another "
+                "tier",
+                "structured_outputs",
+            )
+        for name in ("temperature", "top_p"):
+            if body[name] == 1.0:
+                del body[name]
+        return {name: value for name, value in body.items() if name not in self._refused} if self._refused else body
+
+
+class AzureWire(OpenAIProviderWire):
+    """Azure OpenAI's API of version 1, below `/openai/v1` of a resource; `model` is the name of a deployment."""
+
+    def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
+        """See `RemoteWire.key_headers`."""
+        return [(b"api-key", key.encode())] if key else []
 
 
 def _report(chunk: Chunk, tally: Tally) -> None:

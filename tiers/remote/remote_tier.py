@@ -9,17 +9,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 
 import httpx
+import msgspec
 
 from tiers.catalog.tier_spec import TierSpec
-from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import CatalogError, TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.merge_streams import merge
 from tiers.remote.http_transport import transport_to
-from tiers.remote.openai_format import WireError, parse_error, parse_retry_after
+from tiers.remote.openai_format import WireError, parse_retry_after
 from tiers.remote.prometheus_queue import sum_of_samples
-from tiers.remote.sse import EventParser, EventTooLargeError, ServerSentEvent
+from tiers.remote.sse import EventTooLargeError, ServerSentEvent
 from tiers.remote.usage_counter import BYTES_PER_TOKEN, Tally
-from tiers.remote.wire import WireCall
+from tiers.remote.wire import StreamParser, WireCall
 from tiers.remote.wires import wire_of
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders, Usage
 
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
@@ -29,6 +31,8 @@ MAX_METRICS_BYTES = 4 * 2**20
 ENDING_SECONDS = 0.2
 OPERATOR_STATUSES = (401, 403, 404, 407)
 TRY_LATER_STATUSES = (408, 409, 425)
+# 529: Anthropic's "overloaded".
+BUSY_STATUSES = (429, 529)
 
 
 class RemoteTier(Tier):
@@ -59,16 +63,22 @@ class RemoteTier(Tier):
         self._wire = wire_of(spec)
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
         self._urls: dict[str, httpx.URL] = {}
-        self._headers = _headers(self._base, self._key)
+        self._headers = _headers(self._base, self._wire.key_headers(self._key))
         self._transport: httpx.AsyncBaseTransport | None = None
 
     async def start(self) -> None:
         """See `Tier.start`: the server must answer its kind's health path, with any status, and if it describes its
         model, that model must be able to serve the tier."""
-        await asyncio.to_thread(self._wire.prepare)
-        await self._look(self._wire.health_path)
+        try:
+            await asyncio.to_thread(self._wire.prepare)
+        except TierUnavailableError as error:
+            self._cool_down()
+            raise TierUnavailableError(f"{self._where}: {error}") from error
+        if not self._wire.health_path:
+            return
+        seen = await self._look(self._wire.health_path)
         if (path := self._wire.model_path) is not None:
-            problem = self._wire.model_problem(*await self._look(path))
+            problem = self._wire.model_problem(*(seen if path == self._wire.health_path else await self._look(path)))
             if problem is not None:
                 self._cool_down()
                 raise TierUnavailableError(f"{self._where} {self._scrub(problem)}")
@@ -79,8 +89,10 @@ class RemoteTier(Tier):
             response, body = await self._get(path, self._remote.read_timeout_seconds, MAX_ERROR_BYTES)
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
-        if response.status_code in (401, 403) or response.status_code >= 500:
-            raise self._status_error(response, parse_error(body))
+        refusal = self._wire.read_error(body) if response.status_code >= 400 else WireError()
+        is_operators = path == self._wire.health_path and self._wire.is_about_model(refusal)
+        if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
+            raise self._status_error(response, refusal)
         return response.status_code, body
 
     @property
@@ -113,9 +125,29 @@ class RemoteTier(Tier):
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
+        if request.n > 1 and self._wire.one_choice:
+            return self._choices(request)
         tally = Tally(request.n, self.count_prompt_tokens(request))
         request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
+
+    async def _choices(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        """Like `generate`, with one request to the server per choice."""
+
+        async def choice(index: int) -> AsyncGenerator[Delta, None]:
+            async with aclosing(self.generate(msgspec.structs.replace(request, n=1))) as deltas:
+                async for delta in deltas:
+                    delta.index = index
+                    yield delta
+
+        usages: list[Usage] = []
+        async with aclosing(merge([choice(index) for index in range(request.n)])) as deltas:
+            async for delta in deltas:
+                if delta.usage is None:
+                    yield delta
+                else:
+                    usages.append(delta.usage)
+        yield Delta(usage=Usage.total(usages))
 
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end."""
@@ -127,10 +159,18 @@ class RemoteTier(Tier):
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
             tally.sent = True
             response = await self._send("POST", call.path, call.body, patience, request.trace)
-            await self._check(response, call)
+            try:
+                await self._check(response, call)
+            except TierRequestError as error:
+                if not self._wire.adapts_to(error):
+                    raise
+                await response.aclose()
+                call = self._call(request, tally)
+                response = await self._send("POST", call.path, call.body, patience, request.trace)
+                await self._check(response, call)
             pieces = _pieces(response)
             if call.streamed:
-                parser, ended = EventParser(), False
+                parser, ended = self._wire.parser(), False
                 async for piece in pieces:
                     if self._loop_time() > deadline:
                         raise TimeoutError("the answer takes too long")
@@ -154,11 +194,11 @@ class RemoteTier(Tier):
         except (httpx.TransportError, TimeoutError) as error:
             raise self._unavailable(error) from error
         except (EventTooLargeError, httpx.DecodingError) as error:
-            raise TierError(f"{self._where}: {error}") from error
+            raise TierAnswerError(f"{self._where}: {error}") from error
         except TierError as error:
             if type(error) is not TierError:
                 raise
-            raise TierError(f"{self._where}: {self._scrub(str(error))}") from error
+            raise TierAnswerError(f"{self._where}: {self._scrub(str(error))}") from error
         finally:
             self._running -= 1
             if response is not None:
@@ -177,8 +217,10 @@ class RemoteTier(Tier):
     @staticmethod
     def _estimated(request: GenerationRequest) -> int:
         prompts = [request.prompt] if isinstance(request.prompt, str) else []
-        texts = [m.content for m in request.messages or []] + _tool_texts(request) + prompts
-        size = sum(_text_tokens(text) for text in texts) + sum(m.media_tokens for m in request.messages or [])
+        texts = [m.content + m.reasoning for m in request.messages or []] + _tool_texts(request) + prompts
+        size = sum(_text_tokens(text) for text in texts) + sum(
+            m.media_tokens for m in request.messages or [] if m.parts
+        )
         return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
 
     def load(self) -> TierLoad:
@@ -207,7 +249,7 @@ class RemoteTier(Tier):
             said += tally.passed(deltas)
         return said, False
 
-    def _said_last(self, parser: EventParser, tally: Tally) -> list[Delta]:
+    def _said_last(self, parser: StreamParser, tally: Tally) -> list[Delta]:
         said, ended = self._said(parser.flush(), tally)
         return said if ended else said + tally.passed(self._wire.read_end(tally))
 
@@ -222,14 +264,17 @@ class RemoteTier(Tier):
         timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
         headers = self._headers if trace is None else httpx.Headers([*self._headers.raw, *_trace_headers(trace)])
         request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": timeout})
+        if self._wire.signs:
+            # On a thread: temporary credentials are renewed there.
+            request.headers.update(await asyncio.to_thread(self._wire.signature, request))
         return await self._transport.handle_async_request(request)
 
     async def _check(self, response: httpx.Response, call: WireCall) -> None:
         """Raise unless this is the expected kind of answer."""
         kind = response.headers.get("content-type", "")
-        if response.status_code == 200 and ("json" in kind) is not call.streamed:
+        if response.status_code == 200 and ("json" in kind) is not call.streamed and "html" not in kind:
             return
-        error = parse_error(await _up_to(MAX_ERROR_BYTES, _pieces(response)))
+        error = self._wire.read_error(await _up_to(MAX_ERROR_BYTES, _pieces(response)))
         if response.status_code == 200:
             wanted = "a stream" if call.streamed else "JSON"
             raise TierError(f"answered {kind or 'bytes without a type'} instead of {wanted}: {error.message[:200]}")
@@ -237,11 +282,14 @@ class RemoteTier(Tier):
 
     def _status_error(self, response: httpx.Response, error: WireError) -> TierError:
         status, later = response.status_code, parse_retry_after(response.headers)
+        later = error.retry_after_seconds if later is None else later
         message = f"{self._where} answered {status}: {self._scrub(error.message)}"
         if status in OPERATOR_STATUSES or self._wire.is_about_model(error):
             self._cool_down()
-            return TierUnavailableError(f"{message} (check base_url, model and api_key_env in the catalogue)")
-        if status == 429 or (status == 503 and later is not None):
+            variable = self._remote.api_key_env
+            key = "api_key_env in the catalogue" if variable is None else f"the key in {variable}"
+            return TierUnavailableError(f"{message} (check base_url, model and {key})")
+        if status in BUSY_STATUSES or (status == 503 and later is not None):
             self._cool_down(later)
             busy = TierBusyError(message)
             busy.retry_after_seconds = busy.retry_after_seconds if later is None else later
@@ -296,14 +344,14 @@ async def _rest(pieces: AsyncIterator[bytes]) -> None:
             await _up_to(MAX_ERROR_BYTES, pieces)
 
 
-def _headers(base: httpx.URL, key: str) -> httpx.Headers:
+def _headers(base: httpx.URL, key_headers: list[tuple[bytes, bytes]]) -> httpx.Headers:
     headers = [
         (b"host", base.netloc),
         (b"accept", b"text/event-stream, application/json"),
         (b"accept-encoding", b"identity"),
         (b"content-type", b"application/json"),
     ]
-    return httpx.Headers([*headers, (b"authorization", f"Bearer {key}".encode())] if key else headers)
+    return httpx.Headers(headers + key_headers)
 
 
 def _trace_headers(trace: TraceHeaders) -> list[tuple[bytes, bytes]]:

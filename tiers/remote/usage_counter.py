@@ -1,6 +1,7 @@
 """The usage of one request on a remote server, choice by choice, as billed."""
 
 import math
+from typing import Any
 
 from tiers.tier import Delta, Usage
 
@@ -12,7 +13,7 @@ class Tally:
 
     `reported`: the server's own counts so far. `prompt_tokens`: our estimate. `max_tokens`: the requested limit per
     choice. `heard`: all text of a server with a single choice; None before the first. `sent`: whether the request is on
-    its way to the server.
+    its way to the server. `notes`: what a wire remembers of the answer between its events.
     """
 
     def __init__(self, n: int, prompt_tokens: int) -> None:
@@ -22,6 +23,7 @@ class Tally:
         self.max_tokens = 0
         self.heard: str | None = None
         self.sent = False
+        self.notes: dict[Any, Any] = {}
         self._n = n
         # Bytes by choice; with a server that reports counts, those since its last report.
         self._text: dict[int, int] = {}
@@ -63,6 +65,7 @@ class Tally:
             prompt_tokens=known.prompt_tokens,
             completion_tokens=known.completion_tokens + unreported,
             cached_tokens=known.cached_tokens,
+            cache_write_tokens=known.cache_write_tokens,
             reasoning_tokens=known.reasoning_tokens + min(reasoning, unreported),
         )
 

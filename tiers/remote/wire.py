@@ -1,10 +1,13 @@
 """The interface between a remote tier and the kind of its server: how requests are sent and answers are read."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from tiers.remote.openai_format import WireError
-from tiers.remote.sse import ServerSentEvent
+import httpx
+
+from tiers.errors import TierRequestError
+from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.sse import EventParser, ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, GenerationRequest
 
@@ -25,30 +28,66 @@ class QueueMetric(NamedTuple):
     samples: tuple[str, ...]
 
 
+class StreamParser(Protocol):
+    """Splits the body of a streamed answer into events, in chunks of any size."""
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """Return the events that `chunk` completes. Raises `EventTooLargeError`, `TierError`."""
+
+    def flush(self) -> list[ServerSentEvent]:
+        """End the stream: return the events that only its end completes."""
+
+
 class RemoteWire(ABC):
     """Contract of every kind of server; `tests/tiers/remote/test_remote_kinds.py` runs it against all of them.
 
-    Stateless: the state of a running answer is in its `Tally`. The order of deltas is that of `Delta`. `health_path`:
-    relative to `base_url`, answers a GET when the server is ready. `queue`: where it reports the number of its
-    requests, if it does. `model_path`: where it describes the model, if it does. `tells_logprobs`: whether every model
-    of such a server gives log-probabilities; some of OpenAI's reject a request for them.
+    The state of a running answer is in its `Tally` (a wire's own in `Tally.notes`). The order of deltas is
+    that of `Delta`. `health_path`: relative to `base_url`, answers a GET when the server is ready; "" if there is none.
+    `queue`: where it reports the number of its requests, if it does. `model_path`: where it describes the model, if it
+    does. `tells_logprobs`: whether every model of such a server gives log-probabilities; some of OpenAI's reject a
+    request for them. `one_choice`: an answer has one choice, so several are several requests. `signs`: whether each
+    request is signed, by `signature`.
     """
 
     health_path: str
     tells_logprobs: bool = False
     queue: QueueMetric | None = None
     model_path: str | None = None
+    one_choice: bool = False
+    signs: bool = False
+
+    def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
+        """Return the headers of every request that carry the API key; `key` is "" without one."""
+        return [(b"authorization", f"Bearer {key}".encode())] if key else []
+
+    def signature(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
+        """Return the headers that sign `request`; blocks. Raises `TierUnavailableError`."""
+        return []
+
+    def parser(self) -> StreamParser:
+        """Return a parser for one streamed answer."""
+        return EventParser()
+
+    def read_error(self, body: bytes) -> WireError:
+        """Return the error in the body of a refusal."""
+        return parse_error(body)
 
     def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
-        """Read the needed files; blocks. Raises `CatalogError`. Called before any request, possibly more than once."""
+        """Read the needed files; blocks. Raises `CatalogError`, or `TierUnavailableError` for what may still come.
+        Called before any request, possibly more than once."""
 
     def model_problem(self, status: int, body: bytes) -> str | None:
         """Return why the model described by a GET of `model_path` cannot serve the tier; None if it can."""
         return None
 
     def is_about_model(self, error: WireError) -> bool:
-        """Return whether a request was refused because of its model, which is the catalogue's fault and never the
-        caller's."""
+        """Return whether a request was refused because of its model, its key or the account, which is the operator's
+        concern and never the caller's."""
+        return False
+
+    def adapts_to(self, refusal: TierRequestError) -> bool:
+        """Return whether `call` is now different from what the server refused, for this and all further requests, so
+        that it may be sent once more."""
         return False
 
     @abstractmethod

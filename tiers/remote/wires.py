@@ -3,7 +3,17 @@
 from collections.abc import Callable
 
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec, TierSpec
-from tiers.remote.openai_wire import OpenAIWire, SglangWire, TensorRtLlmWire, VllmWire
+from tiers.remote.anthropic_wire import AnthropicWire
+from tiers.remote.bedrock_wire import BedrockWire
+from tiers.remote.gemini_wire import GeminiWire
+from tiers.remote.openai_wire import (
+    AzureWire,
+    OpenAIProviderWire,
+    OpenAIWire,
+    SglangWire,
+    TensorRtLlmWire,
+    VllmWire,
+)
 from tiers.remote.triton_wire import TritonTensorRtLlmWire, TritonVllmWire
 from tiers.remote.wire import RemoteWire
 
@@ -14,6 +24,11 @@ WIRES: dict[RemoteKind, Callable[[RemoteSpec], RemoteWire]] = {
     "tensorrt-llm": TensorRtLlmWire,
     "triton-tensorrt-llm": TritonTensorRtLlmWire,
     "triton-vllm": TritonVllmWire,
+    "openai-provider": OpenAIProviderWire,
+    "azure": AzureWire,
+    "anthropic": AnthropicWire,
+    "gemini": GeminiWire,
+    "bedrock": BedrockWire,
 }
 
 
@@ -24,5 +39,7 @@ def wire_of(spec: TierSpec) -> RemoteWire:
 
 
 def tells_logprobs(spec: TierSpec) -> bool:
-    """Return whether the server of `spec`, which has a `remote` table, is of a kind that gives log-probabilities."""
-    return wire_of(spec).tells_logprobs
+    """Return whether the server of `spec`, which has a `remote` table, gives log-probabilities by its declared
+    capabilities, or else is of a kind that always does."""
+    declared = spec.capabilities.logprobs
+    return wire_of(spec).tells_logprobs if declared is None else declared

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import Tool, Tooling
@@ -45,7 +46,11 @@ class ToolCalling:
 
     def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
         """Return the conversation for the chat template, and the tools for it (None if they are in the
-        conversation)."""
+        conversation). Raises `InvalidRequestError` for a conversation with images, audio or files."""
+        if any(message.parts for message in messages):
+            raise InvalidRequestError(
+                "messages: this model reads text only; leave out images, audio and files", "messages"
+            )
         tools: list[Tool] = [] if tooling is None or tooling.choice == "none" else list(tooling.tools)
         if self._knows_tools:
             return template_turns(messages), [tool.definition() for tool in tools] or None
@@ -108,6 +113,8 @@ def template_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        turn["reasoning_content"] = message.reasoning
     if message.name is not None:
         turn["name"] = message.name
     if message.tool_call_id is not None:

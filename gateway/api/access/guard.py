@@ -201,7 +201,7 @@ def _begin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHan
     # litestar makes a new object of it at every `connection.state`.
     state = connection.scope["state"]
     state["arrival"] = time.monotonic()
-    state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"))
+    state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"), handler.opt.get("id_separator", "-"))
     state[CALLER] = KEYLESS
     LOG_CONTEXT.set(LogContext(state["request_id"]))
     refuse_other_sites(connection)

@@ -9,13 +9,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.build_request import Received, chat_request, completion_request
+from gateway.api.inference.chat import CHAT
 from gateway.api.inference.chunks import AnswerFormat, CompletionsFormat
-from gateway.api.inference.embeddings import EmbeddingsRequest, embedded
-from gateway.api.inference.parsing import decode_body
-from gateway.api.inference.responses import ResponsesFormat
-from gateway.api.inference.responses_input import chat_of, renamed
-from gateway.api.inference.responses_schemas import ResponsesRequest
-from gateway.api.inference.schemas import ChatRequest, CompletionRequest
+from gateway.api.inference.completions import COMPLETION
+from gateway.api.inference.embeddings import EMBEDDINGS, embedded
+from gateway.api.inference.parsing import decode_fields
+from gateway.api.responses.as_chat import renamed
+from gateway.api.responses.create import RESPONSES, ResponsesFormat
+from gateway.api.responses.exchange import exchange_of
+from gateway.api.streaming.sending import BeforeEnd
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
@@ -26,11 +28,6 @@ from gateway.requests.slo_class import SLO_CLASSES
 from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
 
 _BATCH = SLO_CLASSES["batch"]
-
-_chat = msgspec.json.Decoder(ChatRequest)
-_completion = msgspec.json.Decoder(CompletionRequest)
-_embeddings = msgspec.json.Decoder(EmbeddingsRequest)
-_responses = msgspec.json.Decoder(ResponsesRequest)
 
 
 class LineAnswers:
@@ -66,32 +63,38 @@ class LineAnswers:
 
 
 async def _chat_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked = decode_body(_chat, body)
+    asked, _ = decode_fields(parts, CHAT, body, given.caller)
     return await _generated(parts, chat_request(parts, given, asked), CompletionsFormat(parts, None), tags)
 
 
 async def _completion_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked = decode_body(_completion, body)
+    asked, _ = decode_fields(parts, COMPLETION, body, given.caller)
     return await _generated(parts, completion_request(parts, given, asked), CompletionsFormat(parts, None), tags)
 
 
 async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked = decode_body(_responses, body)
+    asked, _ = decode_fields(parts, RESPONSES, body, given.caller)
+    exchange = await exchange_of(parts, given, asked)
+    answer_format = ResponsesFormat(parts, exchange)
     try:
-        return await _generated(parts, chat_request(parts, given, chat_of(asked)), ResponsesFormat(parts, asked), tags)
+        return await _generated(parts, exchange.request, answer_format, tags, answer_format.store)
     except ApiError as error:
         raise renamed(error) from None
 
 
 async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked = decode_body(_embeddings, body)
+    asked, _ = decode_fields(parts, EMBEDDINGS, body, given.caller)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
     answer, _ = await embedded(parts, given, asked, _BATCH.priority)
     return msgspec.json.encode(answer)
 
 
 async def _generated(
-    parts: Parts, inference_request: InferenceRequest, answer_format: AnswerFormat, tags: dict[str, str]
+    parts: Parts,
+    inference_request: InferenceRequest,
+    answer_format: AnswerFormat,
+    tags: dict[str, str],
+    before_end: BeforeEnd | None = None,
 ) -> bytes:
     if inference_request.stream:
         raise bad_request("Lines of a batch cannot stream: leave stream out.", "stream", "unsupported_parameter")
@@ -102,6 +105,8 @@ async def _generated(
         metadata=(inference_request.metadata or {}) | tags,
     )
     answer: Answer = await parts.service.complete(inference_request)
+    if before_end is not None:
+        await before_end(answer)
     return answer_format.whole(answer)
 
 

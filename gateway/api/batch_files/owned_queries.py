@@ -21,10 +21,17 @@ class OwnedQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owned_query(
-    request: HttpRequest, *, most: int, default: int, order: bool = False, purpose: bool = False
+    request: HttpRequest,
+    *,
+    most: int,
+    default: int,
+    order: bool = False,
+    purpose: bool = False,
+    ignored: tuple[str, ...] = (),
 ) -> OwnedQuery:
-    """Parse the query. Raises `ApiError` 400. `order`, `purpose`: whether the list supports these."""
-    given = dict(request.query_params)
+    """Parse the query. Raises `ApiError` 400. `order`, `purpose`: whether the list supports these. `ignored`: names of
+    parameters that it accepts and needs nothing of."""
+    given = {name: value for name, value in dict(request.query_params).items() if name not in ignored}
     after = given.pop("after", None)
     if after is not None and not _ID.match(after):
         raise bad_request(f"Invalid after: {after[:64]!r} is not an id.", "after", "invalid_value")

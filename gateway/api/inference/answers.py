@@ -68,7 +68,8 @@ class ToolCallBody(msgspec.Struct, frozen=True):
 
 
 class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered.
+    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered, and so is
+    `reasoning`: clients read one name or the other.
 
     `content` is null where there is nothing but calls.
     """
@@ -78,6 +79,7 @@ class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
     refusal: None
     annotations: list[Any]
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCallBody] | None = None
 
 
@@ -145,8 +147,8 @@ def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAns
 
 def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatChoice:
     calls = [ToolCallBody(c.id, "function", FunctionBody(c.name, c.arguments)) for c in choice.tool_calls]
-    content = choice.text or (None if calls else "")
-    message = ChatMessageBody("assistant", content, None, [], choice.reasoning or None, calls or None)
+    content, thoughts = choice.text or (None if calls else ""), choice.reasoning or None
+    message = ChatMessageBody("assistant", content, None, [], thoughts, thoughts, calls or None)
     drawn = chat_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, choice.finish_reason)
 

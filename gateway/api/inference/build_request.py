@@ -8,7 +8,7 @@ import msgspec
 from litestar.connection import ASGIConnection
 
 from gateway.api.inference.aio_headers import RoutingHeaders, routing_headers
-from gateway.api.inference.constraints import format_of, tooling_of
+from gateway.api.inference.constraints import format_of, template_variables_of, tooling_of
 from gateway.api.inference.parsing import (
     check_chat,
     check_completion,
@@ -55,13 +55,15 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
 def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
-    caller, headers = given.caller, routing_headers(given.headers, parts.routing.strongest)
+    caller, routing = given.caller, parts.routing
+    model = routing.unaliased(body.model, caller)
+    headers = routing_headers(given.headers, routing.strongest)
     sampling = sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None)
     priority = max(priority_of(body, headers.slo), caller.priority_ceiling)
     return InferenceRequest(
         request_id=given.request_id,
         api="chat",
-        requested_model=body.model,
+        requested_model=model,
         sampling=sampling,
         arrival=given.arrival,
         created_at=time.time(),
@@ -78,6 +80,7 @@ def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceR
         include_stop=bool(body.include_stop_str_in_output),
         reasoning_effort=body.reasoning_effort,
         reasoning_budget=body.thinking_token_budget,
+        template_variables=template_variables_of(body),
         priority=priority,
         service_tier=served_tier(body.service_tier, priority),
         metadata=body.metadata,
@@ -95,11 +98,13 @@ def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceR
 def completion_request(parts: Parts, given: Received, body: CompletionRequest) -> InferenceRequest:
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
     prompts = check_completion(body)
-    caller, headers = given.caller, routing_headers(given.headers, parts.routing.strongest)
+    caller, routing = given.caller, parts.routing
+    model = routing.unaliased(body.model, caller)
+    headers = routing_headers(given.headers, routing.strongest)
     return InferenceRequest(
         request_id=given.request_id,
         api="completion",
-        requested_model=body.model,
+        requested_model=model,
         sampling=sampling_params(body, body.logprobs),
         arrival=given.arrival,
         created_at=time.time(),
@@ -177,6 +182,6 @@ def dry_run_request(
 
 def _traced(parts: Parts, given: Received) -> TraceContext | None:
     """The trace of the request, which log lines name from now on."""
-    trace = trace_context(given.headers, parts.settings.traced_share)
+    trace = trace_context(given.headers, parts.settings.traced_share, parent_based=parts.settings.trace_parent_based)
     LOG_CONTEXT.set(LogContext(given.request_id, "" if trace is None else f"{trace.trace_id:032x}"))
     return trace

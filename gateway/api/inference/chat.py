@@ -1,19 +1,19 @@
 """`POST /v1/chat/completions`."""
 
-import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.api.inference.answers import ChatAnswer
 from gateway.api.inference.build_request import chat_request, received
 from gateway.api.inference.chunks import CompletionsFormat
-from gateway.api.inference.parsing import read_body
-from gateway.api.inference.schemas import ChatRequest
+from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.parsing import read_fields
+from gateway.api.inference.schemas import HARMLESS, ChatRequest
 from gateway.api.operations import describe
 from gateway.api.streaming.sending import respond
 from gateway.parts import HttpRequest, parts_of
 
-_decoder = msgspec.json.Decoder(ChatRequest)
+CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS)
 
 
 @post(
@@ -25,7 +25,7 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer the last turn, whole or as server-sent events, with the tier that routing chose or the caller named."""
-    body = await read_body(request, _decoder)
+    body = await read_fields(request, CHAT)
     parts = parts_of(request)
     answer_format = CompletionsFormat(parts, body.stream_options)
     return await respond(request, parts, chat_request(parts, received(request), body), answer_format)

@@ -81,7 +81,8 @@ class ChatChunks:
             return self._before[delta.index] + _encode(delta.text) + self._after
         events = b""
         if delta.reasoning:
-            events = self._chunk(delta.index, b'{"reasoning_content":' + _encode(delta.reasoning) + b"}")
+            thought = _encode(delta.reasoning)
+            events = self._chunk(delta.index, b'{"reasoning_content":%b,"reasoning":%b}' % (thought, thought))
         drawn = b"null"
         if delta.logprobs and not delta.reasoning:
             drawn = _encode(chat_logprobs(delta.logprobs))

@@ -1,19 +1,19 @@
 """`POST /v1/completions`: continuing raw text or token ids, without a chat template."""
 
-import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.api.inference.answers import CompletionAnswer
 from gateway.api.inference.build_request import completion_request, received
 from gateway.api.inference.chunks import CompletionsFormat
-from gateway.api.inference.parsing import read_body
+from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.parsing import read_fields
 from gateway.api.inference.schemas import CompletionRequest
 from gateway.api.operations import describe
 from gateway.api.streaming.sending import respond
 from gateway.parts import HttpRequest, parts_of
 
-_decoder = msgspec.json.Decoder(CompletionRequest)
+COMPLETION = FieldReader("/v1/completions", CompletionRequest)
 
 
 @post(
@@ -25,7 +25,7 @@ _decoder = msgspec.json.Decoder(CompletionRequest)
 )
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue each prompt, whole or as server-sent events."""
-    body = await read_body(request, _decoder)
+    body = await read_fields(request, COMPLETION)
     parts = parts_of(request)
     answer_format = CompletionsFormat(parts, body.stream_options)
     return await respond(request, parts, completion_request(parts, received(request), body), answer_format)

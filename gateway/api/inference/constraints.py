@@ -1,4 +1,5 @@
-"""What binds an answer: `response_format`, `structured_outputs`, `tools` and `tool_choice`, checked and translated."""
+"""What binds an answer: `response_format`, `structured_outputs`, `tools`, `tool_choice` and `chat_template_kwargs`,
+checked and translated."""
 
 import json
 from typing import Any, Literal
@@ -16,6 +17,10 @@ from gateway.errors import bad_request
 from inference_core.protocol import Grammar
 from tiers.tool_types import Tool, Tooling
 
+MAX_VARIABLES_BYTES = 8192
+MAX_VARIABLES_DEPTH = 8
+# What the template gets from us, options of other servers that are no variables, and what Jinja cannot take.
+_RESERVED = ("messages", "tools", "add_generation_prompt", "chat_template", "tokenize", "self")
 _CHOICES: dict[str, Literal["none", "auto", "required"]] = {"none": "none", "auto": "auto", "required": "required"}
 
 
@@ -124,6 +129,33 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
             "invalid_value",
         )
     return Tooling(tools=tools, choice=known, parallel=parallel)
+
+
+def template_variables_of(body: ChatRequest) -> dict[str, Any]:
+    """The further variables of the chat template: a few plain values, whose text a template may repeat."""
+    given = body.chat_template_kwargs
+    if not given:
+        return {}
+    for name in _RESERVED:
+        if name in given:
+            raise bad_request(
+                f"chat_template_kwargs cannot set {name}.", f"chat_template_kwargs.{name}", "invalid_value"
+            )
+    if _depth(given) > MAX_VARIABLES_DEPTH or len(msgspec.json.encode(given)) > MAX_VARIABLES_BYTES:
+        raise bad_request(
+            f"chat_template_kwargs may have {MAX_VARIABLES_BYTES} bytes and {MAX_VARIABLES_DEPTH} levels at most.",
+            "chat_template_kwargs",
+            "invalid_value",
+        )
+    return given
+
+
+def _depth(value: Any, level: int = 1) -> int:
+    """Levels of nested objects and arrays; one too many ends the count."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if not inner or level > MAX_VARIABLES_DEPTH:
+        return level
+    return max(_depth(one, level + 1) for one in inner)
 
 
 def _tool(given: ToolDefinition, where: str) -> Tool:

@@ -12,15 +12,17 @@ from litestar.types import ASGIApp
 from msgspec import Meta
 
 from gateway.api.inference.build_request import Received, reading_request, received
-from gateway.api.inference.parsing import prompts_of, read_body
+from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.parsing import prompts_of, read_fields
 from gateway.api.inference.schemas import Metadata, PositiveInt, TokenId
 from gateway.api.operations import describe
 from gateway.api.streaming.client_watch import DisconnectWatch
-from gateway.api.streaming.sending import WholeResponse
+from gateway.api.streaming.sending import WholeResponse, ignored_header
 from gateway.embedding.embedder import Embedder, require_dimensions, unit_vectors
 from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.requests.caller import Caller
 from gateway.requests.inference_request import Prompt
 from tiers.tier import UsageMeter
 
@@ -66,7 +68,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
     usage: EmbeddingUsage
 
 
-_decoder = msgspec.json.Decoder(EmbeddingsRequest)
+EMBEDDINGS = FieldReader("/v1/embeddings", EmbeddingsRequest)
 
 
 @post(
@@ -78,7 +80,7 @@ _decoder = msgspec.json.Decoder(EmbeddingsRequest)
 )
 async def embeddings(request: HttpRequest) -> ASGIApp:
     """Vectors of length 1 by a model that the catalogue lists for it; a caller who leaves frees what they take."""
-    body = await read_body(request, _decoder)
+    body = await read_fields(request, EMBEDDINGS)
     disconnect = DisconnectWatch(request.receive)
     try:
         answer, headers = await embedded(parts_of(request), received(request), body)
@@ -88,7 +90,8 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
         raise
     finally:
         disconnect.end()
-    return WholeResponse(msgspec.json.encode(answer), [(name.encode(), value.encode()) for name, value in headers])
+    encoded = [(name.encode(), value.encode()) for name, value in headers]
+    return WholeResponse(msgspec.json.encode(answer), encoded + ignored_header(request))
 
 
 async def embedded(
@@ -98,7 +101,7 @@ async def embedded(
 
     Raises `ApiError`.
     """
-    model = _model(parts, body.model)
+    model = _model(parts, body.model, given.caller)
     await model.open()
     require_dimensions(model, body.dimensions)
     inference_request = reading_request(
@@ -133,8 +136,9 @@ async def embedded(
     return answer, list((admission.headers | own).items())
 
 
-def _model(parts: Parts, name: str) -> Embedder:
-    if (model := parts.embedders.get(name)) is not None:
+def _model(parts: Parts, name: str, caller: Caller) -> Embedder:
+    named = name if name in parts.embedders else parts.routing.unaliased(name, caller)
+    if (model := parts.embedders.get(named)) is not None:
         return model
     known = ", ".join(parts.embedders) or "none"
     raise ApiError(

@@ -18,7 +18,8 @@ from tiers.catalog.tier_spec import TierSpec
 class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens.
 
-    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty."""
+    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty. `capabilities`:
+    what it supports of vision, audio, files, tools, json_schema and logprobs."""
 
     tier: int
     tier_class: str | None
@@ -27,6 +28,7 @@ class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     input_usd_per_million: float
     output_usd_per_million: float
     price_estimated: str
+    capabilities: list[str]
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,17 +49,25 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def model_cards(parts: Parts, caller: Caller) -> list[ModelCard]:
-    """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, and for
-    each that embeds; of those that `caller` may use."""
+    """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, for
+    each that embeds, and for each alias; of those that `caller` may use."""
     adapted = [name for name in await parts.core_adapters.served_names() if parts.routing.split_adapter(name)[1]]
-    names = (*parts.routing.model_names(), *adapted, *parts.embedders)
+    aliases = (name for name in (*caller.aliases, *parts.routing.catalog.aliases) if name != "*")
+    names = dict.fromkeys((*parts.routing.model_names(), *adapted, *parts.embedders, *aliases))
     return [card for name in names if (card := _card(parts, name, caller)) is not None]
 
 
 def _card(parts: Parts, name: str, caller: Caller) -> ModelCard | None:
-    if name in parts.embedders:
+    model = name if name in parts.embedders else parts.routing.unaliased(name, caller)
+    if model in parts.embedders:
         return ModelCard(id=name, created=parts.created)
-    pinned = parts.routing.pinned_tier(name)
+    try:
+        pinned = parts.routing.pinned_tier(model)
+    except ApiError:
+        # Nothing keeps the alias of a key from a model that the catalogue no longer has.
+        if model == name:
+            raise
+        return None
     specs = parts.routing.catalog.tiers if pinned is None else [parts.routing.spec(pinned)]
     tiers = [_tier(parts, spec) for spec in specs if caller.may_use(spec.number)]
     return ModelCard(id=name, created=parts.created, x_aio=tiers) if tiers else None
@@ -72,13 +82,14 @@ def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,
         price_estimated=spec.price.estimated,
+        capabilities=sorted(spec.has),
     )
 
 
 @get("/models", operation_class=describe(None, ModelList), summary="List the models")
 async def list_models(request: HttpRequest) -> Response[Any]:
-    """`auto`, the tiers, the catalogue's models, and those that loaded adapters make of them (`MODEL:ADAPTER`); of
-    these what the caller's key may use."""
+    """`auto`, the tiers, the catalogue's models, those that loaded adapters make of them (`MODEL:ADAPTER`), and aliases
+    of all these; what the caller's key may use."""
     cards = await model_cards(parts_of(request), caller_of(request))
     return Response(ModelList(data=cards), media_type="application/json")
 

@@ -1,11 +1,14 @@
 """From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
 from gateway.api.inference.constraints import grammar_of
+from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.schemas import (
     MAX_MESSAGES,
     MAX_PARTS,
@@ -17,38 +20,89 @@ from gateway.api.inference.schemas import (
     Sampling,
 )
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.requests.caller import CALLER, Caller
 from gateway.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.requests.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
+from tiers.content_parts import ContentPart as MessagePart
+from tiers.content_parts import MediaType, media_part, text_part
+from tiers.metadata_addresses import is_metadata_host
 from tiers.tier import ChatMessage
 from tiers.tool_types import ToolCall
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+Decoded = TypeVar("Decoded")
+
+UNKNOWN = "unknown_parameter"
+IGNORED = "ignored_fields"
+"""Where a request's state holds the names of its fields that were ignored, if there are any."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "priority": 0, "flex": 2, "batch": 2}
+PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
 
+# Types of parts that are no text, with the fields of which one at least is needed.
+MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
+    "image_url": ("url",),
+    "input_audio": ("data",),
+    "file": ("file_data", "file_id"),
+}
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
 
 async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
     """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
+    return decode_body(decoder, await _json_of(request))
+
+
+async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
+    """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
+    out; a header of the answer names them."""
+    body, ignored = decode_fields(parts_of(request), fields, await _json_of(request), request.scope["state"][CALLER])
+    if ignored:
+        request.scope["state"][IGNORED] = ignored
+    return body
+
+
+def decode_fields(parts: Parts, fields: FieldReader[Body], body: bytes, caller: Caller) -> tuple[Body, list[str]]:
+    """The request in `body`, and the names of its fields that are ignored. Raises `ApiError` as `read_body` does."""
+    strict = caller.strict or parts.settings.strict_fields
+    ignored: list[str] = []
+    try:
+        found = _decoded(fields.decode, body)
+    except ApiError as error:
+        if strict or error.body.code != UNKNOWN:
+            raise
+        found, ignored = _decoded(fields.known_part, body)
+    given = [name for name in fields.harmless if getattr(found, name) is not None]
+    if given and strict:
+        refuse_given(found, fields.harmless)
+    if given or ignored:
+        parts.metrics.ignored_fields.labels(fields.endpoint).inc()
+        ignored += given
+    return found, ignored
+
+
+async def _json_of(request: HttpRequest) -> bytes:
     # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type and media_type != "application/json" and not media_type.endswith("+json"):
         raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
-    return decode_body(decoder, await request.body())
+    return await request.body()
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     """Decode JSON strictly. Raises `ApiError` 400 for bad UTF-8, bad JSON, wrong types, ranges and unknown fields."""
+    return _decoded(decoder.decode, body)
+
+
+def _decoded(decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
     try:
-        return decoder.decode(body)
+        return decode(body)
     except msgspec.ValidationError as error:
         raise refusal_of(error) from None
     except UnicodeDecodeError as error:
@@ -63,7 +117,7 @@ def refusal_of(error: msgspec.ValidationError) -> ApiError:
     what, path = (matched["what"], matched["path"] or "") if matched else (str(error), "")
     if unknown := _UNKNOWN_FIELD.match(what):
         name = _join(path, unknown[1])
-        return bad_request(f"Unrecognized request argument supplied: {name}.", name, "unknown_parameter")
+        return bad_request(f"Unrecognized request argument supplied: {name}.", name, UNKNOWN)
     if missing := _MISSING_FIELD.match(what):
         name = _join(path, missing[1])
         return bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
@@ -76,11 +130,8 @@ def _join(path: str, name: str) -> str:
 
 
 def check_chat(body: ChatRequest) -> list[ChatMessage]:
-    """The conversation as plain text turns, after everything that decoding could not check."""
-    refuse_given(
-        body,
-        ("function_call", "audio", "prediction", "verbosity", "web_search_options"),
-    )
+    """The conversation, after everything that decoding could not check."""
+    refuse_given(body, ("function_call", "audio", "web_search_options"))
     if body.functions:
         raise bad_request("Unsupported parameter functions: give tools.", "functions", "unsupported_parameter")
     if body.modalities not in (None, ["text"]):
@@ -96,7 +147,7 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
 
 
 def turns_of(messages: list[Message]) -> list[ChatMessage]:
-    """The conversation as plain text turns."""
+    """The conversation. Raises `ApiError` 400 for a message that no model could read."""
     if not messages:
         raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
     if len(messages) > MAX_MESSAGES:
@@ -210,9 +261,9 @@ def _turn(message: Message, where: str) -> ChatMessage:
             f"{where}.role",
             "unsupported_parameter",
         )
-    for name in ("function_call", "audio"):
-        if getattr(message, name):
-            raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
+    if message.function_call or message.audio:
+        name = "function_call" if message.function_call else "audio"
+        raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
     calls = _calls(message, where)
     if message.role == "tool" and not message.tool_call_id:
         raise bad_request(
@@ -221,9 +272,18 @@ def _turn(message: Message, where: str) -> ChatMessage:
             "missing_required_parameter",
         )
     role = "system" if message.role == "developer" else message.role
+    if isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content):
+        parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
+        return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id)
     content = "" if calls and not message.content else _text(message.content, f"{where}.content")
+    thoughts = (message.reasoning_content or message.reasoning) if role == "assistant" else ""
     return ChatMessage(
-        role=role, content=content, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id
+        role=role,
+        content=content,
+        name=message.name,
+        tool_calls=calls,
+        tool_call_id=message.tool_call_id,
+        reasoning=thoughts if isinstance(thoughts, str) else "",
     )
 
 
@@ -248,7 +308,7 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
     if isinstance(content, str):
         return content
     if not content:
-        raise bad_request("A message needs content: a string or a list of text parts.", where, "invalid_value")
+        raise bad_request("A message needs content: a string or a list of parts.", where, "invalid_value")
     return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
 
 
@@ -259,13 +319,44 @@ def _part(part: ContentPart, where: str) -> str:
         return part.refusal
     if part.type in ("text", "refusal"):
         raise bad_request(f"A part of type {part.type!r} needs the field {part.type}.", f"{where}.{part.type}")
-    if part.type in ("image_url", "input_audio", "file"):
+    raise bad_request(
+        f"Invalid content type {part.type!r}: allowed are text, refusal, {', '.join(MEDIA_TYPES)}.", f"{where}.type"
+    )
+
+
+def _content_part(part: ContentPart, where: str) -> MessagePart:
+    if part.type not in MEDIA_TYPES:
+        return text_part(_part(part, where))
+    kind = cast(MediaType, part.type)
+    given = getattr(part, kind)
+    where = f"{where}.{part.type}"
+    if isinstance(given, str) and kind == "image_url":
+        given = {"url": given}
+    if not isinstance(given, dict):
+        raise bad_request(f"A part of type {kind!r} needs the object {kind}.", where, "invalid_value")
+    names = MEDIA_TYPES[kind]
+    bodies = [name for name in names if given.get(name) is not None]
+    if not bodies or not all(isinstance(given[name], str) for name in bodies):
+        raise bad_request(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
+    if kind == "image_url" and not _is_image_url(given["url"]):
         raise bad_request(
-            f"Content of type {part.type!r} is not supported: the models here read text only.",
-            f"{where}.{part.type}",
-            "unsupported_content",
+            "An image is given as a data: URL of its bytes, or by its public https: or http: address.",
+            f"{where}.url",
+            "invalid_value",
         )
-    raise bad_request(f"Invalid content type {part.type!r}: only 'text' is available.", f"{where}.type")
+    return media_part(kind, given)
+
+
+def _is_image_url(url: str) -> bool:
+    """Whether a model server may open it: not its own disk, nor the address where clouds keep credentials."""
+    if url[:11].lower() == "data:image/":
+        return True
+    try:
+        parsed = urlsplit(url)
+        host = parsed.hostname or ""
+    except ValueError:
+        return False
+    return parsed.scheme in ("http", "https") and host != "" and not is_metadata_host(host)
 
 
 def token_limit(body: Sampling) -> int | None:

@@ -1,7 +1,8 @@
 """Bodies of the two generating endpoints, field by field as OpenAI documents them, plus vLLM's extensions.
 
 Types and ranges are checked while decoding; `gateway.api.inference.parsing` checks what depends on several.
-Fields typed `Unsupported` are known to OpenAI clients but have no machinery here: all but null is refused by name.
+Fields typed `Unsupported` are known to OpenAI clients but have no machinery here: all but null is refused by name,
+unless `HARMLESS` names them. Other fields are unknown: left out and named in a header, or refused for a strict key.
 """
 
 from typing import Annotated, Any, Literal
@@ -20,6 +21,9 @@ MAX_MESSAGES = 2048
 # Parts of messages and calls in them, over a conversation; also items that it is given as.
 MAX_PARTS = 8192
 
+# Fields of a chat that change at most the speed or the style of an answer: accepted without effect.
+HARMLESS = ("prediction", "verbosity")
+
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -34,6 +38,9 @@ StopList = Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
 # OpenAI's own bounds on what callers may attach.
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
 Metadata = Annotated[dict[MetadataKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
+# vLLM's name for further variables of a model's chat template, such as `enable_thinking`.
+TemplateVariable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
+TemplateVariables = Annotated[dict[TemplateVariable, Any], Meta(max_length=32)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,13 +78,14 @@ class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One turn as OpenAI clients send it, answers of earlier turns included."""
+    """One turn as OpenAI clients send it, answers of earlier turns included; their thoughts have either name."""
 
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
     refusal: str | None = None
-    reasoning_content: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
     annotations: Any = None
     audio: Unsupported = None
     tool_calls: list[MessageToolCall] | None = None
@@ -192,6 +200,7 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prediction: Unsupported = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     thinking_token_budget: NaturalInt | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     verbosity: Unsupported = None
     web_search_options: Unsupported = None
 

@@ -106,7 +106,7 @@ async def _answered(
 
 def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:
     routing = parts_of(request).routing
-    number = routing.pinned_tier(model)
+    number = routing.pinned_tier(routing.unaliased(model, caller_of(request)))
     if number is None:
         raise bad_request("Tiers may differ in their tokens: name a tier or a model, not auto.", "model")
     if not caller_of(request).may_use(number):

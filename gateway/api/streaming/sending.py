@@ -1,13 +1,15 @@
 """Answer a request over HTTP, whole or as a stream of events; the bytes go straight to the server."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.aio_headers import response_headers
 from gateway.api.inference.chunks import AnswerFormat, Chunks, error_event
+from gateway.api.inference.ignored_fields import shown_names
+from gateway.api.inference.parsing import IGNORED
 from gateway.api.streaming.client_watch import DisconnectWatch, StallWatch
 from gateway.errors import ClientGoneError
 from gateway.parts import HttpRequest, Parts
@@ -15,6 +17,8 @@ from gateway.request_ids import caller_request_id
 from gateway.requests.inference_request import InferenceRequest
 
 Headers = list[tuple[bytes, bytes]]
+# What is awaited between an answer's end and its last bytes.
+BeforeEnd = Callable[[Answer], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
 EVENT_STREAM = [
@@ -26,12 +30,16 @@ COMMENT = b": keep-alive\n\n"
 
 
 async def respond(
-    request: HttpRequest, parts: Parts, inference_request: InferenceRequest, answer_format: AnswerFormat
+    request: HttpRequest,
+    parts: Parts,
+    inference_request: InferenceRequest,
+    answer_format: AnswerFormat,
+    before_end: BeforeEnd | None = None,
 ) -> ASGIApp:
     """Answer the request. When the client disconnects, at any time, the tier's work is freed within one step."""
     disconnect = DisconnectWatch(request.receive)
     if inference_request.stream:
-        return await _stream(request, parts, inference_request, answer_format, disconnect)
+        return await _stream(request, parts, inference_request, answer_format, disconnect, before_end)
     try:
         answer = await parts.service.complete(inference_request)
     except BaseException as error:
@@ -40,6 +48,8 @@ async def respond(
         raise
     finally:
         disconnect.end()
+    if before_end is not None:
+        await before_end(answer)
     return WholeResponse(answer_format.whole(answer), _headers(request, answer))
 
 
@@ -49,6 +59,7 @@ async def _stream(
     inference_request: InferenceRequest,
     answer_format: AnswerFormat,
     disconnect: DisconnectWatch,
+    before_end: BeforeEnd | None,
 ) -> ASGIApp:
     settings = parts.settings
     waiting = KeepAlive(request.send, _early_headers(request, inference_request), settings.keep_alive_seconds)
@@ -74,12 +85,14 @@ async def _stream(
         disconnect,
         started=started,
         stalled_seconds=settings.stalled_reader_seconds,
+        before_end=before_end,
     )
 
 
 def _early_headers(request: HttpRequest, inference_request: InferenceRequest) -> Headers:
     own = caller_request_id(request.headers.get("x-request-id")) or inference_request.request_id
-    return [(b"x-request-id", own.encode()), (b"x-aio-decision-id", inference_request.request_id.encode())]
+    headers = [(b"x-request-id", own.encode()), (b"x-aio-decision-id", inference_request.request_id.encode())]
+    return headers + ignored_header(request)
 
 
 def _headers(request: HttpRequest, answer: Answer) -> Headers:
@@ -89,7 +102,14 @@ def _headers(request: HttpRequest, answer: Answer) -> Headers:
         **answer.rate_headers,
         "x-request-id": own,
     }
-    return [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+    encoded = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+    return encoded + ignored_header(request)
+
+
+def ignored_header(request: HttpRequest) -> Headers:
+    """The header that names the fields of the request's body that were ignored, if there are any."""
+    names = request.scope["state"].get(IGNORED)
+    return [(b"x-aio-ignored-fields", shown_names(names).encode())] if names else []
 
 
 class KeepAlive:
@@ -154,7 +174,9 @@ class EventResponse:
         *,
         started: bool,
         stalled_seconds: float,
+        before_end: BeforeEnd | None = None,
     ) -> None:
+        self._before_end = before_end
         self._answer, self._chunks, self._disconnect = answer, chunks, disconnect
         self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
 
@@ -185,6 +207,8 @@ class EventResponse:
                 opening = b""
                 if events:
                     yield events
+            if self._before_end is not None:
+                await self._before_end(self._answer)
         except Exception as error:
             yield self._chunks.failed(error)
             return

@@ -16,10 +16,12 @@ from gateway.api.access.guard import admit
 from gateway.api.inference.answers import Routed, UsageBody, routed, usage_body
 from gateway.api.inference.build_request import chat_request, received
 from gateway.api.inference.chunks import DONE, ChatChunks
-from gateway.api.inference.parsing import decode_body
-from gateway.api.inference.schemas import ChatRequest
+from gateway.api.inference.ignored_fields import FieldReader, shown_names
+from gateway.api.inference.parsing import decode_body, decode_fields
+from gateway.api.inference.schemas import HARMLESS, ChatRequest
 from gateway.errors import ApiError, ErrorBody, as_api_error, bad_request
 from gateway.parts import PARTS, Parts
+from gateway.requests.caller import CALLER
 from tiers.errors import TierError
 from tiers.tier import Usage
 
@@ -58,6 +60,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str | None = None
     usage: UsageBody | None = None
     x_aio: Routed | None = None
+    ignored_fields: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,7 +72,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _heading = msgspec.json.Decoder(Heading)
 _cancel = msgspec.json.Decoder(Cancel)
-_chat = msgspec.json.Decoder(SocketChat)
+_chat = FieldReader("/v1/chat/completions/ws", SocketChat, HARMLESS)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -117,7 +120,9 @@ class SocketSession:
                 self._cancel(decode_body(_cancel, message))
             elif heading.type == "chat":
                 self._require_room(name)
-                self._chats[name] = group.create_task(self._answer(decode_body(_chat, message)))
+                caller = self._handshake.scope["state"][CALLER]
+                body, ignored = decode_fields(self._parts, _chat, message, caller)
+                self._chats[name] = group.create_task(self._answer(body, ignored))
                 # A task that is cancelled before its first step would never run, nor say that it was.
                 await asyncio.sleep(0)
             else:
@@ -143,7 +148,7 @@ class SocketSession:
         if len(self._chats) >= most:
             raise ApiError(429, f"At most {most} chats at a time on one connection.", code="too_many_chats")
 
-    async def _answer(self, body: SocketChat) -> None:
+    async def _answer(self, body: SocketChat, ignored: list[str]) -> None:
         name, answer, status = body.request, None, "completed"
         try:
             if body.stream is False:
@@ -165,7 +170,7 @@ class SocketSession:
             del self._chats[name]
             if answer is not None:
                 await answer.aclose()
-        return await self._send(_encode(_ending(name, status, answer)))
+        return await self._send(_encode(_ending(name, status, answer, ignored)))
 
     async def _stream(self, answer: Answer, body: SocketChat) -> None:
         usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -198,9 +203,10 @@ class SocketSession:
             raise ReaderGoneError(repr(error)) from None
 
 
-def _ending(name: str, status: str, answer: Answer | None) -> Ended:
+def _ending(name: str, status: str, answer: Answer | None, ignored: list[str]) -> Ended:
+    shown = shown_names(ignored) if ignored else None
     if answer is None or answer.record is None:
-        return Ended(request=name, status=status)
+        return Ended(request=name, status=status, ignored_fields=shown)
     record = answer.record
     usage = Usage(
         prompt_tokens=record.prompt_tokens,
@@ -208,4 +214,11 @@ def _ending(name: str, status: str, answer: Answer | None) -> Ended:
         cached_tokens=record.cached_tokens,
         reasoning_tokens=record.reasoning_tokens,
     )
-    return Ended(request=name, status=status, id=record.request_id, usage=usage_body(usage), x_aio=routed(answer))
+    return Ended(
+        request=name,
+        status=status,
+        id=record.request_id,
+        usage=usage_body(usage),
+        x_aio=routed(answer),
+        ignored_fields=shown,
+    )

@@ -62,6 +62,14 @@ def terms_options(command: Command) -> Command:
             click.option(
                 "--priority-ceiling", type=click.IntRange(0, 2), help="Highest priority it may use; 0 goes first."
             ),
+            click.option("--strict/--no-strict", default=None, help="Refuse unknown fields instead of ignoring them."),
+            click.option(
+                "--alias",
+                "aliases",
+                multiple=True,
+                metavar="NAME=MODEL|none",
+                help="A name of its own for auto, a tier or a model; * for any other name. May be repeated.",
+            ),
             click.option("--rpm", "requests_per_minute", metavar="N|none", help="Requests per minute."),
             click.option("--tpm", "tokens_per_minute", metavar="N|none", help="Tokens per minute."),
             click.option("--concurrency", metavar="N|none", help="Requests in flight."),
@@ -223,6 +231,8 @@ def terms_of(given: dict[str, Any]) -> "KeyTerms":
     wanted = {name: _value(value) for name, value in fields.items() if value is not None and value != ()}
     if days == "none":
         wanted["expires_at"] = None
+    if aliases := wanted.get("aliases"):
+        wanted["aliases"] = _aliases(aliases)
     return checked(KeyTerms, wanted)
 
 
@@ -242,6 +252,14 @@ def _value(given: Any) -> Any:
     return None if none else list(given) if isinstance(given, tuple) else given
 
 
+def _aliases(given: list[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for name, equals, model in pairs:
+        if not name or not equals or not model:
+            raise click.UsageError(f"--alias {name}{equals}{model}: give NAME=MODEL, such as gpt-4o=auto.")
+    return {name: model for name, _, model in pairs}
+
+
 def _database_of(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in ("data_dir", "database_url")}
 
@@ -249,6 +267,8 @@ def _database_of(given: dict[str, Any]) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{name}={target}" for name, target in value.items())
     return "" if value is None else str(value)
 
 
@@ -257,7 +277,8 @@ def _bounds(row: dict[str, Any]) -> str:
     bounds = [f"{_text(row[name])} {head}" for name, head in heads.items() if row[name] is not None]
     bounds += [f"from tier {row['min_tier']} on"] if row["min_tier"] is not None else []
     bounds += [f"quality {row['quality']}"] if row["quality"] is not None else []
-    return ", ".join([*bounds, *(["models"] if row["models"] is not None else [])])
+    bounds += ["strict"] if row["strict"] else []
+    return ", ".join([*bounds, *(name for name in ("models", "aliases") if row[name] is not None)])
 
 
 def _state(row: dict[str, Any], now: float) -> str:

@@ -42,6 +42,7 @@ _PATH = "/admin/keys"
 _LISTS = ("scopes", "tiers", "models")
 _TEXTS = (
     "consent",
+    "strict",
     "priority_ceiling",
     "requests_per_minute",
     "tokens_per_minute",
@@ -164,6 +165,10 @@ def _terms(form: Form) -> dict[str, Any]:
     """Return the terms that the form changed; an emptied limit is removed."""
     terms: dict[str, Any] = {name: list_of(form, name) for name in _LISTS if is_changed(form, name)}
     terms |= {name: text_of(form, name) for name in _TEXTS if name in form and is_changed(form, name)}
+    if is_changed(form, "aliases"):
+        # One that lacks its model is refused with the name of the field.
+        pairs = (pair.partition("=") for pair in list_of(form, "aliases") or ())
+        terms["aliases"] = {name.strip(): model.strip() for name, _, model in pairs} or None
     if is_changed(form, "expires_at"):
         expires = text_of(form, "expires_at")
         terms["expires_at"] = None if expires is None else epoch_of("expires_at", expires)

@@ -60,6 +60,9 @@ class Metrics:
         self.cache_failures = Counter(
             "aio_cache_failures", "Times that Redis was unreachable for the response cache.", registry=self.registry
         )
+        self.ignored_fields = Counter(
+            "aio_ignored_fields", "Requests with fields that were ignored.", ["endpoint"], registry=self.registry
+        )
         self.upgrade_rate = Gauge(
             "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
             registry=self.registry,

@@ -53,6 +53,7 @@ def test_a_conversation_moves_down_only_when_that_saves_more_than_reading_it_aga
     assert stays.tier == 3
     assert "the conversation is on tier 3, where it costs $0.000500 to go on, and $0.001000 to read" in stays.reason
     assert decide(example(previous_tier=3, reuse_usd=[0, 0, 0.0080, 0])).tier == 1
+    assert decide(example(previous_tier=3, reuse_usd=[-0.0020, -0.0020, 0.0080, 0])).tier == 3, "writing a cache costs"
     assert decide(example(previous_tier=3, reuse_usd=[0.0009, 0, 0.0095, 0])).tier == 1, "it shares the cache"
 
 
@@ -96,7 +97,7 @@ def circumstances(draw: st.DrawFn) -> PolicyInputs:
         exclusions=[Exclusion(tier=t, reason="down") for t in draw(st.lists(st.integers(1, 4), unique=True))],
         previous_tier=draw(st.none() | st.integers(1, 4)),
         in_tool_loop=draw(st.booleans()),
-        reuse_usd=draw(st.just([]) | st.lists(st.floats(0, 20), min_size=4, max_size=4)),
+        reuse_usd=draw(st.just([]) | st.lists(st.floats(-20, 20), min_size=4, max_size=4)),
     )
 
 

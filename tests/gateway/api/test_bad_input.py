@@ -49,7 +49,6 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
     ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": "x", "colour": "red"}]}, "messages[0].colour"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
     ({"messages": [{"role": "function", "content": "x", "name": "f"}]}, "messages[0].role"),
     (
@@ -104,7 +103,6 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"service_tier": "platinum"}, "service_tier"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"stream": True, "stream_options": {"colour": 1}}, "stream_options.colour"),
     ({"tools": [{"type": "browser", "function": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
@@ -133,7 +131,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {}}, "structured_outputs"),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
-    ({"structured_outputs": {"colour": "red"}}, "structured_outputs.colour"),
+    ({"structured_outputs": {"colour": "red"}}, "structured_outputs"),
     (
         {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
         "structured_outputs",
@@ -142,9 +140,6 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"reasoning_effort": "extreme"}, "reasoning_effort"),
     ({"thinking_token_budget": -1}, "thinking_token_budget"),
     ({"include_stop_str_in_output": 1}, "include_stop_str_in_output"),
-    ({"echo": True}, "echo"),
-    ({"best_of": 2}, "best_of"),
-    ({"use_beam_search": True}, "use_beam_search"),
     ({"metadata": {"a": 1}}, "metadata"),
     ({"model": ""}, "model"),
     ({"model": None}, "model"),
@@ -172,12 +167,10 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str]] = [
     ({"best_of": 1, "n": 2}, "best_of"),
     ({"best_of": 3, "stream": True}, "best_of"),
     ({"best_of": 17}, "best_of"),
-    ({"reasoning_effort": "low"}, "reasoning_effort"),
     ({"max_tokens": -1, "echo": True}, "max_tokens"),
     ({"logprobs": 6}, "logprobs"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"min_tokens": 17}, "min_tokens"),
-    ({"messages": HELLO}, "messages"),
 ]
 
 

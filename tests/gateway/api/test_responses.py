@@ -3,10 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from pydantic import BaseModel
 
+from gateway.api.responses.as_chat import chat_of
+from gateway.api.responses.schemas import Item, ResponsesRequest
 from tests.gateway.running_gateway import RunningGateway
 from tiers.errors import TierError
 from tiers.tool_types import ToolCallDelta
@@ -24,9 +27,6 @@ CALLS = (
     ToolCallDelta(index=0, id="call_1", name="add", arguments='{"a"'),
     ToolCallDelta(index=0, arguments=": 1}"),
 )
-
-
-IMAGE = {"type": "input_image", "image_url": "x"}
 
 
 class Greeting(BaseModel):
@@ -82,7 +82,8 @@ async def test_the_events_of_a_stream_are_numbered_nested_and_add_up_to_the_resp
     kinds = [event.type.removeprefix("response.") for event in events]
     assert [kind for place, kind in enumerate(kinds) if kinds[place - 1 : place] != [kind]] == [
         "created", "in_progress",
-        "output_item.added", "reasoning_text.delta", "reasoning_text.done", "output_item.done",
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done",
+        "output_item.done",
         "output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
         "output_item.done",
         "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
@@ -136,25 +137,26 @@ async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: Running
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"include": ["reasoning.encrypted_content"]}, "include"),
+        ({"include": ["reasoning.thoughts"]}, "include[0]"),
         ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].image_url"),
+        ({"input": [{"role": "user", "content": [{"type": "input_video"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0]"),
         ({"input": [{"role": "user"}]}, "input"),
         ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "input"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar"}}]}, "tools[0].format"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.type"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.json_schema.schema"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"temprature": 1}, "temprature"),
     ],
 )  # fmt: skip
 async def test_what_has_no_machinery_is_refused_by_its_own_name(
@@ -168,3 +170,151 @@ async def test_what_has_no_machinery_is_refused_by_its_own_name(
 async def test_an_unknown_model_is_not_found(gateway: RunningGateway) -> None:
     with pytest.raises(openai.NotFoundError):
         await gateway.openai.responses.create(model="gpt-9", input="x")
+
+
+async def test_the_bytes_of_a_stream_are_openais_events_in_openais_order(gateway: RunningGateway) -> None:
+    gateway.tier(1).reasoning, gateway.tier(1).words = ("Hm.",), ("Hi", "!")
+    body = {"model": "tier-1", "input": "x", "stream": True, "include": ["reasoning.encrypted_content"]}
+    answer = await gateway.http.post("/v1/responses", json=body, headers={"x-aio-cache": "off"})
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    events = []
+    for number, event in enumerate(answer.text.removesuffix("\n\n").split("\n\n")):
+        name, data = event.split("\n")
+        fields = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {fields['type']}"
+        assert fields.pop("sequence_number") == number
+        events.append(fields)
+    rs, msg = (f"{kind}_{events[0]['response']['id']}" for kind in ("rs", "msg"))
+    thought = {"type": "reasoning_text", "text": "Hm."}
+    thoughts = {"id": rs, "type": "reasoning", "summary": [], "content": [thought], "encrypted_content": "aio1.SG0u"}
+    text = {"type": "output_text", "text": "Hi!", "annotations": [], "logprobs": []}
+    message = {"id": msg, "type": "message", "status": "completed", "role": "assistant", "content": [text]}
+    in_rs = {"item_id": rs, "output_index": 0, "content_index": 0}
+    in_msg = {"item_id": msg, "output_index": 1, "content_index": 0}
+    fresh = {**thoughts, "content": []}
+    del fresh["encrypted_content"]
+    assert events[2:-1] == [
+        {"type": "response.output_item.added", "output_index": 0, "item": fresh},
+        {"type": "response.content_part.added", **in_rs, "part": {**thought, "text": ""}},
+        {"type": "response.reasoning_text.delta", **in_rs, "delta": "Hm."},
+        {"type": "response.reasoning_text.done", **in_rs, "text": "Hm."},
+        {"type": "response.content_part.done", **in_rs, "part": thought},
+        {"type": "response.output_item.done", "output_index": 0, "item": thoughts},
+        {
+            "type": "response.output_item.added", "output_index": 1,
+            "item": {**message, "status": "in_progress", "content": []},
+        },
+        {"type": "response.content_part.added", **in_msg, "part": {**text, "text": ""}},
+        {"type": "response.output_text.delta", **in_msg, "delta": "Hi", "logprobs": []},
+        {"type": "response.output_text.delta", **in_msg, "delta": "!", "logprobs": []},
+        {"type": "response.output_text.done", **in_msg, "text": "Hi!", "logprobs": []},
+        {"type": "response.content_part.done", **in_msg, "part": text},
+        {"type": "response.output_item.done", "output_index": 1, "item": message},
+    ]  # fmt: skip
+    first, second, last = events[0], events[1], events[-1]
+    assert [event["type"].removeprefix("response.") for event in (first, second, last)] == [
+        "created", "in_progress", "completed",
+    ]  # fmt: skip
+    assert first["response"] == second["response"]
+    assert (first["response"]["status"], first["response"]["output"]) == ("in_progress", [])
+    assert last["response"]["output"] == [thoughts, message]
+
+
+async def test_log_probabilities_come_with_the_text_if_they_are_included(gateway: RunningGateway) -> None:
+    include: Any = ["message.output_text.logprobs", "file_search_call.results"]
+    ask = gateway.openai.responses.create
+    answer = await ask(model="tier-1", input="x", include=include, top_logprobs=2)
+    assert answer.top_logprobs == 2
+    (message,) = answer.output
+    assert message.type == "message"
+    part = message.content[0]
+    assert part.type == "output_text"
+    assert [one.token for one in part.logprobs or ()] == ["Hello", " there,", " how", " are", " you?"]
+    assert [len(one.top_logprobs) for one in part.logprobs or ()] == [2] * 5
+    stream = await ask(model="tier-1", input="x", include=include, top_logprobs=2, stream=True)
+    deltas = [event async for event in stream if event.type == "response.output_text.delta"]
+    assert [one.token for event in deltas for one in event.logprobs] == [one.token for one in part.logprobs or ()]
+
+
+async def test_thoughts_go_back_to_the_model_in_any_form_that_agents_keep(gateway: RunningGateway) -> None:
+    tier = gateway.tier(1)
+    tier.reasoning = ("Think", " hard.")
+    answer = await gateway.openai.responses.create(
+        model="tier-1", input="x", store=False, include=["reasoning.encrypted_content"]
+    )
+    thoughts = answer.output[0].to_dict()
+    said: Any = {"role": "assistant", "content": "So."}
+    kept = [
+        thoughts,
+        {**thoughts, "content": []},
+        {**thoughts, "content": [], "encrypted_content": None, "summary": [{"type": "summary_text", "text": "Short."}]},
+        {**thoughts, "content": [], "encrypted_content": "sealed elsewhere"},
+    ]
+    turns = [chat_of(ResponsesRequest(model="m", input=msgspec.convert([t, said], list[Item]))) for t in kept]
+    assert [turn.messages[0].reasoning_content for turn in turns] == ["Think hard.", "Think hard.", "Short.", None]
+    assert [len(turn.messages) for turn in turns] == [1] * 4
+
+
+async def test_images_audio_and_files_are_those_of_a_chat() -> None:
+    content = [
+        {"type": "input_text", "text": "What is this?"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"},
+        {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+    ]
+    item = {"role": "user", "content": content}
+    chat = chat_of(ResponsesRequest(model="m", input=msgspec.convert([item], list[Item])))
+    parts = chat.messages[0].content
+    assert isinstance(parts, list)
+    assert [part.type for part in parts] == ["text", "image_url", "file", "input_audio"]
+    assert parts[1].image_url == {"url": "data:image/png;base64,AA==", "detail": "low"}
+    assert parts[2].file == {"file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"}
+    assert parts[3].input_audio == {"data": "AA==", "format": "wav"}
+
+
+async def test_thoughts_are_a_summary_for_clients_that_ask_for_one(gateway: RunningGateway) -> None:
+    gateway.tier(1).reasoning = ("Think", " hard.")
+    ask = gateway.openai.responses.create
+    stream = await ask(model="tier-1", input="x", reasoning={"summary": "auto"}, stream=True)
+    events = [event async for event in stream]
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds[2:8] == [
+        "output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta",
+        "reasoning_summary_text.delta", "reasoning_summary_text.done", "reasoning_summary_part.done",
+    ]  # fmt: skip
+    last = events[-1]
+    assert last.type == "response.completed"
+    thoughts = last.response.output[0]
+    assert thoughts.type == "reasoning"
+    assert ([part.text for part in thoughts.summary], thoughts.content) == (["Think hard."], None)
+    whole = await ask(model="tier-1", input="x", reasoning={"summary": "auto"})
+    assert whole.output[0].to_dict() == {**thoughts.to_dict(), "id": whole.output[0].id}
+
+
+async def test_the_request_of_a_coding_agent_is_answered(gateway: RunningGateway) -> None:
+    """As Codex sends them: nothing stored, thoughts and calls given back as items, a grammar for patches."""
+    gateway.tier(1).reasoning = ("Hm.",)
+    user = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Mend it."}]}
+    patch = {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch"'}
+    body: dict[str, Any] = {
+        "model": "auto",
+        "instructions": "You are a coding agent.",
+        "input": [user],
+        "tools": [ADD, {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": patch}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "0198c2f1",
+    }
+    stream = await gateway.openai.responses.create(**body)
+    (*_, last) = [event async for event in stream]
+    assert last.type == "response.completed"
+    call = {"type": "custom_tool_call", "status": "completed", "call_id": "c1", "name": "apply_patch", "input": "***"}
+    result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."}
+    thoughts = last.response.output[0].to_dict()
+    body["input"] = [user, thoughts, call, result]
+    stream = await gateway.openai.responses.create(**body)
+    assert [event.type async for event in stream][-1] == "response.completed"

@@ -100,3 +100,14 @@ def test_an_unknown_model_is_the_openai_clients_own_error(aio: ServedProcess) ->
     with pytest.raises(openai.NotFoundError) as caught:
         chat(aio, model="gpt-9").invoke(COUNT)
     assert caught.value.param == "model"
+
+
+def test_the_responses_api_goes_on_from_its_previous_response(aio: ServedProcess) -> None:
+    model = chat(aio, seed=None, use_responses_api=True, use_previous_response_id=True)
+    first = model.invoke([HumanMessage(COUNT)])
+    second = model.invoke([HumanMessage(COUNT), first, HumanMessage("Go on.")])
+    stored = aio.client.responses.retrieve(second.response_metadata["id"])
+    assert stored.previous_response_id == first.response_metadata["id"]
+    assert second.usage_metadata is not None
+    assert first.usage_metadata is not None
+    assert second.usage_metadata["input_tokens"] > first.usage_metadata["input_tokens"]

@@ -11,6 +11,7 @@ from gateway.routing.conversations import TIERS_KEPT, Conversations, circumstanc
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog
+from tiers.catalog.tier_spec import PlainSpec, Price, RemoteSpec
 from tiers.tier import ChatMessage
 from tiers.tool_types import ToolCall
 
@@ -139,6 +140,22 @@ def test_what_a_tier_has_read_is_worth_its_price_to_all_tiers_of_its_model() -> 
     assert found["reuse_usd"] == pytest.approx(expected)
     assert found["reuse_usd"][0] == 0 < found["reuse_usd"][1]
     assert circumstances(known.history(ask(HELLO)), CATALOG, 10) == {}
+
+
+def test_a_conversation_stays_at_the_cached_price_and_moves_at_that_of_cache_writes() -> None:
+    written = Price(input_usd_per_million=1.0, output_usd_per_million=5.0, cache_write_usd_per_million=1.25)
+    cached = Price(input_usd_per_million=3.0, output_usd_per_million=15.0, cached_input_usd_per_million=0.3)
+    elsewhere = {"model": None, "policy": PlainSpec()}
+    tiers = [
+        msgspec.structs.replace(tier, price=price, remote=RemoteSpec(base_url="https://x/v1", model=name), **elsewhere)
+        for tier, price, name in zip(CATALOG.tiers[:2], (written, cached), ("haiku", "sonnet"), strict=True)
+    ]
+    catalog = msgspec.structs.replace(CATALOG, tiers=tiers)
+    known = Conversations()
+    known.remember(ask(HELLO), 2)
+    history = known.history(ask(HELLO, ("assistant", "word " * 800), MORE))
+    found = circumstances(history, catalog, prompt_tokens=10_000)
+    assert found["reuse_usd"] == pytest.approx([-0.25 * history.tokens / 1e6, 2.7 * history.tokens / 1e6])
 
 
 # -- over HTTP -------------------------------------------------------------------------------------

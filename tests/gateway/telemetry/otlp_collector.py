@@ -14,13 +14,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 
 class Collector:
-    """`spans` as received, with their resource's service name as `services`; `paths` and `types` of the requests."""
+    """`spans` as received, with their resource's service name as `services`; `paths`, `types` and `tokens`
+    (`x-token`) of the requests."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
         self.services: set[str] = set()
         self.paths: set[str] = set()
         self.types: set[str] = set()
+        self.tokens: set[str | None] = set()
         self.url = ""
 
     def take(self, body: bytes) -> None:
@@ -41,6 +43,7 @@ def running_collector() -> Iterator[Collector]:
             collector.take(gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
             collector.paths.add(self.path)
             collector.types.add(self.headers["content-type"])
+            collector.tokens.add(self.headers["x-token"])
             reply = ExportTraceServiceResponse().SerializeToString()
             self.send_response(200)
             self.send_header("content-type", "application/x-protobuf")

@@ -98,3 +98,14 @@ async def test_a_server_that_runs_follows_the_command_line(folder: Path) -> None
         await eventually(lambda: answered(200, authorization=f"Bearer {key}"))
         await asyncio.to_thread(said, "keys", "revoke", "ada")
         await eventually(lambda: answered(401, authorization=f"Bearer {key}"))
+
+
+def test_a_key_gets_and_loses_its_own_names_of_models(folder: Path) -> None:
+    said("keys", "create", "named", "--alias", "gpt-4o=auto", "--alias", "*=tier-1", "--strict")
+    shown = said("keys", "show", "named")["key"]
+    assert (shown["aliases"], shown["strict"]) == ({"gpt-4o": "auto", "*": "tier-1"}, True)
+    assert "gpt-4o=auto *=tier-1" in ran("keys", "show", "named").output
+    said("keys", "limit", "named", "--alias", "none", "--no-strict")
+    shown = said("keys", "show", "named")["key"]
+    assert (shown["aliases"], shown["strict"]) == (None, False)
+    assert "give NAME=MODEL" in ran("keys", "limit", "named", "--alias", "gpt-4o").output

@@ -179,7 +179,7 @@ async def test_erasing_a_user_deletes_all_rows_of_that_user_and_no_others(engine
 
     erased = await delete_key_data(engine, "ada", now=2.0)
 
-    assert erased == ErasedRows(requests=1, verifications=1, training_rows=1, files=0, batches=0)
+    assert erased == ErasedRows(requests=1, verifications=1, training_rows=1, files=0, batches=0, stored_responses=0)
     assert ids(await list_requests(engine)) == ["bob-1"]
     async with engine.connect() as connection:
         for table in (routing_decisions, verifications, training_rows):

@@ -124,6 +124,7 @@ def test_a_higher_rate_keeps_what_a_lower_one_draws() -> None:
         ({"cache": "shared"}, "cached"),
         ({"cache": "similar"}, "cached"),
         ({"api": "completion"}, "not a chat"),
+        ({"messages": [{"role": "user", "content": "What?", "attachments": "[image, 9 bytes, 0a]"}]}, "not text alone"),
     ],
 )
 def test_never_draws_what_must_not_or_cannot_be_judged(changes: dict[str, object], reason: str) -> None:

@@ -2,14 +2,22 @@
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, shipped_catalogs
-from tiers.catalog.pricing import blended_cost, cost_usd, predicted_costs, request_cost_usd
-from tiers.catalog.tier_spec import Price
+from tiers.catalog.pricing import (
+    blended_cost,
+    cost_usd,
+    predicted_costs,
+    request_cost_usd,
+    reread_usd,
+    reuse_usd,
+)
+from tiers.catalog.tier_spec import Price, RemoteSpec
 from tiers.tier import Usage
 
 REQUEST_COSTS = [0.0001, 0.0005, 0.003, 0.01]
@@ -41,6 +49,52 @@ def test_a_bill_is_tokens_times_price_to_the_micro_dollar() -> None:
     usage = Usage(prompt_tokens=123, completion_tokens=45)
     # 123 x 3.75 + 45 x 11.25 = 967.5 micro-dollars, half up
     assert cost_usd(tier, usage) == 0.000968
+
+
+def test_cached_tokens_and_cache_writes_are_billed_at_their_own_prices() -> None:
+    # Claude Sonnet's prices: 40 written at 3.75, 100 read at 0.30, the other 10 at 3, 42 answered at 15.
+    price = Price(
+        input_usd_per_million=3.0,
+        output_usd_per_million=15.0,
+        cached_input_usd_per_million=0.3,
+        cache_write_usd_per_million=3.75,
+    )
+    tier = msgspec.structs.replace(load_catalog("laptop").tier(3), price=price)
+    usage = Usage(prompt_tokens=150, completion_tokens=42, cached_tokens=100, cache_write_tokens=40)
+    assert cost_usd(tier, usage) == pytest.approx((10 * 3 + 100 * 0.3 + 40 * 3.75 + 42 * 15) / 1e6)
+
+
+def test_without_prices_of_their_own_cached_tokens_cost_as_much_as_others() -> None:
+    tier = load_catalog("laptop").tier(3)
+    plain, cached = Usage(prompt_tokens=1000), Usage(prompt_tokens=1000, cached_tokens=600, cache_write_tokens=300)
+    assert cost_usd(tier, cached) == cost_usd(tier, plain) > 0
+
+
+def test_no_more_tokens_are_cached_than_the_prompt_has() -> None:
+    price = Price(input_usd_per_million=1.0, output_usd_per_million=1.0, cached_input_usd_per_million=0.0)
+    assert request_cost_usd(price, 10, 0, cached_tokens=99, cache_write_tokens=99) == 0
+
+
+def test_what_a_cached_beginning_saves_is_the_difference_of_the_prices() -> None:
+    price = Price(
+        input_usd_per_million=3.0,
+        output_usd_per_million=15.0,
+        cached_input_usd_per_million=0.3,
+        cache_write_usd_per_million=3.75,
+    )
+    local = load_catalog("laptop").tier(3)
+    claude = msgspec.structs.replace(
+        local, model=None, remote=RemoteSpec(base_url="https://x/v1", model="c"), price=price
+    )
+    plain = msgspec.structs.replace(claude, price=Price(input_usd_per_million=3.0, output_usd_per_million=15.0))
+    guessed = msgspec.structs.replace(
+        plain, price=Price(input_usd_per_million=3.0, output_usd_per_million=15.0, estimated="size")
+    )
+    assert reuse_usd(claude, 1000) == pytest.approx(2.7e-3)
+    assert reread_usd(claude, 1000) == pytest.approx(0.75e-3)
+    assert reuse_usd(plain, 1000) == 0, "billed in full elsewhere"
+    assert reuse_usd(guessed, 1000) == pytest.approx(3e-3), "an estimate stands for computing"
+    assert reuse_usd(local, 1000) == pytest.approx(local.price.input_usd_per_million * 1e-3), "computed here"
 
 
 def test_prices_that_binary_fractions_cannot_hold_are_billed_exactly() -> None:

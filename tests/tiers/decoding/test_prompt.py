@@ -11,11 +11,14 @@ from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tests.polling import eventually
 from tests.tiers.policies.test_chain_of_thought import SPEC
 from tests.tiers.tier_world import ScriptedCore, chat, collect, tier_spec
+from tiers.content_parts import media_part, text_part
 from tiers.decoding.prompt import TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import TierRequestError
 from tiers.local.core_health import CoreWatch
 from tiers.local.local_tier import LocalTier
+from tiers.tier import ChatMessage
+from tiers.tools.tool_calling import template_turns
 
 # Of few tokens.
 LONG = f"Why is the sky blue?{' ' * (2 * LONG_TEXT)}Tell me."
@@ -27,6 +30,7 @@ class CountingTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.rendered: list[int] = []
+        self.variables: dict[str, Any] = {}
         self.encoded: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -34,6 +38,7 @@ class CountingTokenizer:
 
     def chat_pieces(self, *given: Any, **named: Any) -> Any:
         self.rendered.append(threading.get_ident())
+        self.variables = named
         return self._tokenizer.chat_pieces(*given, **named)
 
     def encode_pieces(self, *given: Any, **named: Any) -> Any:
@@ -142,3 +147,35 @@ def test_requests_of_one_prompt_share_what_was_read() -> None:
 
     assert msgspec.structs.replace(request, n=5).prompts_read is request.prompts_read
     assert chat().prompts_read is not request.prompts_read
+
+
+async def test_a_requests_variables_and_effort_reach_the_models_template_and_cannot_replace_its_own(
+    counting: Any,
+) -> None:
+    tier = await started(counting)
+    variables = {"enable_thinking": False, "tools": "none", "reasoning_effort": "low"}
+    request = msgspec.structs.replace(chat("Hello"), template_variables=variables, reasoning_effort="high")
+
+    await collect(tier, request)
+
+    assert counting.variables == {
+        "add_generation_prompt": True,
+        "enable_thinking": False,
+        "reasoning_effort": "low",
+        "tools": None,
+    }
+
+
+async def test_an_image_is_refused_by_a_model_that_reads_text(counting: Any) -> None:
+    tier = await started(counting)
+    image = media_part("image_url", {"url": "https://example.org/cat.png"})
+    turn = ChatMessage.of_parts("user", [text_part("What is it?"), image])
+
+    with pytest.raises(TierRequestError, match="reads text only"):
+        await collect(tier, msgspec.structs.replace(chat("Hello"), messages=[turn]))
+
+
+async def test_earlier_thoughts_are_given_to_the_template() -> None:
+    turns = [ChatMessage(role="assistant", content="Blue.", reasoning="Light scatters.")]
+
+    assert template_turns(turns)[0]["reasoning_content"] == "Light scatters."

@@ -200,3 +200,11 @@ def test_a_proxy_of_the_environment_is_used_unless_the_host_is_exempt(monkeypatc
     monkeypatch.setenv("no_proxy", "10.0.0.7")
     assert isinstance(transport_to(httpx.URL("https://api.example.com/v1")), httpx.AsyncHTTPTransport)
     assert isinstance(transport_to(httpx.URL("https://10.0.0.7/v1")), HttpTransport)
+
+
+def test_a_proxy_for_everything_is_used_and_an_exemption_may_name_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("all_proxy", "http://127.0.0.1:3128")
+    monkeypatch.setenv("no_proxy", "10.0.0.7:8000")
+    assert isinstance(transport_to(httpx.URL("https://api.example.com/v1")), httpx.AsyncHTTPTransport)
+    assert isinstance(transport_to(httpx.URL("http://10.0.0.7:9000/v1")), httpx.AsyncHTTPTransport)
+    assert isinstance(transport_to(httpx.URL("http://10.0.0.7:8000/v1")), HttpTransport)

@@ -12,7 +12,7 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, chat, collect, remote_spec, tier_spec
-from tiers.errors import CatalogError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import CatalogError, TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, GenerationRequest, Usage
 
@@ -256,7 +256,7 @@ async def test_an_error_event_in_mid_stream_ends_the_answer(event: bytes) -> Non
 
     async with upstream(fail) as (tier, _):
         raised = await failure(tier)
-    assert type(raised) is TierError
+    assert type(raised) is TierAnswerError
     assert "out of memory" in str(raised)
 
 

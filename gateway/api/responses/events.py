@@ -5,19 +5,11 @@ from typing import Any
 import msgspec
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.response_body import (
-    ResponseBody,
-    call_item,
-    called,
-    message_item,
-    output_of,
-    reasoning_item,
-    status_of,
-    text_part,
-)
+from gateway.api.responses.body import ResponseBody, logprobs_of, text_part
+from gateway.api.responses.custom_tools import InputReader
 from gateway.errors import as_api_error
-from tiers.tier import Delta
-from tiers.tool_types import ToolCallDelta
+from tiers.tier import Delta, TextLogprob
+from tiers.tool_types import ToolCall, ToolCallDelta
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,6 +22,9 @@ class ResponseEvents:
         self._number = 0
         self._open: str | None = None  # reasoning, message, or call:N
         self._items = 0
+        self._item_id = ""
+        self._custom: InputReader | None = None  # of the call under way, if it is of a custom tool
+        self._drawn: list[TextLogprob] = []  # of tokens whose text has not come yet
 
     def opening(self) -> bytes:
         """The Response, with nothing in it yet."""
@@ -41,27 +36,49 @@ class ResponseEvents:
         events = b""
         if delta.reasoning:
             events += self._turn_to("reasoning")
-            events += self._growth("response.reasoning_text.delta", content_index=0, delta=delta.reasoning)
+            events += self._thoughts("delta", delta=delta.reasoning)
+        if delta.logprobs and self._body.logprobs and not delta.reasoning:
+            self._drawn += delta.logprobs
         if delta.text:
             events += self._turn_to("message")
-            events += self._growth("response.output_text.delta", content_index=0, delta=delta.text, logprobs=[])
+            drawn, self._drawn = logprobs_of(self._drawn) if self._drawn else [], []
+            events += self._growth("response.output_text.delta", content_index=0, delta=delta.text, logprobs=drawn)
         for call in delta.tool_calls:
             events += self._turn_to(f"call:{call.index}", call)
             if call.arguments:
-                events += self._growth("response.function_call_arguments.delta", delta=call.arguments)
+                events += self._arguments(call.arguments)
         return events
 
     def closing(self, answer: Answer) -> bytes:
         """The last item, and the Response as a whole."""
         events = self._turn_to("message") if not self._items else b""
-        status = status_of(answer)
         events += self._done()
-        return events + self._event(f"response.{status}", response=self._body.shown(status, output_of(answer)))
+        return events + self._event(f"response.{self._body.status}", response=self._body.finished())
 
     def failed(self, error: Exception) -> bytes:
         """The Response, with what went wrong."""
         failure = as_api_error(error).body
         return self._event("response.failed", response=self._body.shown("failed", [], failure))
+
+    def _arguments(self, piece: str) -> bytes:
+        """The events of more arguments of the call under way."""
+        if self._custom is None:
+            return self._growth("response.function_call_arguments.delta", delta=piece)
+        return self._input(self._custom.take(piece))
+
+    def _input(self, text: str) -> bytes:
+        return self._growth("response.custom_tool_call_input.delta", delta=text) if text else b""
+
+    def _thoughts(self, what: str, **fields: Any) -> bytes:
+        if self._body.summarises:
+            return self._growth(f"response.reasoning_summary_text.{what}", summary_index=0, **fields)
+        return self._growth(f"response.reasoning_text.{what}", content_index=0, **fields)
+
+    def _thoughts_part(self, what: str, text: str) -> bytes:
+        part = self._body.reasoning_part(text)
+        if self._body.summarises:
+            return self._growth(f"response.reasoning_summary_part.{what}", summary_index=0, part=part)
+        return self._growth(f"response.content_part.{what}", content_index=0, part=part)
 
     def _turn_to(self, kind: str, call: ToolCallDelta | None = None) -> bytes:
         """End the item under way and begin one of this kind, unless it is that already."""
@@ -70,46 +87,50 @@ class ResponseEvents:
         events = self._done()
         self._open, self._items = kind, self._items + 1
         item = self._item("in_progress", call)
+        self._item_id = item["id"]
+        self._custom = InputReader() if item["type"] == "custom_tool_call" else None
         events += self._event("response.output_item.added", output_index=self._items - 1, item=item)
         if kind == "message":
-            events += self._growth("response.content_part.added", content_index=0, part=text_part(""))
+            events += self._growth("response.content_part.added", content_index=0, part=text_part("", []))
+        elif kind == "reasoning":
+            events += self._thoughts_part("added", "")
         return events
 
     def _done(self) -> bytes:
         if self._open is None:
             return b""
         choice, events = self._answer.choices[0], b""
+        item = self._item(self._body.status)
         if self._open == "reasoning":
-            events = self._growth("response.reasoning_text.done", content_index=0, text=choice.reasoning)
+            events = self._thoughts("done", text=choice.reasoning) + self._thoughts_part("done", choice.reasoning)
         elif self._open == "message":
-            part = text_part(choice.text)
-            events = self._growth("response.output_text.done", content_index=0, text=choice.text, logprobs=[])
+            (part,) = item["content"]
+            drawn = part["logprobs"]
+            events = self._growth("response.output_text.done", content_index=0, text=choice.text, logprobs=drawn)
             events += self._growth("response.content_part.done", content_index=0, part=part)
+        elif self._custom is not None:
+            events = self._input(self._custom.rest())
+            events += self._growth("response.custom_tool_call_input.done", input=item["input"])
         else:
-            _, name, arguments = called(choice, self._place)
+            name, arguments = item["name"], item["arguments"]
             events = self._growth("response.function_call_arguments.done", name=name, arguments=arguments)
-        item = self._item(status_of(self._answer))
         self._open = None
         return events + self._event("response.output_item.done", output_index=self._items - 1, item=item)
-
-    @property
-    def _place(self) -> int:
-        """Of the call under way among the calls."""
-        return int(str(self._open).removeprefix("call:"))
 
     def _item(self, status: str, first: ToolCallDelta | None = None) -> dict[str, Any]:
         """The item under way; one that has just started shows nothing but a call's name."""
         choice, fresh = self._answer.choices[0], status == "in_progress"
         if self._open == "reasoning":
-            return reasoning_item(self._answer, "" if fresh else choice.reasoning)
+            return self._body.reasoning_item("" if fresh else choice.reasoning)
         if self._open == "message":
-            return message_item(self._answer, "" if fresh else choice.text, status)
-        call = called(choice, self._place) if first is None else (first.id, first.name, "")
-        return call_item(self._answer, self._place, *call, status)
+            return self._body.message_item("" if fresh else choice.text, status)
+        place = int(str(self._open).removeprefix("call:"))
+        call = choice.tool_calls[place] if first is None else ToolCall(id=first.id, name=first.name, arguments="")
+        return self._body.call_item(place, call, status)
 
     def _growth(self, kind: str, **fields: Any) -> bytes:
         """An event about the item under way."""
-        return self._event(kind, item_id=self._item("in_progress")["id"], output_index=self._items - 1, **fields)
+        return self._event(kind, item_id=self._item_id, output_index=self._items - 1, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         event = {"type": kind, "sequence_number": self._number, **fields}

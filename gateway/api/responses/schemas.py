@@ -20,42 +20,63 @@ FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a message: `input_text`, `output_text` or `refusal`. Other fields that clients
-    repeat from earlier answers are ignored."""
+    """A piece of a message (`input_text`, `input_image`, `input_file`, `input_audio`, `output_text` or `refusal`) or of
+    thoughts (`reasoning_text`, `summary_text`). Other fields that clients repeat from earlier answers are ignored."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+    input_audio: dict[str, Any] | None = None
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One item of the input; `type` says which fields count.
 
     `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` and `arguments`.
-    `function_call_output`: `call_id` and `output`. `reasoning`: earlier thoughts, which models here do not read again.
+    `custom_tool_call`: `call_id`, `name` and `input`. `function_call_output`, `custom_tool_call_output`: `call_id` and
+    `output`. `reasoning`: earlier thoughts, in `content`, `encrypted_content` or `summary`.
     """
 
     type: str = "message"
+    id: Annotated[str, Meta(max_length=128)] | None = None
     role: str | None = None
     content: str | list[Part] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None
     output: str | list[Part] | None = None
+    summary: list[Part] | None = None
+    encrypted_content: str | None = None
+
+
+class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """The input of a custom tool: `text`, or a `grammar` whose `syntax` is lark or regex."""
+
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = None
 
 
 class ResponseTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool; only functions are understood, so that nothing else needs to be checked of others."""
+    """A tool that the caller runs: a `function` with `parameters`, or a `custom` one, which takes text."""
 
     type: str
     name: FunctionName = "tool"
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    format: ToolFormat | None = None
 
 
-class FunctionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """`tool_choice` as an object: call this function."""
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """`tool_choice` as an object: call this function or custom tool."""
 
     type: str
     name: str = ""
@@ -79,7 +100,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much to think; thoughts are given whole, so that `summary` asks for nothing."""
+    """How much to think. `summary`: thoughts are given as a summary, which is all of them, and not as content."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: str | None = None
@@ -87,7 +108,7 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`POST /v1/responses`; nothing of it is kept to be referred to, so that a conversation comes whole each time."""
+    """`POST /v1/responses`. With `previous_response_id`, `input` goes on from that response's conversation."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     input: str | Annotated[list[Item], Meta(max_length=MAX_PARTS)]
@@ -97,7 +118,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     temperature: Temperature | None = None
     top_p: TopP | None = None
     tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: str | FunctionChoice | None = None
+    tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
@@ -114,7 +135,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     prompt_cache_retention: str | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     background: bool | None = None
-    previous_response_id: Unsupported = None
+    previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
     conversation: Unsupported = None
     prompt: Unsupported = None
     context_management: Unsupported = None

@@ -1,0 +1,106 @@
+"""Fields of a request that this API does not know: removed from a copy of the body, and named to the caller."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+MOST_NAMES = 32
+MOST_CHARS = 512
+_LONGEST_NAME = 64
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+
+
+class FieldReader(Generic[Body]):
+    """Reads the JSON of a request of the type `body`, of `endpoint`.
+
+    `harmless`: fields that are known but without effect here, although they are accepted: leaving them out changes
+    nothing that the caller could miss.
+    """
+
+    def __init__(self, endpoint: str, body: type[Body], harmless: tuple[str, ...] = ()) -> None:
+        self.endpoint = endpoint
+        self.decode: Callable[[bytes], Body] = msgspec.json.Decoder(body).decode
+        self.harmless = harmless
+        self._body = body
+        self._pruner = _pruner_of(inspect.type_info(body))
+
+    def known_part(self, body: bytes) -> tuple[Body, list[str]]:
+        """Return the request in `body` without fields that its types do not know, and the names of these.
+
+        Raises what `decode` does, but for unknown fields. Takes about three times as long.
+        """
+        data = msgspec.json.decode(body)
+        found: dict[str, None] = {}
+        if self._pruner is not None:
+            for name in self._pruner(data, ""):
+                found[name] = None
+        return msgspec.convert(data, self._body), list(found)
+
+
+def shown_names(names: list[str]) -> str:
+    """Return the names for a header: safe characters, and a bounded length."""
+    safe = [_UNSAFE.sub("?", name[:_LONGEST_NAME]) for name in names[:MOST_NAMES]]
+    text = ", ".join(safe)
+    if len(text) > MOST_CHARS:
+        text = text[:MOST_CHARS].rpartition(", ")[0]
+    return text if len(text) == len(", ".join(safe)) and len(names) <= MOST_NAMES else f"{text}, ..."
+
+
+# Removes unknown fields from data of one type, at a path, and yields their names.
+_Pruner = Callable[[Any, str], Iterator[str]]
+
+
+def _pruner_of(kind: inspect.Type) -> _Pruner | None:
+    """Return what removes unknown fields of `kind`; None if it can have none."""
+    if isinstance(kind, inspect.StructType):
+        return _struct_pruner(kind)
+    if isinstance(kind, inspect.ListType):
+        inner = _pruner_of(kind.item_type)
+        return None if inner is None else _list_pruner(inner)
+    if isinstance(kind, inspect.UnionType):
+        # JSON types tell the members of a union apart: at most one is an object, and one an array.
+        return _union_pruner([found for one in kind.types if (found := _pruner_of(one)) is not None])
+    return None
+
+
+def _struct_pruner(kind: inspect.StructType) -> _Pruner:
+    inner = {field.encode_name: _pruner_of(field.type) for field in kind.fields}
+
+    def prune(data: Any, path: str) -> Iterator[str]:
+        if not isinstance(data, dict):
+            return
+        if kind.cls.__struct_config__.forbid_unknown_fields:
+            for name in [name for name in data if name not in inner]:
+                del data[name]
+                yield f"{path}{name}"
+        for name, value in data.items():
+            pruner = inner.get(name)
+            if pruner is not None:
+                yield from pruner(value, f"{path}{name}.")
+
+    return prune
+
+
+def _list_pruner(inner: _Pruner) -> _Pruner:
+    def prune(data: Any, path: str) -> Iterator[str]:
+        if isinstance(data, list):
+            for value in data:
+                yield from inner(value, f"{path[:-1]}[].")
+
+    return prune
+
+
+def _union_pruner(members: list[_Pruner]) -> _Pruner | None:
+    if len(members) < 2:
+        return members[0] if members else None
+
+    def prune(data: Any, path: str) -> Iterator[str]:
+        for member in members:
+            yield from member(data, path)
+
+    return prune

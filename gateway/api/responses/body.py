@@ -1,0 +1,185 @@
+"""A Response as OpenAI shapes it: what was asked for, and the items of the answer so far."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.answering.answer import Answer
+from gateway.api.inference.answers import routed
+from gateway.api.inference.logprobs import chat_logprobs
+from gateway.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
+from gateway.api.responses.custom_tools import CUSTOM, input_of
+from gateway.api.responses.exchange import Exchange
+from gateway.api.responses.schemas import ResponsesRequest, ResponseTool
+from gateway.errors import ErrorBody
+from tiers.catalog.tier_spec import SamplingDefaults
+from tiers.tier import TextLogprob, Usage
+from tiers.tool_types import ToolCall
+
+
+class ResponseBody:
+    """The Response of an answer, whole (`finished`) or at a stage of its stream (`shown`), and its items.
+
+    `logprobs`: whether its text comes with log-probabilities. `summarises`: whether thoughts are given as a summary,
+    which many clients show, because one was asked for; nothing of them is left out.
+    """
+
+    def __init__(self, exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> None:
+        """`sampling`: of the tier that answers, for what the caller left open."""
+        body = exchange.body
+        self._exchange, self._answer = exchange, answer
+        self._own = _own(exchange, answer, sampling)
+        self._finished: dict[str, Any] | None = None
+        self._custom = frozenset(tool.name for tool in body.tools or () if tool.type == CUSTOM)
+        self._seals = SEALED_REASONING in (body.include or ())
+        self.logprobs = wants_logprobs(body)
+        self.summarises = _asked_summary(body) is not None
+
+    def finished(self) -> dict[str, Any]:
+        """The Response of a finished answer, the same every time but for whether it is stored."""
+        if self._finished is None:
+            self._finished = self.shown(self.status, self.output())
+        self._finished["store"] = self._exchange.stored
+        return self._finished
+
+    def shown(self, status: str, output: list[dict[str, Any]], error: ErrorBody | None = None) -> dict[str, Any]:
+        """The Response with these items. After the answer's end, with its usage and how it came about."""
+        record = self._answer.record
+        ended = status in ("completed", "incomplete") and record is not None
+        shown = self._own | {
+            "status": status,
+            "output": output,
+            "store": self._exchange.stored and status != "failed",
+            "completed_at": int(record.created_at + record.timings.e2e_ms / 1e3) if ended and record else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "error": None if error is None else {"code": error.code or error.type, "message": error.message},
+            "usage": _usage(self._answer.usage) if ended else None,
+        }
+        return shown | {"x_aio": routed(self._answer)} if ended else shown
+
+    @property
+    def status(self) -> str:
+        """What became of a finished answer."""
+        return "incomplete" if self._answer.choices[0].finish_reason == "length" else "completed"
+
+    def output(self) -> list[dict[str, Any]]:
+        """The items of a finished answer: thoughts, text, calls."""
+        choice, items = self._answer.choices[0], []
+        if choice.reasoning:
+            items.append(self.reasoning_item(choice.reasoning))
+        if choice.text or not choice.tool_calls:
+            items.append(self.message_item(choice.text, self.status))
+        return items + [self.call_item(place, call, self.status) for place, call in enumerate(choice.tool_calls)]
+
+    def reasoning_item(self, text: str) -> dict[str, Any]:
+        """What was thought before the answer."""
+        parts = [self.reasoning_part(text)] if text else []
+        given = {"summary": parts} if self.summarises else {"summary": [], "content": parts}
+        item = {"id": f"rs_{self._id}", "type": "reasoning", **given}
+        return item | {"encrypted_content": sealed(text)} if text and self._seals else item
+
+    def reasoning_part(self, text: str) -> dict[str, Any]:
+        """The only part of a reasoning item."""
+        return {"type": "summary_text" if self.summarises else "reasoning_text", "text": text}
+
+    def message_item(self, text: str, status: str) -> dict[str, Any]:
+        """The text."""
+        content = [] if status == "in_progress" else [text_part(text, self.text_logprobs())]
+        return {"id": f"msg_{self._id}", "type": "message", "status": status, "role": "assistant", "content": content}
+
+    def call_item(self, place: int, call: ToolCall, status: str) -> dict[str, Any]:
+        """A call of a function, or of a custom tool."""
+        custom = self.is_custom(call.name)
+        given = {"input": input_of(call.arguments)} if custom else {"arguments": call.arguments}
+        return {
+            "id": f"{'ctc' if custom else 'fc'}_{self._id}_{place}",
+            "type": "custom_tool_call" if custom else "function_call",
+            "status": status,
+            "call_id": call.id,
+            "name": call.name,
+            **given,
+        }
+
+    def is_custom(self, name: str) -> bool:
+        """Whether the tool of this name is a custom one."""
+        return name in self._custom
+
+    def text_logprobs(self) -> list[Any]:
+        """Log-probabilities of the text so far, if they were asked for."""
+        return logprobs_of(self._answer.choices[0].logprobs) if self.logprobs else []
+
+    @property
+    def _id(self) -> str:
+        return self._answer.request.request_id
+
+
+def text_part(text: str, logprobs: list[Any]) -> dict[str, Any]:
+    """The only part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
+    """Drawn tokens as this API shows them."""
+    shown: list[Any] = msgspec.to_builtins(chat_logprobs(drawn).content)
+    return shown
+
+
+def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict[str, Any]:
+    body = exchange.body
+    choice = body.tool_choice or "auto"
+    form = {"type": "text"} if body.text is None or body.text.format is None else _given(body.text.format)
+    reasoning = body.reasoning
+    return {
+        "id": answer.request.request_id,
+        "object": "response",
+        "created_at": int(answer.request.created_at),
+        "model": answer.tier.model,
+        "previous_response_id": body.previous_response_id,
+        "instructions": body.instructions,
+        "tools": [_tool(tool) for tool in body.tools or ()],
+        "tool_choice": choice if isinstance(choice, str) else {"type": choice.type, "name": choice.name},
+        "truncation": body.truncation or "disabled",
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "text": {"format": form},
+        "temperature": sampling.temperature if body.temperature is None else body.temperature,
+        "top_p": sampling.top_p if body.top_p is None else body.top_p,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_logprobs": body.top_logprobs or 0,
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": _asked_summary(body)},
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "background": False,
+        "service_tier": answer.request.service_tier or "default",
+        "metadata": body.metadata or {},
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
+    }
+
+
+def _asked_summary(body: ResponsesRequest) -> str | None:
+    return None if body.reasoning is None else body.reasoning.summary or body.reasoning.generate_summary
+
+
+def _tool(tool: ResponseTool) -> dict[str, Any]:
+    if tool.type == CUSTOM:
+        form = {"type": "text"} if tool.format is None else _given(tool.format)
+        return {"type": CUSTOM, "name": tool.name, "description": tool.description, "format": form}
+    names = ("type", "name", "description", "parameters", "strict")
+    return {name: getattr(tool, name) for name in names}
+
+
+def _given(form: Any) -> dict[str, Any]:
+    return {name: value for name in form.__struct_fields__ if (value := getattr(form, name)) is not None}
+
+
+def _usage(usage: Usage | None) -> dict[str, Any]:
+    usage = usage or Usage(prompt_tokens=0, completion_tokens=0)
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

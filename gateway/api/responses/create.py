@@ -1,0 +1,68 @@
+"""`POST /v1/responses`: OpenAI's newer API over the same tiers."""
+
+import msgspec
+from litestar import post
+from litestar.types import ASGIApp
+
+from gateway.answering.answer import Answer
+from gateway.api.inference.build_request import received
+from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.parsing import read_fields
+from gateway.api.operations import describe
+from gateway.api.responses.as_chat import renamed
+from gateway.api.responses.body import ResponseBody
+from gateway.api.responses.events import ResponseEvents
+from gateway.api.responses.exchange import Exchange, exchange_of
+from gateway.api.responses.schemas import ResponsesRequest
+from gateway.api.streaming.sending import respond
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, Parts, parts_of
+
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest)
+
+
+@post(
+    "/responses",
+    status_code=200,
+    operation_class=describe(ResponsesRequest, streamed=True),
+    summary="Answer an input",
+    # Clients know a response that they may go on from by its "resp_".
+    opt={"id_prefix": "resp", "id_separator": "_"},
+)
+async def responses(request: HttpRequest) -> ASGIApp:
+    """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
+    body = await read_fields(request, RESPONSES)
+    parts = parts_of(request)
+    exchange = await exchange_of(parts, received(request), body)
+    answer_format = ResponsesFormat(parts, exchange)
+    try:
+        return await respond(request, parts, exchange.request, answer_format, answer_format.store)
+    except ApiError as error:
+        raise renamed(error) from None
+
+
+class ResponsesFormat:
+    """The format of `/v1/responses`."""
+
+    def __init__(self, parts: Parts, exchange: Exchange) -> None:
+        self._parts, self._exchange = parts, exchange
+        self._kept: ResponseBody | None = None
+
+    async def store(self, answer: Answer) -> None:
+        """Store the response of a finished answer, before its last bytes are written."""
+        await self._exchange.store(self._body(answer).finished())
+
+    def whole(self, answer: Answer) -> bytes:
+        """See `AnswerFormat.whole`."""
+        return msgspec.json.encode(self._body(answer).finished())
+
+    def chunks(self, answer: Answer) -> ResponseEvents:
+        """See `AnswerFormat.chunks`."""
+        return ResponseEvents(answer, self._body(answer))
+
+    def _body(self, answer: Answer) -> ResponseBody:
+        """The body of the answer, which has started."""
+        if self._kept is None:
+            sampling = self._parts.routing.spec(answer.tier.number).sampling
+            self._kept = ResponseBody(self._exchange, answer, sampling)
+        return self._kept

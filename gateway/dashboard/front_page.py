@@ -1,0 +1,114 @@
+"""`GET /`: a page for a person, or JSON for a program, that says whether the gateway is ready and where to go on."""
+
+import re
+import shlex
+from typing import Any
+
+import msgspec
+from litestar import Router, get, head
+from litestar.response import Response
+
+from gateway import __version__
+from gateway.api.access.guard import admit_visitor, session_caller
+from gateway.api.health import health_of
+from gateway.dashboard.rendering import HEADERS, page
+from gateway.errors import ApiError
+from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.tenancy.host_names import host_is_allowed
+
+# What stands in the page as a command must not be able to hold one.
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+\Z")
+QUESTION = {"model": "auto", "messages": [{"role": "user", "content": "Hello!"}]}
+
+
+class FrontTier(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier by its names, and whether it takes requests now."""
+
+    tier: int
+    name: str
+    model: str
+    healthy: bool
+
+
+class FrontPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`status` and `problems` as of `/health/ready`. `tiers`: None for callers who may not see the models. `curl`: a
+    first request."""
+
+    name: str = "AIO gateway"
+    version: str = __version__
+    status: str
+    problems: dict[str, str]
+    tiers: list[FrontTier] | None
+    docs: str
+    dashboard: str
+    base_url: str
+    curl: str
+
+
+@get("/")
+async def front_page(request: HttpRequest) -> Response[Any]:
+    """HTML where the client takes it, else JSON; always 200, since it is no probe."""
+    shown = await _front(request)
+    if "text/html" in request.headers.get("accept", ""):
+        response: Response[Any] = page(request, "front.html", "AIO gateway", front=shown)
+    else:
+        response = Response(shown, media_type="application/json", headers=HEADERS)
+    response.headers["vary"] = "accept"
+    return response
+
+
+@head("/")
+async def front_probe(request: HttpRequest) -> None:
+    """Agents ask for it to see whether there is a server at all."""
+
+
+def front_router() -> Router:
+    """What stands at the root of the site."""
+    return Router("/", route_handlers=[front_page, front_probe], guards=[admit_visitor], include_in_schema=False)
+
+
+async def _front(request: HttpRequest) -> FrontPage:
+    parts = parts_of(request)
+    health, url = health_of(parts), _address(request, parts)
+    key = ' -H "Authorization: Bearer $AIO_API_KEY"' if parts.tenancy.directory.asks_for_keys else ""
+    question = shlex.quote(msgspec.json.encode(QUESTION).decode())
+    return FrontPage(
+        status=health.status,
+        problems=health.problems,
+        tiers=_tiers(parts) if await _may_see_models(request, parts) else None,
+        docs=f"{url}/docs",
+        dashboard=f"{url}/admin",
+        base_url=f"{url}/v1",
+        curl=f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d {question}",
+    )
+
+
+def _address(request: HttpRequest, parts: Parts) -> str:
+    """The address by which the client reached us."""
+    url = str(request.base_url).rstrip("/")
+    return url if _ADDRESS.match(url) else f"http://{parts.settings.host}:{parts.settings.port}"
+
+
+async def _may_see_models(request: HttpRequest, parts: Parts) -> bool:
+    """Whether `GET /v1/models` would tell them, or the dashboard does."""
+    directory, settings = parts.tenancy.directory, parts.settings
+    if directory.knows(request.headers.get("authorization")):
+        return True
+    if not directory.asks_for_keys:
+        return host_is_allowed(request.headers.get("host", ""), settings.host, settings.allowed_hosts)
+    try:
+        return await session_caller(request) is not None
+    except ApiError:
+        return False  # the database is down
+
+
+def _tiers(parts: Parts) -> list[FrontTier]:
+    return [
+        FrontTier(
+            tier=spec.number,
+            name=spec.name,
+            model=spec.model_name,
+            healthy=parts.routing.tiers[spec.number].load().healthy,
+        )
+        for spec in parts.routing.catalog.tiers
+    ]

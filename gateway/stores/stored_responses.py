@@ -1,0 +1,119 @@
+"""Responses kept in the database, so that a later request, on any gateway process, goes on from one by its id."""
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, delete, exists, insert, literal, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables import erasures, stored_responses
+from quality.store.queries import exclude_erasures
+
+# As many as the messages of a conversation may be, so that a cycle or a very long chain ends somewhere.
+MOST_IN_CHAIN = 2048
+
+
+class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response and the items that its request gave, without those of the responses before it.
+
+    `conversation`: the id by which routing recognises the conversation. `context_bytes`: size as JSON of the items of
+    this response and of all before it. `created_at`: UTC epoch seconds.
+    """
+
+    response_id: str
+    key_id: str | None
+    tenant: str
+    previous_response_id: str | None
+    conversation: str
+    context_bytes: int
+    input: Any
+    response: Any
+    created_at: float
+
+
+class StoredContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request that names a previous response goes on from: `items` are inputs and outputs, oldest first."""
+
+    response_id: str
+    conversation: str
+    size: int
+    items: list[dict[str, Any]]
+
+
+class ContextTooLargeError(ValueError):
+    """The conversation holds `size` bytes, more than allowed."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the conversation holds {size} bytes")
+        self.size = size
+
+
+class StoredResponses:
+    """The stored responses of all tenants."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(self, response: StoredResponse) -> bool:
+        """Store it durably. Returns False for a user who was erased after the response had started."""
+        row = msgspec.structs.asdict(response)
+        columns = stored_responses.c
+        erased = exists().where(erasures.c.key_id == response.key_id, erasures.c.erased_at >= response.created_at)
+        values = [bindparam(name, value, columns[name].type) for name, value in row.items()]
+        unless_erased = insert(stored_responses).from_select(list(row), select(*values).where(~erased))
+        async with self._engine.begin() as connection:
+            await exclude_erasures(connection)
+            return bool((await connection.execute(unless_erased)).rowcount)
+
+    async def find(self, tenant: str, response_id: str) -> StoredResponse | None:
+        """Return the tenant's response of this id."""
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(select(stored_responses).where(*_mine(tenant, response_id)))).first()
+        return None if row is None else StoredResponse(**row._mapping)
+
+    async def delete(self, tenant: str, response_id: str) -> bool:
+        """Delete the response and its own items; return whether the tenant had it."""
+        async with self._engine.begin() as connection:
+            mine = delete(stored_responses).where(*_mine(tenant, response_id))
+            return bool((await connection.execute(mine)).rowcount)
+
+    async def context(self, tenant: str, response_id: str, most_bytes: int) -> StoredContext | None:
+        """Return the conversation up to and including the response; None if it, or one before it, is not stored.
+
+        Raises `ContextTooLargeError`, before anything large is read, if it holds more than `most_bytes`.
+        """
+        columns = stored_responses.c
+        head = select(columns.context_bytes, columns.conversation).where(*_mine(tenant, response_id))
+        chain = (
+            select(columns.response_id, columns.previous_response_id, literal(0).label("steps"))
+            .where(*_mine(tenant, response_id))
+            .cte("chain", recursive=True)
+        )
+        earlier = (
+            select(columns.response_id, columns.previous_response_id, chain.c.steps + 1)
+            .where(columns.response_id == chain.c.previous_response_id)
+            .where(columns.tenant == tenant, chain.c.steps < MOST_IN_CHAIN)
+        )
+        chain = chain.union_all(earlier)
+        rows = (
+            select(columns.previous_response_id, columns.input, columns.response)
+            .join(chain, chain.c.response_id == columns.response_id)
+            .order_by(chain.c.steps.desc())
+        )
+        async with self._engine.connect() as connection:
+            known = (await connection.execute(head)).first()
+            if known is None:
+                return None
+            if known.context_bytes > most_bytes:
+                raise ContextTooLargeError(known.context_bytes)
+            found = (await connection.execute(rows)).all()
+        if not found or found[0].previous_response_id is not None:
+            return None
+        items = [item for row in found for item in (*row.input, *row.response["output"])]
+        return StoredContext(
+            response_id=response_id, conversation=known.conversation, size=known.context_bytes, items=items
+        )
+
+
+def _mine(tenant: str, response_id: str) -> tuple[Any, Any]:
+    return stored_responses.c.response_id == response_id, stored_responses.c.tenant == tenant

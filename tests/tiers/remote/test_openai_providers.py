@@ -1,0 +1,106 @@
+"""Providers with OpenAI's API, Azure among them: their headers, fields, counts and refusals."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from inference_core.protocol import Grammar, SamplingParams
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.errors import TierRequestError, TierUnavailableError
+from tiers.remote.remote_tier import RemoteTier
+
+KEY = "azure-secret"
+COUNTS = {"prompt_tokens": 150, "completion_tokens": 4, "total_tokens": 160}
+USAGE = COUNTS | {"prompt_tokens_details": {"cached_tokens": 100, "cache_write_tokens": 40}}
+
+
+async def hello(call: Call) -> None:
+    await call.begin()
+    await call.chunk("Hello")
+    await call.chunk(finish="stop")
+    await call.event({"choices": [], "usage": USAGE})
+    await call.send(b"data: [DONE]\n\n")
+
+
+@asynccontextmanager
+async def provider(kind: str, handler: Any = hello) -> AsyncIterator[tuple[RemoteTier, LoopbackServer]]:
+    async with LoopbackServer(handler) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind=kind, api_key_env="THE_KEY"), environ={"THE_KEY": KEY})
+        yield tier, server
+        await tier.close()
+
+
+async def test_azure_takes_its_key_in_its_own_header() -> None:
+    async with provider("azure") as (tier, server):
+        await tier.start()
+        await collect(tier, chat())
+        assert server.calls[0].headers["api-key"] == KEY
+        assert "authorization" not in server.calls[0].headers
+        assert server.looks == ["/v1/models"]
+
+
+async def test_defaults_of_the_api_are_not_sent_because_reasoning_models_refuse_them() -> None:
+    async with provider("openai-provider") as (tier, server):
+        await collect(tier, chat(sampling=SamplingParams(temperature=1.0, top_p=1.0)))
+        await collect(tier, chat(sampling=SamplingParams(temperature=0.2, top_p=1.0)))
+        first, second = (call.body for call in server.calls)
+    assert not first.keys() & {"temperature", "top_p"}
+    assert second["temperature"] == 0.2
+    assert "top_p" not in second
+
+
+async def test_cached_written_and_reasoning_tokens_are_counted() -> None:
+    async with provider("openai-provider") as (tier, _):
+        _, usage = await collect(tier, chat())
+    # xAI counts reasoning in the total alone.
+    assert (usage.prompt_tokens, usage.completion_tokens) == (150, 10)
+    assert (usage.cached_tokens, usage.cache_write_tokens) == (100, 40)
+
+
+def refusal(param: str, code: str) -> dict[str, Any]:
+    message = f"Unsupported value: '{param}' does not support 0.2 with this model."
+    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+
+
+async def test_what_a_model_refuses_is_left_out_once_and_from_then_on() -> None:
+    async def picky(call: Call) -> None:
+        if "temperature" in call.body:
+            await call.reply(400, refusal("temperature", "unsupported_value"))
+        else:
+            await hello(call)
+
+    async with provider("openai-provider", picky) as (tier, server):
+        cold = chat(sampling=SamplingParams(temperature=0.2))
+        for _ in range(2):
+            (answer,), _ = await collect(tier, cold)
+            assert answer.text == "Hello"
+        assert ["temperature" in call.body for call in server.calls] == [True, False, False]
+
+
+@pytest.mark.parametrize(("param", "code"), [("messages", "unsupported_value"), ("temperature", "invalid_value")])
+async def test_another_refusal_is_the_callers(param: str, code: str) -> None:
+    async def refuse(call: Call) -> None:
+        await call.reply(400, refusal(param, code))
+
+    async with provider("openai-provider", refuse) as (tier, server):
+        with pytest.raises(TierRequestError):
+            await collect(tier, chat(sampling=SamplingParams(temperature=0.2)))
+        assert len(server.calls) == 1
+
+
+async def test_a_deployment_that_azure_lacks_makes_the_tier_unavailable() -> None:
+    async def lacking(call: Call) -> None:
+        await call.reply(404, {"error": {"code": "DeploymentNotFound", "message": "The deployment does not exist."}})
+
+    async with provider("azure", lacking) as (tier, _):
+        with pytest.raises(TierUnavailableError, match="The deployment does not exist"):
+            await collect(tier, chat())
+
+
+async def test_a_grammar_of_vllm_is_refused() -> None:
+    async with provider("openai-provider") as (tier, _):
+        with pytest.raises(TierRequestError, match="response_format alone"):
+            await collect(tier, chat(sampling=SamplingParams(grammar=Grammar(kind="regex", text="a+"))))

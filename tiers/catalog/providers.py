@@ -1,0 +1,128 @@
+"""The providers that a tier's `provider` may name: their protocol, address, key variable and context."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+ProviderName = Literal[
+    "anthropic",
+    "azure",
+    "bedrock",
+    "deepseek",
+    "fireworks",
+    "gemini",
+    "groq",
+    "mistral",
+    "openai",
+    "openrouter",
+    "together",
+    "xai",
+]
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider's name stands for in a catalogue.
+
+    `kind`: of its `remote` table. `base_url`: its address; `{region}` is the AWS region. Without one the tier's `url`
+    or the environment variable `url_variable` gives it. `path` is appended to an address that has none.
+    `key_variables`: where its users keep the key; the first that is set is used. `needs_key`: whether there is no other
+    way to sign in. `max_context`: what its current models take at least, in tokens. `remote`: further fields of the
+    `remote` table.
+    """
+
+    kind: Literal["openai-provider", "azure", "anthropic", "gemini", "bedrock"] = "openai-provider"
+    base_url: str = ""
+    url_variable: str = ""
+    path: str
+    key_variables: tuple[str, ...]
+    needs_key: bool = True
+    max_context: int = 128_000
+    remote: dict[str, Any] = {}
+
+
+_LATER_LIMIT = {"max_tokens_field": "max_completion_tokens"}
+
+PROVIDERS: dict[ProviderName, Provider] = {
+    "anthropic": Provider(
+        kind="anthropic",
+        base_url="https://api.anthropic.com/v1",
+        path="/v1",
+        key_variables=("ANTHROPIC_API_KEY",),
+        max_context=200_000,
+    ),
+    "azure": Provider(
+        kind="azure",
+        url_variable="AZURE_OPENAI_ENDPOINT",
+        path="/openai/v1",
+        key_variables=("AZURE_OPENAI_API_KEY",),
+        remote=_LATER_LIMIT,
+    ),
+    "bedrock": Provider(
+        kind="bedrock",
+        base_url="https://bedrock-runtime.{region}.amazonaws.com",
+        url_variable="AWS_ENDPOINT_URL_BEDROCK_RUNTIME",
+        path="",
+        key_variables=("AWS_BEARER_TOKEN_BEDROCK",),
+        needs_key=False,
+    ),
+    "deepseek": Provider(
+        base_url="https://api.deepseek.com/v1", path="/v1", key_variables=("DEEPSEEK_API_KEY",), max_context=64_000
+    ),
+    "fireworks": Provider(
+        base_url="https://api.fireworks.ai/inference/v1", path="/inference/v1", key_variables=("FIREWORKS_API_KEY",)
+    ),
+    "gemini": Provider(
+        kind="gemini",
+        base_url="https://generativelanguage.googleapis.com/v1beta",
+        path="/v1beta",
+        key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        max_context=1_048_576,
+    ),
+    "groq": Provider(base_url="https://api.groq.com/openai/v1", path="/openai/v1", key_variables=("GROQ_API_KEY",)),
+    # It refuses unknown fields and ends every stream with the usage anyway.
+    "mistral": Provider(
+        base_url="https://api.mistral.ai/v1",
+        path="/v1",
+        key_variables=("MISTRAL_API_KEY",),
+        remote={"stream_usage": False},
+    ),
+    "openai": Provider(
+        base_url="https://api.openai.com/v1", path="/v1", key_variables=("OPENAI_API_KEY",), remote=_LATER_LIMIT
+    ),
+    "openrouter": Provider(
+        base_url="https://openrouter.ai/api/v1", path="/api/v1", key_variables=("OPENROUTER_API_KEY",)
+    ),
+    "together": Provider(base_url="https://api.together.xyz/v1", path="/v1", key_variables=("TOGETHER_API_KEY",)),
+    "xai": Provider(base_url="https://api.x.ai/v1", path="/v1", key_variables=("XAI_API_KEY",)),
+}
+
+
+PROVIDER_KINDS = frozenset(provider.kind for provider in PROVIDERS.values())
+
+
+def provider_remote(
+    name: ProviderName, model: str, url: str | None, key_variable: str | None, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the `remote` table of a tier on a provider. `url` and `key_variable` replace the provider's own."""
+    provider = PROVIDERS[name]
+    remote = {"kind": provider.kind, "model": model, "max_context": provider.max_context} | provider.remote
+    remote["base_url"] = _address(provider, url, environ)
+    key_variable = key_variable or _key_variable(provider, environ)
+    return remote if key_variable is None else remote | {"api_key_env": key_variable}
+
+
+def _key_variable(provider: Provider, environ: Mapping[str, str]) -> str | None:
+    given = next((name for name in provider.key_variables if environ.get(name, "").strip()), None)
+    return given or (provider.key_variables[0] if provider.needs_key else None)
+
+
+def _address(provider: Provider, url: str | None, environ: Mapping[str, str]) -> str:
+    """Return the base URL; "" if nothing gives it."""
+    given = url or environ.get(provider.url_variable, "").strip()
+    if not given:
+        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        return provider.base_url.format(region=region)
+    given = given.rstrip("/")
+    return given if urlsplit(given).path else given + provider.path

@@ -1,0 +1,389 @@
+"""Anthropic's Messages API as a remote wire (version 2023-06-01)."""
+
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import TierError, TierRequestError
+from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.provider_format import (
+    CONTEXT_CODE,
+    MIN_THINKING_TOKENS,
+    THINKING_TOKENS,
+    Blocks,
+    answer_schema,
+    call_arguments,
+    is_system,
+    media_of,
+    require_conversation,
+    system_text,
+)
+from tiers.remote.sse import ServerSentEvent
+from tiers.remote.usage_counter import Tally
+from tiers.remote.wire import RemoteWire, WireCall
+from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
+
+NAME = "Anthropic"
+VERSION = b"2023-06-01"
+# Older models take a budget of thinking tokens; newer ones think as much as `effort` lets them.
+BUDGET_MODELS = (
+    "claude-3",
+    "claude-haiku-4-5",
+    "claude-opus-4-0",
+    "claude-opus-4-1",
+    "claude-opus-4-2025",
+    "claude-opus-4-5",
+    "claude-sonnet-4-0",
+    "claude-sonnet-4-2025",
+    "claude-sonnet-4-5",
+)
+EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
+_CACHED = {"type": "ephemeral"}
+
+
+class AnthropicWire(RemoteWire):
+    """Anthropic, or another server with its Messages API."""
+
+    one_choice = True
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        self._remote = remote
+        self.health_path = self.model_path = f"models/{quote(remote.model, safe='')}"
+
+    def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
+        """See `RemoteWire.key_headers`."""
+        version = [(b"anthropic-version", VERSION)]
+        return [*version, (b"x-api-key", key.encode())] if key else version
+
+    def model_problem(self, status: int, body: bytes) -> str | None:
+        """See `RemoteWire.model_problem`. Servers other than Anthropic's may not list models."""
+        if status == 404 and b"not_found_error" in body:
+            return (
+                f"has no model {self._remote.model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
+            )
+        return None
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`: an account without credit is refused with 400."""
+        return "credit balance" in error.message
+
+    def read_error(self, body: bytes) -> WireError:
+        """See `RemoteWire.read_error`."""
+        error = parse_error(body)
+        if "prompt is too long" in error.message or "exceed context limit" in error.message:
+            error.param, error.code = "messages", CONTEXT_CODE
+        return error
+
+    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+        """See `RemoteWire.call`."""
+        messages = require_conversation(request, NAME)
+        streamed = not request.whole or self._remote.stream_whole
+        body: dict[str, Any] = {
+            "model": self._remote.model,
+            "max_tokens": max_tokens,
+            "messages": message_turns(messages),
+            "stream": streamed,
+        }
+        if system := system_text(messages):
+            body["system"] = system
+        if request.stop:
+            body["stop_sequences"] = list(request.stop)
+        body |= _tools(request)
+        if (schema := answer_schema(request, NAME)) is not None:
+            body["output_config"] = {"format": {"type": "json_schema", "schema": _required(schema)}}
+        thinking = thinking_fields(self._remote.model, request, max_tokens)
+        output = body.get("output_config", {}) | thinking.pop("output_config", {})
+        body |= thinking | ({"output_config": output} if output else {})
+        if thinking.get("thinking", {}).get("type") not in ("enabled", "adaptive"):
+            body |= _sampling(request)
+        return WireCall("messages", _encode(body), streamed)
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        """See `RemoteWire.read_event`."""
+        said, blocks = _parsed(event.data), _blocks(tally)
+        match said.type:
+            case "content_block_delta":
+                return _delta(said, blocks)
+            case "content_block_start":
+                return _start(said.index, said.content_block, blocks)
+            case "content_block_stop":
+                return blocks.close(said.index)
+            case "message_start" if said.message is not None:
+                _report(said.message.usage, tally)
+            case "message_delta" if said.delta is not None:
+                _report(said.usage, tally)
+                return _end(said.delta.stop_reason, blocks)
+            case "message_stop":
+                return None
+            case "error":
+                raise TierError(parse_error(event.data).message)
+            case "ping":
+                pass
+            case _:
+                blocks.unknown = blocks.unknown or f"events of the type {said.type!r}"
+        return []
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        """See `RemoteWire.read_whole`."""
+        message, blocks = _parsed_message(body), _blocks(tally)
+        _report(message.usage, tally)
+        deltas: list[Delta] = []
+        for index, block in enumerate(message.content):
+            deltas += _start(index, block, blocks)
+            if block.type == "tool_use" and block.input:
+                deltas += blocks.arguments(index, _encode(block.input).decode())
+            deltas += blocks.close(index)
+        return deltas + _end(message.stop_reason, blocks)
+
+
+class _Block(msgspec.Struct):
+    type: str
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = {}
+
+
+class _Delta(msgspec.Struct):
+    """Of a content block (`type` is set), or of the message (`stop_reason`)."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens: int = 0
+
+
+class _Message(msgspec.Struct):
+    content: list[_Block] = []
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    index: int = 0
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+
+
+def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Return the conversation as Anthropic has it: results of tools are a user's blocks, and no text is empty.
+
+    A conversation that goes on has its last block marked, so that the next turn reads the ones before from the cache.
+    """
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if is_system(message):
+            continue
+        role, blocks = _blocks_of(message)
+        if not blocks:
+            continue
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({"role": role, "content": blocks})
+    if not turns:
+        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
+    last = turns[-1]["content"][-1]
+    if turns[-1]["role"] == "assistant":
+        # The answer goes on from here; a space at its end is refused.
+        if last["type"] == "text":
+            last["text"] = last["text"].rstrip() or "."
+    elif any(message.role == "assistant" for message in messages):
+        last["cache_control"] = _CACHED
+    return turns
+
+
+def _blocks_of(message: ChatMessage) -> tuple[str, list[dict[str, Any]]]:
+    content = content_blocks(message)
+    if message.role == "tool":
+        result = {"type": "tool_result", "tool_use_id": message.tool_call_id or ""}
+        return "user", [result | ({"content": content} if content else {})]
+    calls = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call_arguments(call)}
+        for call in message.tool_calls
+    ]
+    return ("assistant" if message.role == "assistant" else "user"), content + calls
+
+
+def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
+    """Return the parts of a message as blocks, without blank texts. Raises TierRequestError for audio."""
+    if not message.parts:
+        return [{"type": "text", "text": message.content}] if message.content.strip() else []
+    blocks: list[dict[str, Any]] = []
+    for part in message.parts:
+        if part.type == "text":
+            blocks += [{"type": "text", "text": part.text}] if part.text.strip() else []
+            continue
+        media = media_of(part, NAME)
+        if media.kind == "audio":
+            raise TierRequestError(f"messages: {NAME} reads no audio; name another tier", "messages")
+        source = {"type": "base64", "media_type": media.type, "data": media.data}
+        source = {"type": "url", "url": media.url} if media.url else source
+        blocks.append({"type": "image" if media.kind == "image" else "document", "source": source})
+    return blocks
+
+
+def thinking_fields(model: str, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
+    """Return the fields for the requested thinking; {} leaves it to the model.
+
+    A forced call excludes thinking. With a budget, so does a loop of calls: the thoughts before the calls would have to
+    be repeated with their signature, which a conversation in OpenAI's form has lost.
+    """
+    effort, budget = request.reasoning_effort, request.reasoning_budget
+    if effort == "none" or budget == 0:
+        return {"thinking": {"type": "disabled"}}
+    forced = request.tooling is not None and request.tooling.is_forced
+    if (effort is None and budget is None) or forced:
+        return {}
+    if not model.startswith(BUDGET_MODELS):
+        fields: dict[str, Any] = {"thinking": {"type": "adaptive", "display": "summarized"}}
+        return fields | ({"output_config": {"effort": EFFORTS[effort]}} if effort is not None else {})
+    wanted = budget if budget is not None else THINKING_TOKENS[effort or "medium"]
+    room = max_tokens - MIN_THINKING_TOKENS
+    answers = [message for message in request.messages or [] if message.role == "assistant"]
+    if room < MIN_THINKING_TOKENS or (answers and answers[-1].tool_calls):
+        return {}
+    return {"thinking": {"type": "enabled", "budget_tokens": max(MIN_THINKING_TOKENS, min(wanted, room))}}
+
+
+def _sampling(request: GenerationRequest) -> dict[str, Any]:
+    """Return the parameters that differ from the API's defaults. Models refuse `temperature` with `top_p`."""
+    sampling = request.sampling
+    fields: dict[str, Any] = {}
+    if sampling.temperature != 1.0:
+        fields["temperature"] = min(sampling.temperature, 1.0)
+    elif sampling.top_p != 1.0:
+        fields["top_p"] = sampling.top_p
+    return fields | ({"top_k": sampling.top_k} if sampling.top_k else {})
+
+
+def _tools(request: GenerationRequest) -> dict[str, Any]:
+    tooling = request.tooling
+    if tooling is None:
+        return {}
+    tools = [
+        {"name": tool.name, "input_schema": {"type": "object", **tool.schema}}
+        | ({"description": tool.description} if tool.description else {})
+        for tool in tooling.tools
+    ]
+    choice: dict[str, Any] = {"type": {"required": "any", "named": "tool"}.get(tooling.choice, tooling.choice)}
+    if tooling.choice == "named":
+        choice["name"] = tooling.name
+    if not tooling.parallel and tooling.choice != "none":
+        choice["disable_parallel_tool_use"] = True
+    return {"tools": tools, "tool_choice": choice}
+
+
+def _required(schema: dict[str, Any]) -> dict[str, Any]:
+    if not schema:
+        raise TierRequestError(
+            f"response_format: {NAME} takes a json_schema, not any JSON object; give a schema, or name another tier",
+            "response_format",
+        )
+    return schema
+
+
+def _start(index: int, block: _Block | None, blocks: Blocks) -> list[Delta]:
+    if block is None:
+        raise TierError("the server started a block without saying which")
+    match block.type:
+        case "text":
+            return blocks.text(block.text)
+        case "thinking":
+            return blocks.reasoning(block.thinking)
+        case "tool_use":
+            return [blocks.open_call(index, block.id, block.name)]
+        case "redacted_thinking":
+            return []
+    blocks.unknown = blocks.unknown or f"blocks of the type {block.type!r}"
+    return []
+
+
+def _delta(said: _Event, blocks: Blocks) -> list[Delta]:
+    delta = said.delta
+    if delta is not None:
+        if delta.text is not None:
+            return blocks.text(delta.text)
+        if delta.thinking is not None:
+            return blocks.reasoning(delta.thinking)
+        if delta.partial_json is not None:
+            return blocks.arguments(said.index, delta.partial_json)
+        if delta.type in ("signature_delta", "citations_delta"):
+            return []
+    blocks.unknown = blocks.unknown or f"deltas of the type {delta.type if delta else ''!r}"
+    return []
+
+
+def _end(stop_reason: str | None, blocks: Blocks) -> list[Delta]:
+    if stop_reason is None:
+        return []
+    blocks.check_form()
+    reasons: dict[str, FinishReason] = {
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "tool_calls",
+    }
+    return [Delta(finish_reason=reasons.get(stop_reason, "stop"))]
+
+
+def _report(usage: _Usage | None, tally: Tally) -> None:
+    """Store the counts. Those of a stream's end are totals, and may repeat the prompt's."""
+    if usage is None:
+        return
+    known = tally.reported or Usage()
+    prompt, cached, written = known.prompt_tokens, known.cached_tokens, known.cache_write_tokens
+    if usage.input_tokens is not None:
+        cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+        prompt = usage.input_tokens + cached + written
+    tally.report(
+        Usage(
+            prompt_tokens=prompt or tally.prompt_tokens,
+            completion_tokens=usage.output_tokens,
+            cached_tokens=cached,
+            cache_write_tokens=written,
+        )
+    )
+
+
+def _blocks(tally: Tally) -> Blocks:
+    blocks: Blocks | None = tally.notes.get("blocks")
+    if blocks is None:
+        blocks = tally.notes["blocks"] = Blocks()
+    return blocks
+
+
+def _parsed(data: bytes) -> _Event:
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TierError(f"the server sent what is not an event of {NAME}'s ({error}): {_shown(data)}") from error
+
+
+def _parsed_message(body: bytes) -> _Message:
+    try:
+        return _decode_message(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TierError(f"the server sent what is not a message of {NAME}'s ({error}): {_shown(body)}") from error
+
+
+def _shown(data: bytes) -> str:
+    return repr(data[:200].decode(errors="replace"))
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Event).decode
+_decode_message = msgspec.json.Decoder(_Message).decode

@@ -1,0 +1,367 @@
+"""Amazon Bedrock's Converse API as a remote wire, with an API key of Bedrock's or with AWS credentials."""
+
+import os
+import re
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.remote.anthropic_wire import thinking_fields
+from tiers.remote.event_stream import EventStreamParser
+from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.provider_format import (
+    CONTEXT_CODE,
+    Blocks,
+    answer_schema,
+    call_arguments,
+    is_system,
+    media_of,
+    require_conversation,
+    system_text,
+)
+from tiers.remote.sse import ServerSentEvent
+from tiers.remote.usage_counter import Tally
+from tiers.remote.wire import RemoteWire, StreamParser, WireCall
+from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
+
+NAME = "Bedrock"
+MISSING_EXTRA = (
+    "AWS credentials need botocore, which is not installed: pip install 'aio-gateway[providers]', or set "
+    "AWS_BEARER_TOKEN_BEDROCK to an API key of Bedrock's"
+)
+MISSING_CREDENTIALS = (
+    "no AWS credentials found: set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+    "AWS_PROFILE after `aws sso login`, or run where a role is attached"
+)
+_REGION = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
+
+
+class BedrockWire(RemoteWire):
+    """Bedrock's runtime in one region. Without `api_key_env` each request is signed with the AWS credentials that
+    botocore finds: variables, profiles, single sign-on, roles."""
+
+    one_choice = True
+    # The runtime answers only paid calls, so a start only looks for credentials.
+    health_path = ""
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        self._remote = remote
+        self.signs = remote.api_key_env is None
+        self._credentials: Any = None
+        found = _REGION.search(remote.base_url)
+        self._region = found[1] if found else os.environ.get("AWS_REGION", "us-east-1")
+
+    def prepare(self) -> None:
+        """See `RemoteWire.prepare`: find the credentials."""
+        if not self.signs or self._credentials is not None:
+            return
+        try:
+            # Imported here: botocore takes 15 MB, and an extra of the package has it.
+            from botocore.exceptions import BotoCoreError
+            from botocore.session import Session
+        except ImportError as error:
+            raise TierUnavailableError(MISSING_EXTRA) from error
+        try:
+            self._credentials = Session().get_credentials()
+        except BotoCoreError as error:
+            raise TierUnavailableError(f"AWS credentials cannot be read: {error}") from error
+        if self._credentials is None:
+            raise TierUnavailableError(MISSING_CREDENTIALS)
+
+    def signature(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
+        """See `RemoteWire.signature`: AWS Signature Version 4."""
+        self.prepare()
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.exceptions import BotoCoreError
+
+        headers = {name: request.headers[name] for name in ("host", "content-type")}
+        unsigned = AWSRequest(request.method, str(request.url), headers=headers, data=request.content)
+        try:
+            SigV4Auth(self._credentials, "bedrock", self._region).add_auth(unsigned)
+        except BotoCoreError as error:
+            raise TierUnavailableError(f"AWS credentials cannot be renewed: {error}") from error
+        signed = ("Authorization", "X-Amz-Date", "X-Amz-Security-Token")
+        return [(name.encode(), unsigned.headers[name].encode()) for name in signed if name in unsigned.headers]
+
+    def parser(self) -> StreamParser:
+        """See `RemoteWire.parser`."""
+        return EventStreamParser()
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`."""
+        return "model identifier" in error.message or "on-demand throughput" in error.message
+
+    def read_error(self, body: bytes) -> WireError:
+        """See `RemoteWire.read_error`."""
+        error = parse_error(body)
+        if "too long" in error.message and "nput" in error.message:
+            error.param, error.code = "messages", CONTEXT_CODE
+        return error
+
+    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+        """See `RemoteWire.call`."""
+        messages = require_conversation(request, NAME)
+        if answer_schema(request, NAME) is not None:
+            raise TierRequestError(
+                f"response_format: {NAME}'s Converse has no structured output; leave it out, or name another tier",
+                "response_format",
+            )
+        streamed = not request.whole or self._remote.stream_whole
+        body: dict[str, Any] = {"messages": message_turns(messages), "inferenceConfig": {"maxTokens": max_tokens}}
+        if system := system_text(messages):
+            body["system"] = [{"text": system}]
+        if request.stop:
+            body["inferenceConfig"]["stopSequences"] = list(request.stop)
+        if tools := _tools(request, messages):
+            body["toolConfig"] = tools
+        further = self._thinking(request, max_tokens)
+        if further.get("thinking", {}).get("type") not in ("enabled", "adaptive"):
+            body["inferenceConfig"] |= _sampling(request)
+        if further:
+            body["additionalModelRequestFields"] = further
+        path = f"model/{quote(self._remote.model, safe='')}/"
+        return WireCall(path + ("converse-stream" if streamed else "converse"), _encode(body), streamed)
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        """See `RemoteWire.read_event`: the usage comes last."""
+        blocks: Blocks = tally.notes.setdefault("blocks", Blocks())
+        if event.event == "exception":
+            raise TierError(parse_error(event.data).message)
+        said = _parsed(event.data)
+        match event.event:
+            case "contentBlockDelta" if said.delta is not None:
+                return _delta(said.content_block_index, said.delta, blocks)
+            case "contentBlockStart":
+                call = said.start.tool_use if said.start is not None else None
+                if call is not None:
+                    return [blocks.open_call(said.content_block_index, call.tool_use_id, call.name)]
+            case "contentBlockStop":
+                return blocks.close(said.content_block_index)
+            case "messageStop" if said.stop_reason is not None:
+                return _end(said.stop_reason, blocks)
+            case "metadata":
+                _report(said.usage, tally)
+            case "messageStart":
+                pass
+            case _:
+                blocks.unknown = blocks.unknown or f"events of the type {event.event!r}"
+        return []
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        """See `RemoteWire.read_whole`."""
+        blocks: Blocks = tally.notes.setdefault("blocks", Blocks())
+        said = _parsed(body)
+        _report(said.usage, tally)
+        content = said.output.message.content if said.output is not None else []
+        deltas: list[Delta] = []
+        for index, block in enumerate(content):
+            if block.tool_use is not None:
+                deltas.append(blocks.open_call(index, block.tool_use.tool_use_id, block.tool_use.name))
+                deltas += blocks.arguments(index, _encode(block.tool_use.input).decode())
+            elif block.reasoning_content is not None:
+                thought = block.reasoning_content.reasoning_text
+                deltas += blocks.reasoning(thought.text if thought is not None else "")
+            elif block.text is not None:
+                deltas += blocks.text(block.text)
+            else:
+                blocks.unknown = blocks.unknown or "a block of an unknown kind"
+        return deltas + ([] if said.stop_reason is None else _end(said.stop_reason, blocks))
+
+    def _thinking(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
+        """Return Anthropic's fields for its models; the others' have no common form."""
+        _, is_claude, model = self._remote.model.partition("anthropic.")
+        return thinking_fields(model, request, max_tokens) if is_claude else {}
+
+
+class _ToolUse(msgspec.Struct, rename="camel"):
+    """As it starts, or whole with its input (an object)."""
+
+    tool_use_id: str
+    name: str
+    input: Any = None
+
+
+class _ToolInput(msgspec.Struct):
+    input: str
+
+
+class _Thought(msgspec.Struct):
+    text: str = ""
+
+
+class _Reasoning(msgspec.Struct, rename="camel"):
+    text: str | None = None
+    reasoning_text: _Thought | None = None
+
+
+class _Start(msgspec.Struct, rename="camel"):
+    tool_use: _ToolUse | None = None
+
+
+class _Piece(msgspec.Struct, rename="camel"):
+    text: str | None = None
+    tool_use: _ToolInput | None = None
+    reasoning_content: _Reasoning | None = None
+
+
+class _Block(msgspec.Struct, rename="camel"):
+    text: str | None = None
+    tool_use: _ToolUse | None = None
+    reasoning_content: _Reasoning | None = None
+
+
+class _Message(msgspec.Struct):
+    content: list[_Block] = []
+
+
+class _Output(msgspec.Struct):
+    message: _Message
+
+
+class _Counts(msgspec.Struct, rename="camel"):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+
+
+class _Event(msgspec.Struct, rename="camel"):
+    """The payload of any event of a stream, or a whole answer."""
+
+    content_block_index: int = 0
+    start: _Start | None = None
+    delta: _Piece | None = None
+    stop_reason: str | None = None
+    usage: _Counts | None = None
+    output: _Output | None = None
+
+
+def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Return the conversation as Converse has it: turns alternate, and results of tools are a user's blocks."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if is_system(message):
+            continue
+        content = content_blocks(message)
+        if message.role == "tool":
+            result = {"toolUseId": message.tool_call_id or "", "content": content or [{"text": " "}]}
+            content = [{"toolResult": result}]
+        content += [
+            {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call_arguments(call)}}
+            for call in message.tool_calls
+        ]
+        role = "assistant" if message.role == "assistant" else "user"
+        if not content:
+            continue
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += content
+        else:
+            turns.append({"role": role, "content": content})
+    if not turns:
+        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
+    return turns
+
+
+def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
+    """Return the parts of a message as Converse has them. Raises TierRequestError."""
+    if not message.parts:
+        return [{"text": message.content}] if message.content.strip() else []
+    blocks: list[dict[str, Any]] = []
+    for part in message.parts:
+        if part.type == "text":
+            blocks += [{"text": part.text}] if part.text.strip() else []
+            continue
+        media = media_of(part, NAME)
+        if media.url or media.kind == "audio":
+            what = "audio" if media.kind == "audio" else "an address of an image or file; send its data"
+            raise TierRequestError(f"messages: {NAME} does not read {what}", "messages")
+        subtype = media.type.partition("/")[2]
+        if media.kind == "image":
+            blocks.append({"image": {"format": subtype, "source": {"bytes": media.data}}})
+        else:
+            kind = {"plain": "txt", "markdown": "md"}.get(subtype, subtype)
+            # Names may hold few characters, and each only once.
+            name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", " ", media.name).strip() or "file"
+            blocks.append({"document": {"format": kind, "name": name, "source": {"bytes": media.data}}})
+    return blocks
+
+
+def _sampling(request: GenerationRequest) -> dict[str, Any]:
+    """Return the parameters that differ from 1. Some models refuse `temperature` with `topP`."""
+    if request.sampling.temperature != 1.0:
+        return {"temperature": min(request.sampling.temperature, 1.0)}
+    return {"topP": request.sampling.top_p} if request.sampling.top_p != 1.0 else {}
+
+
+def _tools(request: GenerationRequest, messages: list[ChatMessage]) -> dict[str, Any]:
+    """Return the tools; those that were called before are always needed. Converse has no choice `none`."""
+    tooling = request.tooling
+    called = {call.name for message in messages for call in message.tool_calls}
+    declared = {tool.name: tool for tool in (tooling.tools if tooling is not None else ())}
+    if not called and (tooling is None or tooling.choice == "none"):
+        return {}
+    specs = []
+    for name in [*declared, *sorted(called - declared.keys())]:
+        tool = declared.get(name)
+        schema = {"type": "object"} if tool is None else {"type": "object", **tool.schema}
+        spec: dict[str, Any] = {"name": name, "inputSchema": {"json": schema}}
+        specs.append({"toolSpec": spec | ({"description": tool.description} if tool and tool.description else {})})
+    config: dict[str, Any] = {"tools": specs}
+    if tooling is not None and tooling.choice == "required":
+        config["toolChoice"] = {"any": {}}
+    elif tooling is not None and tooling.choice == "named":
+        config["toolChoice"] = {"tool": {"name": tooling.name}}
+    return config
+
+
+def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:
+    if delta.text is not None:
+        return blocks.text(delta.text)
+    if delta.tool_use is not None:
+        return blocks.arguments(block, delta.tool_use.input)
+    if delta.reasoning_content is not None:
+        return blocks.reasoning(delta.reasoning_content.text or "")
+    blocks.unknown = blocks.unknown or "deltas of an unknown kind"
+    return []
+
+
+def _end(stop_reason: str, blocks: Blocks) -> list[Delta]:
+    blocks.check_form()
+    reasons: dict[str, FinishReason] = {
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "tool_calls",
+    }
+    return [Delta(finish_reason=reasons.get(stop_reason, "stop"))]
+
+
+def _report(counts: _Counts | None, tally: Tally) -> None:
+    """Store the counts; those of the cache come on top of `inputTokens`."""
+    if counts is None:
+        return
+    cached, written = counts.cache_read_input_tokens, counts.cache_write_input_tokens
+    tally.report(
+        Usage(
+            prompt_tokens=counts.input_tokens + cached + written or tally.prompt_tokens,
+            completion_tokens=counts.output_tokens,
+            cached_tokens=cached,
+            cache_write_tokens=written,
+        )
+    )
+
+
+def _parsed(data: bytes) -> _Event:
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        shown = data[:200].decode(errors="replace")
+        raise TierError(f"the server sent what is not an answer of {NAME}'s ({error}): {shown!r}") from error
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Event).decode

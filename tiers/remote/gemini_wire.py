@@ -1,0 +1,306 @@
+"""Google's Gemini API (`generateContent`) as a remote wire."""
+
+import re
+import uuid
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import TierError, TierRequestError
+from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
+from tiers.remote.provider_format import (
+    CONTEXT_CODE,
+    THINKING_TOKENS,
+    Blocks,
+    answer_schema,
+    call_arguments,
+    is_system,
+    media_of,
+    require_conversation,
+    system_text,
+)
+from tiers.remote.sse import ServerSentEvent
+from tiers.remote.usage_counter import Tally
+from tiers.remote.wire import RemoteWire, WireCall
+from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
+from tiers.tool_types import ToolCallDelta
+
+NAME = "Gemini"
+# Google's own value for calls whose thoughts come from elsewhere; without any signature Gemini 3 refuses the turn.
+UNSIGNED = "skip_thought_signature_validator"
+LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+_VERSION = re.compile(r"gemini-(\d+)")
+# Least budget of the models that cannot stop thinking.
+_LEAST_BUDGET = 128
+
+
+class GeminiWire(RemoteWire):
+    """Gemini with an API key."""
+
+    one_choice = True
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        self._remote = remote
+        self._path = f"models/{quote(remote.model.removeprefix('models/'), safe='')}"
+        self.health_path = self.model_path = self._path
+
+    def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
+        """See `RemoteWire.key_headers`."""
+        return [(b"x-goog-api-key", key.encode())] if key else []
+
+    def model_problem(self, status: int, body: bytes) -> str | None:
+        """See `RemoteWire.model_problem`."""
+        if status == 404:
+            return (
+                f"has no model {self._remote.model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
+            )
+        return None
+
+    def is_about_model(self, error: WireError) -> bool:
+        """See `RemoteWire.is_about_model`: a wrong key is refused with 400."""
+        return "API key" in error.message or "API Key" in error.message
+
+    def read_error(self, body: bytes) -> WireError:
+        """See `RemoteWire.read_error`: how long to wait is among the details."""
+        error = parse_error(body)
+        if "exceeds the maximum number of tokens" in error.message:
+            error.param, error.code = "messages", CONTEXT_CODE
+        if (delay := re.search(rb'"retryDelay":\s*"(\d+(?:\.\d+)?)s"', body)) is not None:
+            error.retry_after_seconds = min(float(delay[1]), MAX_RETRY_AFTER_SECONDS)
+        return error
+
+    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+        """See `RemoteWire.call`."""
+        messages = require_conversation(request, NAME)
+        streamed = not request.whole or self._remote.stream_whole
+        body: dict[str, Any] = {
+            "contents": contents(messages),
+            "generationConfig": self._generation(request, max_tokens),
+        }
+        if system := system_text(messages):
+            body["systemInstruction"] = {"parts": [{"text": system}]}
+        method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
+        return WireCall(f"{self._path}:{method}", _encode(body | _tools(request)), streamed)
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
+        return _deltas(_parsed(event.data), tally)
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        """See `RemoteWire.read_whole`."""
+        return _deltas(_parsed(body), tally)
+
+    def _generation(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
+        sampling = request.sampling
+        given = (
+            ("temperature", sampling.temperature, 1.0),
+            ("topP", sampling.top_p, 1.0),
+            ("topK", sampling.top_k, 0),
+            ("seed", sampling.seed, None),
+        )
+        fields: dict[str, Any] = {name: value for name, value, default in given if value != default}
+        fields["maxOutputTokens"] = max_tokens
+        if request.stop:
+            fields["stopSequences"] = list(request.stop)
+        if (schema := answer_schema(request, NAME)) is not None:
+            fields["responseMimeType"] = "application/json"
+            if schema:
+                fields["responseJsonSchema"] = schema
+        thinking = _thinking(self._remote.model, request)
+        return fields | ({"thinkingConfig": thinking} if thinking else {})
+
+
+class _Call(msgspec.Struct):
+    name: str
+    id: str | None = None
+    args: dict[str, Any] = {}
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    text: str | None = None
+    thought: bool = False
+    function_call: _Call | None = None
+    thought_signature: str | None = None
+
+
+class _Content(msgspec.Struct):
+    parts: list[_Part] = []
+
+
+class _Candidate(msgspec.Struct, rename="camel"):
+    content: _Content | None = None
+    finish_reason: str | None = None
+
+
+class _Counts(msgspec.Struct, rename="camel"):
+    prompt_token_count: int = 0
+    cached_content_token_count: int = 0
+    tool_use_prompt_token_count: int = 0
+    candidates_token_count: int = 0
+    thoughts_token_count: int = 0
+
+
+class _Feedback(msgspec.Struct, rename="camel"):
+    block_reason: str | None = None
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    candidates: list[_Candidate] | None = None
+    usage_metadata: _Counts | None = None
+    prompt_feedback: _Feedback | None = None
+    error: dict[str, Any] | None = None
+
+
+def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
+    turns: list[dict[str, Any]] = []
+    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    for message in messages:
+        if is_system(message):
+            continue
+        parts = _message_parts(message, names)
+        role = "model" if message.role == "assistant" else "user"
+        if not parts:
+            continue
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["parts"] += parts
+        else:
+            turns.append({"role": role, "parts": parts})
+    if not turns:
+        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
+    return turns
+
+
+def _message_parts(message: ChatMessage, names: dict[str, str]) -> list[dict[str, Any]]:
+    parts = content_parts(message)
+    if message.role == "tool":
+        name = names.get(message.tool_call_id or "", message.name or "function")
+        media = [part for part in parts if "text" not in part]
+        return [{"functionResponse": {"name": name, "response": {"result": message.content}}}, *media]
+    for place, call in enumerate(message.tool_calls):
+        part: dict[str, Any] = {"functionCall": {"name": call.name, "args": call_arguments(call)}}
+        # Of calls made together the first is signed.
+        parts.append(part if place else part | {"thoughtSignature": UNSIGNED})
+    return parts
+
+
+def content_parts(message: ChatMessage) -> list[dict[str, Any]]:
+    """Return the parts of a message as Gemini has them. Raises TierRequestError."""
+    if not message.parts:
+        return [{"text": message.content}] if message.content else []
+    parts: list[dict[str, Any]] = []
+    for part in message.parts:
+        if part.type == "text":
+            parts += [{"text": part.text}] if part.text else []
+            continue
+        media = media_of(part, NAME)
+        if media.url:
+            parts.append({"fileData": {"fileUri": media.url}})
+        else:
+            parts.append({"inlineData": {"mimeType": media.type, "data": media.data}})
+    return parts
+
+
+def _thinking(model: str, request: GenerationRequest) -> dict[str, Any]:
+    effort, budget = request.reasoning_effort, request.reasoning_budget
+    if effort is None and budget is None:
+        return {}
+    version = _VERSION.search(model)
+    if version is not None and int(version[1]) >= 3:
+        level = "low" if budget == 0 else LEVELS[effort or "high"]
+        return {"includeThoughts": effort != "none", "thinkingLevel": level}
+    if effort == "none" or budget == 0:
+        return {"thinkingBudget": _LEAST_BUDGET if "-pro" in model else 0}
+    return {"includeThoughts": True, "thinkingBudget": THINKING_TOKENS[effort or "high"] if budget is None else budget}
+
+
+def _tools(request: GenerationRequest) -> dict[str, Any]:
+    tooling = request.tooling
+    if tooling is None:
+        return {}
+    declared = [
+        {"name": tool.name, "parametersJsonSchema": tool.schema}
+        | ({"description": tool.description} if tool.description else {})
+        for tool in tooling.tools
+    ]
+    mode: dict[str, Any] = {"mode": {"none": "NONE", "auto": "AUTO"}.get(tooling.choice, "ANY")}
+    if tooling.choice == "named":
+        mode["allowedFunctionNames"] = [tooling.name]
+    return {"tools": [{"functionDeclarations": declared}], "toolConfig": {"functionCallingConfig": mode}}
+
+
+def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
+    blocks: Blocks = tally.notes.setdefault("blocks", Blocks())
+    if answer.error is not None:
+        raise TierError(str(answer.error.get("message") or answer.error))
+    if answer.usage_metadata is not None:
+        _report(answer.usage_metadata, tally)
+    blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
+    if blocked and not answer.candidates:
+        raise TierError(f"{NAME} answers no such prompt: {blocked}")
+    if answer.candidates is None and answer.usage_metadata is None:
+        blocks.unknown = blocks.unknown or "an event without candidates"
+    deltas: list[Delta] = []
+    for candidate in answer.candidates or []:
+        for part in candidate.content.parts if candidate.content is not None else []:
+            deltas += _said(part, blocks)
+        if candidate.finish_reason is not None:
+            deltas.append(Delta(finish_reason=_finish(candidate.finish_reason, blocks)))
+    return deltas
+
+
+def _said(part: _Part, blocks: Blocks) -> list[Delta]:
+    if part.function_call is not None:
+        call = part.function_call
+        number = len(blocks.calls)
+        blocks.calls[number] = number
+        call_id = call.id or f"call_{uuid.uuid4().hex[:24]}"
+        arguments = _encode(call.args).decode()
+        return [
+            blocks.passed(
+                Delta(tool_calls=[ToolCallDelta(index=number, id=call_id, name=call.name, arguments=arguments)])
+            )
+        ]
+    if part.text is None and part.thought_signature is None:
+        blocks.unknown = blocks.unknown or "a part of an unknown kind"
+    return blocks.reasoning(part.text or "") if part.thought else blocks.text(part.text or "")
+
+
+def _finish(reason: str, blocks: Blocks) -> FinishReason:
+    blocks.check_form()
+    if reason in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"):
+        raise TierError(f"the model's call cannot be read ({reason})")
+    if reason == "MAX_TOKENS":
+        return "length"
+    return "tool_calls" if blocks.calls else "stop"
+
+
+def _report(counts: _Counts, tally: Tally) -> None:
+    """Store the counts so far. Some early events count only the prompt: their text is estimated until one counts it."""
+    prompt = counts.prompt_token_count + counts.tool_use_prompt_token_count or tally.prompt_tokens
+    completion = counts.candidates_token_count + counts.thoughts_token_count
+    if not completion and tally.reported is None:
+        tally.prompt_tokens = prompt
+        return
+    tally.report(
+        Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cached_tokens=counts.cached_content_token_count,
+            reasoning_tokens=counts.thoughts_token_count,
+        )
+    )
+
+
+def _parsed(data: bytes) -> _Answer:
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        shown = data[:200].decode(errors="replace")
+        raise TierError(f"the server sent what is not an answer of {NAME}'s ({error}): {shown!r}") from error
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Answer).decode

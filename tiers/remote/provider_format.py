@@ -1,0 +1,158 @@
+"""What the wires of Anthropic, Gemini and Bedrock share: checks of a request, turns and parts of a conversation."""
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tiers.content_parts import ContentPart
+from tiers.errors import TierError, TierRequestError
+from tiers.tier import ChatMessage, Delta, GenerationRequest
+from tiers.tool_types import ToolCall, ToolCallDelta
+
+CONTEXT_CODE = "context_length_exceeded"
+# Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
+MIN_THINKING_TOKENS = 1024
+THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24_576, "xhigh": 32_768}
+_DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,")
+
+
+def require_conversation(request: GenerationRequest, provider: str) -> list[ChatMessage]:
+    """Return the messages. Raises TierRequestError for what no provider with an API of its own can serve.
+
+    Penalties, `seed` and other hints that a provider does not know are not sent; what the caller would read in the
+    answer is refused.
+    """
+    if request.messages is None:
+        raise TierRequestError(
+            f"prompt: {provider} takes conversations only; use chat completions, or name another tier", "prompt"
+        )
+    for name, asked in (
+        ("logprobs", request.sampling.logprobs is not None),
+        ("logit_bias", bool(request.sampling.logit_bias)),
+        ("include_stop_str_in_output", request.include_stop),
+    ):
+        if asked:
+            raise TierRequestError(f"{name}: not among what {provider} takes; leave it out, or name another tier", name)
+    return request.messages
+
+
+def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] | None:
+    """Return the JSON schema that the answer must follow; None without one. `{}` stands for any JSON object.
+
+    Raises TierRequestError for other grammars."""
+    grammar, form = request.sampling.grammar, request.response_format
+    if form is not None:
+        kind = form.get("type")
+        if kind == "json_schema":
+            schema = (form.get("json_schema") or {}).get("schema")
+            return schema if isinstance(schema, dict) else {}
+        return {} if kind == "json_object" else None
+    if grammar is None:
+        return None
+    if grammar.kind == "json_object":
+        return {}
+    if grammar.kind == "json_schema":
+        schema = msgspec.json.decode(grammar.text)
+        return schema if isinstance(schema, dict) else {}
+    raise TierRequestError(
+        f"structured_outputs: a grammar of kind {grammar.kind!r} is not among what {provider} takes; use "
+        "response_format, or name another tier",
+        "structured_outputs",
+    )
+
+
+def system_text(messages: list[ChatMessage]) -> str:
+    """Return the texts of system and developer turns, wherever they stand."""
+    return "\n\n".join(message.content for message in messages if is_system(message) and message.content)
+
+
+def is_system(message: ChatMessage) -> bool:
+    """Whether the turn is an instruction instead of a part of the conversation."""
+    return message.role in ("system", "developer")
+
+
+def call_arguments(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments as an object; other JSON becomes its only value."""
+    arguments = call.parsed_arguments() if call.arguments.strip() else {}
+    return arguments if isinstance(arguments, dict) else {"value": arguments}
+
+
+class Media(NamedTuple):
+    """An image, audio or file: base64 `data` of a MIME `type`, or else its `url`."""
+
+    kind: str
+    type: str
+    data: str
+    url: str
+    name: str
+
+
+def media_of(part: ContentPart, provider: str) -> Media:
+    """Return a part that is not a text in a form that providers share. Raises TierRequestError."""
+    data = part.data or {}
+    name = str(data.get("filename") or "")
+    if part.type == "input_audio":
+        return Media("audio", f"audio/{data.get('format') or 'wav'}", str(data.get("data") or ""), "", name)
+    kind, body = ("image", data.get("url")) if part.type == "image_url" else ("file", data.get("file_data"))
+    if not isinstance(body, str) or not body:
+        raise TierRequestError(
+            f"messages: a file by its id is known to another provider; {provider} needs the file's data", "messages"
+        )
+    if (head := _DATA_URL.match(body)) is not None:
+        return Media(kind, head["type"].lower(), body[head.end() :], "", name)
+    if body[:8].lower().startswith(("http://", "https://")):
+        return Media(kind, "", "", body, name)
+    return Media(kind, "application/pdf", body, "", name)
+
+
+class Blocks:
+    """The numbers of tool calls and what has been said, by the blocks of one answer's stream."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, int] = {}
+        self.without_arguments: set[int] = set()
+        self.said = False
+        self.unknown = ""
+
+    def open_call(self, block: int, call_id: str, name: str) -> Delta:
+        """Return the start of the call in `block`."""
+        number = self.calls[block] = len(self.calls)
+        self.without_arguments.add(block)
+        return self.passed(Delta(tool_calls=[ToolCallDelta(index=number, id=call_id, name=name)]))
+
+    def arguments(self, block: int, text: str) -> list[Delta]:
+        """Return a piece of the arguments of the call in `block`. Raises TierError if there is no call."""
+        if block not in self.calls:
+            raise TierError(f"the server sent arguments of a call that it has not named (block {block})")
+        if not text:
+            return []
+        self.without_arguments.discard(block)
+        return [Delta(tool_calls=[ToolCallDelta(index=self.calls[block], arguments=text)])]
+
+    def close(self, block: int) -> list[Delta]:
+        """Return what is missing at the end of `block`: a call without arguments has empty ones."""
+        if block not in self.without_arguments:
+            return []
+        return self.arguments(block, "{}")
+
+    def passed(self, delta: Delta) -> Delta:
+        """Note that something was said."""
+        self.said = True
+        return delta
+
+    def text(self, text: str) -> list[Delta]:
+        """Return a piece of the answer."""
+        return [self.passed(Delta(text=text))] if text else []
+
+    def reasoning(self, text: str) -> list[Delta]:
+        """Return a piece of the thoughts."""
+        return [self.passed(Delta(reasoning=text))] if text else []
+
+    def check_form(self) -> None:
+        """Raise TierError if nothing was understood: the provider has changed the form of its answers."""
+        if self.unknown and not self.said:
+            raise TierError(
+                f"the answer's form is not known here: it has {self.unknown} and no text; has the provider changed its "
+                "API? Look for a newer version of this gateway"
+            )
