@@ -48,6 +48,9 @@ from gateway.api.inference.completions import completions
 from gateway.api.inference.embeddings import embeddings
 from gateway.api.inference.models import list_models, show_model
 from gateway.api.inference.tokenize import detokenize, tokenize
+from gateway.api.messages.count_tokens import count_tokens
+from gateway.api.messages.errors import is_messages_path, messages_failure
+from gateway.api.messages.messages import messages
 from gateway.api.quality_loop.classifier_commands import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.quality_loop.experiments import start_experiment, stop_experiment
 from gateway.api.quality_loop.learning import show_learning
@@ -91,8 +94,10 @@ from gateway.settings import Settings
 
 
 def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
-    """Return the envelope; a browser that opens an unknown page gets a page."""
+    """Return the envelope, of the path's API; a browser that opens an unknown page gets a page."""
     path: str = request.scope["path"]
+    if is_messages_path(path):
+        return messages_failure(request, error)
     lost = isinstance(error, NotFoundException) and path.startswith("/admin/") and not path.startswith("/admin/api")
     return failure_page(request, error) if lost else envelope_response(request, error)
 
@@ -109,6 +114,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             completions,
             embeddings,
             responses,
+            messages,
+            count_tokens,
             show_response,
             delete_response,
             list_input_items,

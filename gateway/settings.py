@@ -17,6 +17,9 @@ SpanExport = Literal["none", "console", "otlp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+CATALOG_FILE = "aio.toml"
+"""Name of the catalogue that `aio init` writes and `aio serve` takes by default."""
+
 # Their values never appear in messages.
 SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook", "error_report_dsn", "oidc_client_secret")
 
@@ -33,6 +36,29 @@ def data_home(environment: Mapping[str, str]) -> Path:
 def cache_home(environment: Mapping[str, str]) -> Path:
     """Default folder of repacked weights: `$XDG_CACHE_HOME/aio`, else `~/.cache/aio`. Safe to delete."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aio"
+
+
+class DefaultCatalog(NamedTuple):
+    """The catalogue that is used where none is named, and why."""
+
+    catalog: str
+    reason: str
+
+
+def default_catalog(environment: Mapping[str, str]) -> DefaultCatalog:
+    """Return `aio.toml` in the current folder, else in `$XDG_CONFIG_HOME/aio` (`~/.config/aio`), else `laptop`."""
+    if Path(CATALOG_FILE).is_file():
+        return DefaultCatalog(CATALOG_FILE, "found in this folder")
+    configured = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "aio" / CATALOG_FILE
+    if configured.is_file():
+        return DefaultCatalog(str(configured), f"no {CATALOG_FILE} in this folder")
+    return DefaultCatalog("laptop", f"the demonstration model: there is no {CATALOG_FILE}; `aio init` writes one")
+
+
+def catalog_reason(settings: "Settings") -> str:
+    """Return why the catalogue of `settings` is used."""
+    found = default_catalog(os.environ)
+    return found.reason if found.catalog == settings.catalog else "as named by --catalog or AIO_CATALOG"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,7 +81,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 1
     host: Annotated[str, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8080
-    catalog: Annotated[str, Meta(description="Catalogue: `laptop`, `datacenter` or a TOML file")] = "laptop"
+    catalog: Annotated[
+        str,
+        Meta(
+            description="Catalogue: `laptop`, `datacenter` or a TOML file; unset: `aio.toml` in this folder, else in "
+            "`$XDG_CONFIG_HOME/aio` or ~/.config/aio, else `laptop`"
+        ),
+    ] = "laptop"
     data_dir: Annotated[
         str,
         Meta(
@@ -468,6 +500,7 @@ def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any
     except StandardVariableError as error:
         raise SettingsError(str(error)) from None
     given = standard | given | {name: value for name, value in overrides.items() if value is not None}
+    given["catalog"] = given.get("catalog") or default_catalog(environment).catalog
     settings = Settings()
     for name, value in given.items():
         settings = _with_field(settings, name, value)

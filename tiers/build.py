@@ -23,7 +23,7 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: Text
     models.
 
     Tiers of one model file share its tokeniser, tiers of one core its statistics, and all of them `threads`. Raises
-    CatalogError if a local tier's core is not among `cores`, or if an API key is not set.
+    CatalogError if a local tier's core is not among `cores`.
     """
     homeless = [t.name for t in catalog.tiers if t.model is not None and catalog.core_of(t.model) not in cores]
     if homeless:
@@ -53,7 +53,21 @@ def build_tiers(catalog: Catalog, cores: Mapping[str, CoreClient], threads: Text
 
 
 def build_remote(spec: TierSpec) -> Tier:
-    """Return the tier of an entry with a `remote` table, not yet started. Raises CatalogError if an API key is not
-    set."""
+    """Return the tier of an entry with a `remote` table, not yet started."""
     is_replicated = spec.remote is not None and spec.remote.is_replicated
     return ReplicaSet(spec) if is_replicated else RemoteTier(spec)
+
+
+def require_a_key(catalog: Catalog, environ: Mapping[str, str]) -> None:
+    """Raise CatalogError if no tier can serve because API keys are not set; with one that can, the others are away."""
+    variables: list[str] = []
+    for spec in catalog.tiers:
+        wanted = [] if spec.remote is None else [s.api_key_env or spec.remote.api_key_env for s in spec.remote.servers]
+        missing = [name for name in wanted if name is not None and not environ.get(name, "").strip()]
+        if not missing or len(missing) < len(wanted):
+            return
+        variables += missing
+    raise CatalogError(
+        f"catalogue '{catalog.name}': no tier has its API key; set {', '.join(dict.fromkeys(variables))} in the "
+        "environment and start again"
+    )

@@ -19,6 +19,7 @@ class CollectedChoice(msgspec.Struct):
     logprobs: list[TextLogprob] = []
     calls: list[list[ToolCallDelta]] = []
     finish_reason: FinishReason | None = None
+    stop_sequence: str | None = None
     usage: Usage | None = None
 
     def take(self, delta: Delta) -> None:
@@ -36,6 +37,7 @@ class CollectedChoice(msgspec.Struct):
                 self.calls.append([])
             self.calls[piece.index].append(piece)
         self.finish_reason = delta.finish_reason or self.finish_reason
+        self.stop_sequence = delta.stop_sequence or self.stop_sequence
         self.usage = delta.usage or self.usage
 
     @property

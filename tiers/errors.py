@@ -23,6 +23,10 @@ class TierUnavailableError(TierError):
     retry_after_seconds: float = 1.0
 
 
+class MissingKeyError(TierUnavailableError):
+    """The environment variable of the tier's API key is not set: no further attempt of this process can help."""
+
+
 class TierBusyError(TierUnavailableError):
     """The server is healthy, but asks for no requests for `retry_after_seconds`."""
 

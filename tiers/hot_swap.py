@@ -18,8 +18,7 @@ class ReloadableTier(Tier):
     def exchange(self, tier: Tier) -> None:
         """Make `tier`, which has been started, the active one. The caller closes the previous tier."""
         self._current, self._started = tier, True
-        self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
-        self.core_name, self.num_layers = tier.core_name, tier.num_layers
+        self._take_attributes()
 
     def active_tier(self) -> Tier:
         """See `Tier.active_tier`."""
@@ -31,6 +30,13 @@ class ReloadableTier(Tier):
             current = self._current
             await current.start()
             self._started = current is self._current or self._started
+            self._take_attributes()
+
+    def _take_attributes(self) -> None:
+        """Show what the active tier is; its server's model and context are known once it has started."""
+        tier = self._current
+        self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
+        self.core_name, self.num_layers = tier.core_name, tier.num_layers
 
     async def close(self) -> None:
         """See `Tier.close`."""

@@ -13,7 +13,7 @@ from tiers.attempt import ReplicaStatus, ReplicaTry
 from tiers.content_parts import ContentPart
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
-FinishReason = Literal["stop", "length", "tool_calls", "error"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -198,10 +198,11 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and its text empty),
     and if the tier knows them the longest wait of a choice for its first step in seconds and the number of preemptions.
     `echo`: text and log-probabilities are the prompt's, the first delta of its choice. `prompt_logprobs` pass from the
-    decoder to a policy and leave no tier. `evidence`, if requested from an in-process model: of the tokens of
-    `token_ids`; the hidden state comes before them in its own delta. `tries`, in the first delta of a tier with
-    replicas: the replicas that were asked, in order. `at_once`: part of an answer that arrived whole, so its arrival is
-    not the time of its first token.
+    decoder to a policy and leave no tier. `stop_sequence`: the stop string of the request that ended the choice, next
+    to its `finish_reason`; None for another end, and if a remote server does not report it. `evidence`, if requested
+    from an in-process model: of the tokens of `token_ids`; the hidden state comes before them in its own delta.
+    `tries`, in the first delta of a tier with replicas: the replicas that were asked, in order. `at_once`: part of an
+    answer that arrived whole, so its arrival is not the time of its first token.
     """
 
     index: int = 0
@@ -211,6 +212,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[TextLogprob] | None = None
     tool_calls: list[ToolCallDelta] = []
     finish_reason: FinishReason | None = None
+    stop_sequence: str | None = None
     usage: Usage | None = None
     queue_seconds: float = 0.0
     preemptions: int = 0

@@ -15,6 +15,9 @@ MARK = b"000000000000"
 TOPICS = "report summary river number compare explain city data price water table winter market letter"
 _numbers = itertools.count(1)
 _PATIENCE = 10.0
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+# What a complete answer contains, streamed and whole.
+_MARKS = {CHAT: (b"[DONE]", b'"choices"'), MESSAGES: (b"event: message_stop", b'"type":"message"')}
 
 
 class TargetError(RuntimeError):
@@ -23,7 +26,7 @@ class TargetError(RuntimeError):
 
 class Target(msgspec.Struct, frozen=True):
     """Who is asked: `url` without a path, the model, and a key where one is wanted. `cache`: what is wished of the
-    response cache; `repeats`: whether prompts come again."""
+    response cache; `repeats`: whether prompts come again. `path`: of the API that is asked."""
 
     name: str
     url: str
@@ -31,6 +34,7 @@ class Target(msgspec.Struct, frozen=True):
     key: str = ""
     cache: str = "off"
     repeats: bool = False
+    path: str = CHAT
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +55,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Asker(asyncio.Protocol):
     """One connection that asks once at a time; `payloads` are requests whose mark is replaced by a number."""
 
-    def __init__(self, payloads: Sequence[bytes], stream: bool) -> None:
-        self._payloads, self._mark = payloads, b"[DONE]" if stream else b'"choices"'
+    def __init__(self, payloads: Sequence[bytes], stream: bool, path: str = CHAT) -> None:
+        streamed, whole = _MARKS[path]
+        self._payloads, self._mark = payloads, streamed if stream else whole
         self._buffer, self._need = b"", -1
         self._answer: asyncio.Future[bool] | None = None
         self._transport: asyncio.Transport | None = None
@@ -150,7 +155,7 @@ async def one_round(target: Target, stream: bool, offered: float, is_open: bool,
     askers: list[Asker] = []
 
     async def connected() -> Asker:
-        _, asker = await loop.create_connection(lambda: Asker(payloads, stream), host, parts.port or 80)
+        _, asker = await loop.create_connection(lambda: Asker(payloads, stream, target.path), host, parts.port or 80)
         askers.append(asker)
         return asker
 
@@ -225,7 +230,7 @@ def payloads_of(target: Target, netloc: str, stream: bool) -> list[bytes]:
         body = {"model": target.model, "messages": [{"role": "user", "content": content}], "max_tokens": 16}
         raw = msgspec.json.encode(body | {"stream": stream})
         common = f"Host: {netloc}\r\n{auth}x-aio-cache: {target.cache}\r\nContent-Type: application/json\r\n"
-        head = f"POST /v1/chat/completions HTTP/1.1\r\n{common}"
+        head = f"POST {target.path} HTTP/1.1\r\n{common}"
         found.append(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return found
 

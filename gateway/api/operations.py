@@ -1,5 +1,6 @@
 """Bodies and errors in the OpenAPI schema, declared explicitly because endpoints decode and encode with msgspec."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,13 +38,16 @@ ERRORS = {
 
 
 def describe(
-    body: type[msgspec.Struct] | None, *answers: type[msgspec.Struct], streamed: bool = False
+    body: type[msgspec.Struct] | None,
+    *answers: type[msgspec.Struct],
+    streamed: bool = False,
+    envelope: type[msgspec.Struct] = ErrorEnvelope,
+    errors: Mapping[int, str] = ERRORS,
 ) -> type[Operation]:
     """Return an Operation class whose request body is `body` and whose answer is one of `answers`, or server-sent
-    events; errors use the envelope."""
-    errors = {
-        str(status): OpenAPIResponse(description=text, content=_json([ErrorEnvelope]))
-        for status, text in ERRORS.items()
+    events; `errors` use the `envelope`."""
+    failures = {
+        str(status): OpenAPIResponse(description=text, content=_json([envelope])) for status, text in errors.items()
     }
 
     @dataclass
@@ -59,7 +63,7 @@ def describe(
                     event = Schema(type=OpenAPIType.OBJECT, properties={"data": Schema(type=OpenAPIType.STRING)})
                     content["text/event-stream"] = OpenAPIMediaType(schema=event)
                 responses[done] = OpenAPIResponse(description="The answer.", content=content)
-            self.responses = {**responses, **errors}
+            self.responses = {**responses, **failures}
 
     return Described
 

@@ -46,6 +46,7 @@ def _words(delta: Delta) -> Delta:
         logprobs=delta.logprobs,
         tool_calls=delta.tool_calls,
         finish_reason=delta.finish_reason,
+        stop_sequence=delta.stop_sequence,
         usage=delta.usage,
         echo=delta.echo,
     )

@@ -6,6 +6,8 @@ main = LazyGroup(
     name="aio",
     help="AIO: an OpenAI-compatible gateway that answers each request with the cheapest tier that is good enough.",
     commands={
+        "init": ("gateway.cli.setup.init:init", "Find your models and write a catalogue of them."),
+        "check": ("gateway.cli.setup.check:check", "Ask every tier of the catalogue one question."),
         "serve": ("gateway.cli.serving.serve:serve", "Start the gateway (or one of its roles)."),
         "settings": ("gateway.cli.serving.show_settings:show_settings", "Show the settings with their defaults."),
         "cluster": ("gateway.cli.cluster:cluster", "Cores on a Ray cluster: start, deploy, show, drain."),

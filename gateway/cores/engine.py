@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -12,10 +13,10 @@ from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
-from tiers.build import build_tiers
+from tiers.build import build_tiers, require_a_key
 from tiers.catalog.catalog import Catalog
 from tiers.decoding.text_threads import TextThreads
-from tiers.errors import CatalogError
+from tiers.errors import CatalogError, MissingKeyError
 from tiers.hot_swap import ReloadableTier
 from tiers.tier import Tier
 
@@ -60,24 +61,31 @@ class Engine:
         """Start the tiers without a core; those that do not answer yet are retried while the context is open, and are
         down until then. Raises `CatalogError` for one that can never start."""
         async with AsyncExitStack() as stack:
-            starting = [
-                asyncio.ensure_future(self._keep_starting(tier))
-                for tier in self.tiers.values()
-                if tier.core_name is None
-            ]
+            elsewhere = [tier for tier in self.tiers.values() if tier.core_name is None]
+            starting = [asyncio.ensure_future(self._first_start(tier)) for tier in elsewhere]
             for one in starting:
                 await stack.enter_async_context(background(one))
             if starting:
                 await asyncio.wait(starting, timeout=FIRST_ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
-            for one in starting:
-                if one.done() and (error := one.exception()) is not None:
-                    raise error
+            for tier, one in zip(elsewhere, starting, strict=True):
+                if one.done() and not one.result():
+                    await stack.enter_async_context(background(self._keep_starting(tier)))
             yield
 
-    async def _keep_starting(self, tier: Tier) -> None:
+    async def _first_start(self, tier: Tier) -> bool:
+        """Start a tier as soon as its server answers; return False at once for one without its key, which the start of
+        this process need not wait for."""
+        try:
+            await self._keep_starting(tier, MissingKeyError)
+        except MissingKeyError:
+            return False
+        return True
+
+    async def _keep_starting(self, tier: Tier, *fatal: type[Exception]) -> None:
+        """Retried without its key, too: a reload may replace the tier."""
         name = f"tier {tier.number}"
-        self.away[name] = "has not answered yet"
-        await until_it_works(tier.start, name, self.away, WATCH_SECONDS, fatal=CatalogError)
+        self.away.setdefault(name, "has not answered yet")
+        await until_it_works(tier.start, name, self.away, WATCH_SECONDS, fatal=(CatalogError, *fatal))
 
     async def close(self) -> None:
         """Stop the tiers, then disconnect the cores."""
@@ -112,6 +120,7 @@ async def running_engine(
     as soon as its core is there. A remote tier that is down stops nothing: it serves once it answers.
     """
     if tiers is None:
+        require_a_key(catalog, os.environ)
         if cores is None:
             if settings.role == "all":
                 await require_machine(catalog, settings, catalog.core_names)

@@ -29,7 +29,7 @@ from gateway.processes.announcement import (
 )
 from gateway.protocols.http_protocol import BoundedHttpProtocol, connections_allowed
 from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
-from gateway.settings import Settings
+from gateway.settings import Settings, catalog_reason
 
 # This implementation waits for a slow reader, with limits. Frames hold a few tokens, so compression would cost more
 # than it saves, and 64 KiB per connection; without inflation a message has the size that was received.
@@ -146,7 +146,8 @@ def run_server(
     litestar = create_app(settings, place=place, http=http, show_admin_key=show_admin_key if administers else None)
     app = ExplainedStart(litestar)
     if place is None:
-        click.echo(f"catalogue: {settings.catalog}   role: {settings.role}   data: {settings.data_path}")
+        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})")
+        click.echo(f"role: {settings.role}   data: {settings.data_path}")
         click.echo(policy_text(settings))
         sys.stdout.flush()
     config = uvicorn.Config(

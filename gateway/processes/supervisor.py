@@ -18,7 +18,7 @@ from gateway.peers.peers import ask_worker
 from gateway.peers.worker_place import WorkerPlace
 from gateway.processes.announcement import ServerStartError, policy_text, ready_text
 from gateway.processes.kept_process import KeptProcess, ProcessEndedError
-from gateway.settings import Settings, variable_of
+from gateway.settings import Settings, catalog_reason, variable_of
 from tiers.catalog.load import load_catalog
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,8 @@ class Supervisor:
             self._listeners = listeners_of(self._settings, self._settings.gateway_workers)
             for listener in self._listeners:
                 stack.enter_context(listener)
-            click.echo(f"catalogue: {self._settings.catalog}   workers: {self._settings.gateway_workers}")
+            why = catalog_reason(self._settings)
+            click.echo(f"catalogue: {self._settings.catalog} ({why})   workers: {self._settings.gateway_workers}")
             click.echo(policy_text(self._settings))
             if not self._settings.redis_url:
                 log.warning(

@@ -21,6 +21,8 @@ TEMPLATE_TOKENS = 64
 # Our own instructions, and those of the templates that have any, are shorter than this.
 TEMPLATE_TOKENS_FOR_TOOLS = 2048
 _MOST_TOKENS = "most tokens"
+# Of a context, for an answer that may be cut to it: with less, an agent's ends in the middle of a call.
+LEAST_SHARE = 16
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,9 +33,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     time to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`:
     sampling fields left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
     `service_tier`: repeated in the answer. `metadata`: the caller's tags, recorded as they are. `conversation`: the
-    caller's id of it, None if it is recognised by its messages. `slo`: its service class. `cache`: how the response
-    cache may be used, None for its default rule. `echo`, `include_stop`, `prompts_read`,
-    `template_variables` and the `reasoning_…` fields: see `GenerationRequest`.
+    caller's id of it, None if it is recognised by its messages. `cut_to_context`: `max_tokens` is an upper bound that
+    a tier's context may fall short of. `slo`: its service class. `cache`: how the response cache may be used, None for
+    its default rule. `echo`, `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…` fields: see
+    `GenerationRequest`.
     """
 
     request_id: str
@@ -49,6 +52,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller = KEYLESS
     store_texts: bool = True
     max_tokens: int | None = None
+    cut_to_context: bool = False
     stop: tuple[str, ...] = ()
     tooling: Tooling | None = None
     response_format: dict[str, Any] | None = None
@@ -93,6 +97,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether other tiers can answer the same request: unconstrained, or with the same `response_format`."""
         free = self.sampling.grammar is None or self.response_format is not None
         return free and self.tooling is None and not self.adapter
+
+    def least_room(self, max_context: int) -> int:
+        """The tokens that a context of so many must have left for the answer."""
+        wanted = self.max_tokens or 1
+        return min(wanted, max(1, max_context // LEAST_SHARE)) if self.cut_to_context else wanted
 
     @property
     def choices(self) -> int:

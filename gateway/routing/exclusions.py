@@ -115,9 +115,10 @@ def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[in
 def _in_doubt(
     request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog
 ) -> Iterator[tuple[int, Tier]]:
-    most = request.most_prompt_tokens() + (request.max_tokens or 1)
+    most = request.most_prompt_tokens()
     for number, tier in tiers.items():
-        asked = most > tier.max_context and pinned in (None, number) and request.caller.may_use(number)
+        room = request.least_room(tier.max_context)
+        asked = most + room > tier.max_context and pinned in (None, number) and request.caller.may_use(number)
         # A tier for text alone cannot count the tokens of an image.
         if asked and not lacking(needs_of(request), catalog.tier(number)):
             yield number, tier
@@ -125,7 +126,7 @@ def _in_doubt(
 
 def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: TierSpec) -> str | None:
     """Why the request, of at most `most` tokens, cannot fit the tier's context; they are counted only in doubt."""
-    wanted = request.max_tokens or 1
+    wanted = request.least_room(tier.max_context)
     if most + wanted <= tier.max_context:
         return None
     prompt = _longest(request, tier, spec)
@@ -135,7 +136,7 @@ def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: Tie
 
 
 def _longest(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
-    room = tier.max_context - (request.max_tokens or 1)
+    room = tier.max_context - request.least_room(tier.max_context)
     return max(tier.prompt_tokens_up_to(one, room) for one in request.generations(spec))
 
 

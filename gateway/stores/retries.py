@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def background(work: Awaitable[None]) -> AsyncIterator[None]:
+async def background(work: Awaitable[object]) -> AsyncIterator[None]:
     """Run `work` as a task while the context is open."""
     task = asyncio.ensure_future(work)
     try:

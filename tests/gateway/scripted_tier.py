@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
-from tiers.tier import Delta, GenerationRequest, TextLogprob, Tier, TierLoad, Usage
+from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, Tier, TierLoad, Usage
 from tiers.tool_types import ToolCallDelta
 
 WORDS = ("Hello", " there,", " how", " are", " you?")
@@ -19,6 +19,7 @@ class ScriptedTier(Tier):
     log-probability of every word. `sureness` (a log-probability per word, the last one for all further words) is its
     evidence, for requests that ask for any. `later_words`: what it answers to all requests but the first, if set.
 
+    `stop_sequence`: the stop string that ended an answer.
     `num_layers`: as of a tier that tells evidence.
     `vocabulary`: the tokeniser that it has, as a tier in this process would.
     `tells_token_ids`: as a tier in this process does and a remote one does not; what was drawn is metered either way.
@@ -40,6 +41,7 @@ class ScriptedTier(Tier):
         self.sureness: tuple[float, ...] = (-0.1,)
         self.reasoning: tuple[str, ...] = ()
         self.calls: tuple[ToolCallDelta, ...] = ()
+        self.stop_sequence: str | None = None
         self.fail_at: int | None = None
         self.error: Exception = TierError("scripted failure")
         self.hold_at: int | None = None
@@ -97,7 +99,8 @@ class ScriptedTier(Tier):
                 for index in range(request.n):
                     yield Delta(index=index, tool_calls=[call])
             for index in range(request.n):
-                yield Delta(index=index, finish_reason="tool_calls" if self.calls else "stop")
+                reason: FinishReason = "tool_calls" if self.calls else "stop"
+                yield Delta(index=index, finish_reason=reason, stop_sequence=self.stop_sequence)
             yield Delta(usage=self.usage(request, len(words)), queue_seconds=0.001, preemptions=1)
         except (asyncio.CancelledError, GeneratorExit):
             self.closed_early += 1

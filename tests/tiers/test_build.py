@@ -9,7 +9,7 @@ import pytest
 
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import ScriptedCore
-from tiers.build import build_tiers
+from tiers.build import build_tiers, require_a_key
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
 from tiers.errors import CatalogError
@@ -42,6 +42,25 @@ def test_a_catalogue_of_servers_needs_no_core() -> None:
     assert len(build_tiers(with_remote(1, 2, 3, 4), {})) == 4
 
 
+def test_one_tier_that_needs_no_missing_key_is_enough() -> None:
+    table = copy.deepcopy(TABLE)
+    for tier, variable in zip(table["tiers"], ["AWAY_KEY", "AWAY_KEY", "AWAY_KEY", None], strict=True):
+        del tier["model"]
+        tier.pop("policy", None)
+        tier["remote"] = {"base_url": "http://127.0.0.1:1/v1", "model": "big"}
+        tier["remote"] |= {} if variable is None else {"api_key_env": variable}
+    catalog = parse_catalog(table, "catalogue 'mixed'")
+    require_a_key(catalog, {})
+    assert len(build_tiers(catalog, {})) == 4
+
+
+def test_tiers_that_all_lack_their_keys_are_refused_with_the_variables() -> None:
+    catalog = with_remote(1, 2, 3, 4, api_key_env="AWAY_KEY")
+    with pytest.raises(CatalogError, match="no tier has its API key; set AWAY_KEY in the environment"):
+        require_a_key(catalog, {"AWAY_KEY": ""})
+    require_a_key(catalog, {"AWAY_KEY": "k"})
+
+
 def test_several_servers_make_a_replica_set() -> None:
     first, *others = build_tiers(with_remote(1, 2, 3, 4, base_url="", base_urls=["http://a/v1", "http://b/v1"]), {})
     assert [replica.replica for replica in first.replicas()] == ["http://a/v1", "http://b/v1"]
@@ -59,9 +78,3 @@ def test_every_tier_runs_on_the_core_that_has_its_model(tokenizer: Tokenizer) ->
     assert [t.core_name for t in tiers] == ["cpu", "gpu-8b", "gpu-70b", "gpu-70b"]
     with pytest.raises(CatalogError, match=r"tier-3, tier-4 run on a core that is not there \(cpu, gpu-8b\)"):
         build_tiers(load_catalog("datacenter"), {name: cores[name] for name in ("cpu", "gpu-8b")})
-
-
-def test_an_api_key_that_is_not_set_is_refused_when_tiers_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BIG_KEY", raising=False)
-    with pytest.raises(CatalogError, match=r"BIG_KEY"):
-        build_tiers(with_remote(1, 2, 3, 4, api_key_env="BIG_KEY"), {})

@@ -38,11 +38,12 @@ def tier_spec(policy: PolicySpec | None = None, **changes: Any) -> TierSpec:
 
 def remote_spec(base_url: str = "", **changes: Any) -> TierSpec:
     fields: dict[str, Any] = {
+        "model": "upstream",
         "max_context": 4096,
         "read_timeout_seconds": 20.0,
         "total_timeout_seconds": 20.0,
     } | changes
-    return tier_spec(model=None, remote=RemoteSpec(base_url=base_url, model="upstream", **fields))
+    return tier_spec(model=None, remote=RemoteSpec(base_url=base_url, **fields))
 
 
 def local_tier(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer) -> LocalTier:
@@ -63,6 +64,7 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_sequence: str | None = None
 
 
 async def collect(tier: Tier, request: GenerationRequest) -> tuple[list[Answer], Usage]:
@@ -90,7 +92,7 @@ def add(answer: Answer, delta: Delta) -> None:
     answer.reasoning += delta.reasoning
     answer.token_ids += delta.token_ids
     answer.logprobs += delta.logprobs or []
-    answer.finish_reason = delta.finish_reason
+    answer.finish_reason, answer.stop_sequence = delta.finish_reason, delta.stop_sequence
 
 
 Script = Callable[[AddRequest], list[str]]

@@ -97,7 +97,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         models = {m.name: [m.path, m.compute] for m in self.core.models}
         models |= {m.name: [m.path, m.weights] for group in self.gpu_groups for m in group.models}
         # With several replicas only the model counts: another replica gives the same answers.
-        remote = tier.remote and [tier.remote.base_url, tier.remote.model]
+        remote = tier.remote and [tier.remote.base_url, tier.model_name]
         return [tier.number, models.get(tier.model_name), remote, tier.policy]
 
 

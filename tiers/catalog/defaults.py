@@ -2,7 +2,7 @@
 
 [[tiers]]
 name = "small"
-url = "http://localhost:8001/v1"
+url = "http://localhost:8001/v1"  # the server's only model
 
 [[tiers]]
 name = "large"
@@ -18,8 +18,16 @@ import msgspec
 
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
+from tiers.catalog.price_list import listed_model
 from tiers.catalog.providers import PROVIDERS, provider_remote
-from tiers.catalog.tier_spec import USUAL_OBJECTIVE, ChainOfThoughtSpec, SelfConsistencySpec, TierSpec
+from tiers.catalog.tier_spec import (
+    NO_PRICE,
+    USUAL_CONTEXT,
+    USUAL_OBJECTIVE,
+    ChainOfThoughtSpec,
+    SelfConsistencySpec,
+    TierSpec,
+)
 
 ANSWER_TOKENS = 200
 MEAN_LATENCY_MS = 10_000.0
@@ -45,14 +53,12 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     if _names_provider(tier):
         url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
         remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
-        if "max_context" in tier:
-            remote["max_context"] = written.pop("max_context")
+        remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
         # A provider's own defaults: some of its models refuse others.
         return {"sampling": {"temperature": 1.0, "top_p": 1.0}, **written, "remote": remote}
     if "url" in tier and "remote" not in tier:
-        remote = {"base_url": written.pop("url"), "model": written.pop("model", tier.get("name"))}
-        if "api_key_env" in tier:
-            remote["api_key_env"] = written.pop("api_key_env")
+        remote = {"base_url": written.pop("url")}
+        remote |= {key: written.pop(key) for key in ("model", *TierSpec.SHORT_FORM) if key in written}
         return {**written, "remote": remote}
     entries = [one for one in models if isinstance(one, Mapping)]
     if isinstance(model, str) and _is_path(model) and model not in [one.get("name") for one in entries]:
@@ -60,6 +66,7 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
         if known is None:
             name = PurePath(model).stem if model.endswith(".gguf") else PurePath(model).name
             models.append(known := {"name": name, "path": model, "compute": "int4-int8"})
+            known |= {"max_context": written.pop("max_context")} if "max_context" in tier else {}
         written["model"] = known.get("name")
     return written
 
@@ -77,7 +84,7 @@ def completed(catalog: Catalog) -> Catalog:
     """Return `catalog` with a value in every field of its tiers, numbered by predicted cost if no tier has a number."""
     contexts = {m.name: m.max_context for m in catalog.core.models}
     contexts |= {m.name: m.max_context for g in catalog.gpu_groups for m in g.models}
-    tiers = [_with_tokens(tier, contexts) for tier in catalog.tiers]
+    tiers = [_with_tokens(_listed(tier), contexts) for tier in catalog.tiers]
     billions = [model_billions(catalog, tier) for tier in tiers]
     if not any(tier.number for tier in tiers):
         prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
@@ -100,13 +107,31 @@ def model_billions(catalog: Catalog, tier: TierSpec) -> float | None:
     return named_billions(tier.model_name) or named_billions(path)
 
 
+def _listed(tier: TierSpec) -> TierSpec:
+    """Return the tier with the price list's price and context, where it has none and the list is sure; else with the
+    least context of its provider's models."""
+    remote = tier.remote
+    if remote is None or not remote.model or (tier.price != NO_PRICE and remote.max_context is not None):
+        return tier
+    url = remote.servers[0].base_url if remote.servers else ""
+    found = listed_model(remote.model, provider=tier.provider, base_url=url)
+    context = remote.max_context or (None if found is None else found.max_context)
+    if context is None and tier.provider is not None:
+        context = PROVIDERS[tier.provider].max_context
+    return msgspec.structs.replace(
+        tier,
+        price=tier.price if found is None or tier.price != NO_PRICE else found.price,
+        remote=msgspec.structs.replace(remote, max_context=context),
+    )
+
+
 def _with_tokens(tier: TierSpec, contexts: Mapping[str, int | None]) -> TierSpec:
     answer = ANSWER_TOKENS
     if isinstance(tier.policy, SelfConsistencySpec):
         answer *= tier.policy.samples
     elif isinstance(tier.policy, ChainOfThoughtSpec):
         answer += tier.policy.budget_tokens
-    context = tier.remote.max_context if tier.remote is not None else contexts.get(str(tier.model))
+    context = (tier.remote.max_context or USUAL_CONTEXT) if tier.remote else contexts.get(str(tier.model))
     most = LOCAL_MAX_TOKENS if context is None else min(MAX_TOKENS, context // 2)
     return msgspec.structs.replace(
         tier,

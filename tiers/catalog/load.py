@@ -26,6 +26,10 @@ def load_catalog(name_or_path: str) -> Catalog:
 
 def parse_catalog(table: dict[str, object], origin: str) -> Catalog:
     """Convert and check a decoded TOML document; `origin` names it in error messages. Raises CatalogError."""
+    if "tiers" not in table:
+        raise CatalogError(
+            f"{origin} has no tiers: write two or more [[tiers]], each with name and url, or run `aio init`"
+        )
     problems: list[str] = []
     catalog = convert_entry(Catalog, expanded(table), "", problems)
     if catalog is not None:

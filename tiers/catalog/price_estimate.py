@@ -61,12 +61,17 @@ def estimated_prices(tiers: Sequence[TierSpec], billions: Sequence[float | None]
     ]
 
 
+def price_of_size(billions: float) -> Price:
+    """Return the estimated price of a model with so many billions of active parameters."""
+    return _price(USD_PER_BILLION * billions, "size")
+
+
 def _first(tier: TierSpec, billions: float | None, prompt_tokens: int) -> Price | None:
     """Return the tier's own price, or one by size or seconds."""
     if tier.price.estimated != "order":
         return tier.price
     if billions is not None:
-        return _price(USD_PER_BILLION * billions, "size")
+        return price_of_size(billions)
     if tier.mean_latency_ms:
         usd = tier.mean_latency_ms / 1e3 / 3600 * USD_PER_HOUR
         return _price(usd * 1e6 / (prompt_tokens + OUTPUT_FACTOR * tier.expected_answer_tokens), "seconds")

@@ -1,7 +1,7 @@
 """One tier of a catalogue as typed data: model or server, decoding policy, sampling, price and objective."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -15,6 +15,8 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 MIN_TIERS, MAX_TIERS = 2, 8
+USUAL_CONTEXT = 32_768
+"""Tokens, where neither catalogue, price list nor server tells a remote model's context."""
 TierNumber = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIERS)]
 
 
@@ -61,6 +63,8 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rejects the field. `stream_whole`: stream from the server even if the caller wants the whole answer. A hanging
     server is then detected after `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
     `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
+    `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
+    server tells, else `USUAL_CONTEXT`.
     """
 
     base_url: str = ""
@@ -68,11 +72,11 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     replicas: list[ReplicaSpec] = []
     balancing: BalancingSpec = BalancingSpec()
     kind: RemoteKind = "openai"
-    model: str
+    model: str = ""
     tokenizer: str | None = None
     cumulative_text: bool = False
     whole_path: Literal["generate", "infer"] = "generate"
-    max_context: Annotated[int, msgspec.Meta(ge=2)] = 32_768
+    max_context: Annotated[int, msgspec.Meta(ge=2)] | None = None
     api_key_env: str | None = None
     connect_timeout_seconds: Positive = 5.0
     read_timeout_seconds: Positive = 60.0
@@ -193,7 +197,10 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `mean_latency_ms` is the expected duration of an answer; routing uses it until there are measurements. `max_tokens`
     bounds the output of one request, and `default_max_tokens` that of a request without its own bound; None means
     `max_tokens`. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
+    `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
+
+    SHORT_FORM: ClassVar[tuple[str, ...]] = ("url", "kind", "api_key_env", "max_context")
 
     number: TierNumber = 0
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -214,8 +221,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def model_name(self) -> str:
-        """The model that answers, local or remote."""
-        return self.remote.model if self.remote is not None else str(self.model)
+        """The model that answers, local or remote; of a server's only model, which the catalogue does not name, the
+        tier's name."""
+        return (self.remote.model or self.name) if self.remote is not None else str(self.model)
 
     @property
     def url(self) -> str:

@@ -4,6 +4,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TypeVar
 
 import msgspec
@@ -22,9 +23,9 @@ def convert_entry(kind: type[S], value: object, where: str, problems: list[str])
         return None
     fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
     before = len(problems)
-    allowed = ", ".join(sorted(fields))
+    allowed = sorted({*fields, *getattr(kind, "SHORT_FORM", ())})
     unknown = sorted(value.keys() - fields.keys())
-    problems.extend(f"{_join(where, key)} = {value[key]!r}: unknown; allowed here: {allowed}" for key in unknown)
+    problems.extend(f"{_join(where, key)} = {value[key]!r}: {_instead(key, allowed)}" for key in unknown)
     found: dict[str, object] = {}
     for key, field in fields.items():
         if key in value:
@@ -78,6 +79,15 @@ def _plain(message: str, kind: object) -> str:
         tags = [str(m.__struct_config__.tag) for m in typing.get_args(kind)]
         return f"kind must be one of {', '.join(tags)}"
     return message.replace("`", "")
+
+
+def _instead(key: str, allowed: list[str]) -> str:
+    """Return what to write for a key that is not a field."""
+    if key in allowed:
+        return f"unknown here; {key} is for a tier with url (a server's address) and without a remote table"
+    close = get_close_matches(key, allowed, n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return f"unknown; {meant}allowed here: {', '.join(allowed)}"
 
 
 def _join(where: str, key: str) -> str:

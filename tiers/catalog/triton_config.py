@@ -11,6 +11,7 @@ import msgspec
 
 from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.tier_spec import USUAL_CONTEXT
 from tiers.errors import CatalogError
 
 Backend = Literal["python", "vllm"]
@@ -139,7 +140,7 @@ def _engine_arguments(catalog: Catalog, number: int, knobs: Knobs, weights: str 
         "max_num_batched_tokens": knobs.max_num_batched_tokens,
     }
     if tier.remote is not None:
-        arguments["max_model_len"] = tier.remote.max_context
+        arguments["max_model_len"] = tier.remote.max_context or USUAL_CONTEXT
     elif tier.model is not None and (core := catalog.core_of(tier.model)) != CPU_CORE:
         group = catalog.group(core)
         arguments |= {

@@ -40,7 +40,11 @@ def check_rules(catalog: Catalog) -> list[str]:
 def _check_numbering(tiers: list[TierSpec]) -> Iterator[str]:
     numbers = [t.number for t in tiers]
     if not MIN_TIERS <= len(tiers) <= MAX_TIERS:
-        yield f"tiers: there are {len(tiers)}; a catalogue has {MIN_TIERS} to {MAX_TIERS}"
+        yield f"tiers: there are {len(tiers)}; a catalogue has {MIN_TIERS} to {MAX_TIERS}: " + (
+            "add another [[tiers]] with name and url, or let `aio init` look for models"
+            if len(tiers) < MIN_TIERS
+            else f"remove {len(tiers) - MAX_TIERS}"
+        )
     if 0 in numbers:
         yield f"tiers: numbers are {[number or None for number in numbers]}; number all tiers, or none"
     elif numbers != list(range(1, len(tiers) + 1)):
@@ -309,7 +313,7 @@ def _check_costs(catalog: Catalog) -> Iterator[str]:
 def _duplicates(where: str, names: Iterable[str]) -> Iterator[str]:
     for name, count in Counter(names).items():
         if count > 1:
-            yield f"{where}: the name {name!r} stands {count} times; names must be unique"
+            yield f"{where}: the name {name!r} stands {count} times; names must be unique: rename or remove one"
 
 
 def _where(tier: TierSpec) -> str:

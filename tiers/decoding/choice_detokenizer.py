@@ -49,6 +49,7 @@ class ChoiceDetokenizer:
         self._tokens: list[_Token] = []
         self._seen = 0
         self._finished = False
+        self._matched: str | None = None
         self._sent = 0
 
     @property
@@ -92,7 +93,7 @@ class ChoiceDetokenizer:
             )
         if self._finished:
             reason: FinishReason = "length" if output.finish_reason == "length" and not stopped else "stop"
-            deltas.append(Delta(index=self.index, finish_reason=reason))
+            deltas.append(Delta(index=self.index, finish_reason=reason, stop_sequence=self._matched))
         return deltas
 
     def _pass_on(self, token_ids: list[int], text: str) -> list[Delta]:
@@ -129,8 +130,8 @@ class ChoiceDetokenizer:
         self._seen += len(piece)
         if not piece or self.completion_tokens <= self._min_tokens:
             return piece, False
-        emitted, matched = self._stop.push(piece)
-        return emitted, matched is not None
+        emitted, self._matched = self._stop.push(piece)
+        return emitted, self._matched is not None
 
     def _release(self, *, everything: bool) -> list[_Token]:
         count = len(self._tokens)

@@ -108,7 +108,8 @@ class _Vote:
         self._told = True
         winner = self._samples[majority(self._answers)]
         finish, winner.finish_reason, winner.index = winner.finish_reason, None, index
-        return [winner, Delta(index=index, finish_reason=finish)]
+        ending, winner.stop_sequence = winner.stop_sequence, None
+        return [winner, Delta(index=index, finish_reason=finish, stop_sequence=ending)]
 
 
 def _question(request: GenerationRequest) -> str:
@@ -125,4 +126,4 @@ def _append(sample: Delta, delta: Delta) -> None:
     if delta.evidence is not None:
         told = [] if sample.evidence is None else sample.evidence.tokens
         sample.evidence = Evidence(tokens=told + delta.evidence.tokens)
-    sample.finish_reason = delta.finish_reason
+    sample.finish_reason, sample.stop_sequence = delta.finish_reason, delta.stop_sequence

@@ -114,7 +114,7 @@ class AnthropicWire(RemoteWire):
                 _report(said.message.usage, tally)
             case "message_delta" if said.delta is not None:
                 _report(said.usage, tally)
-                return _end(said.delta.stop_reason, blocks)
+                return _end(said.delta, blocks)
             case "message_stop":
                 return None
             case "error":
@@ -135,7 +135,7 @@ class AnthropicWire(RemoteWire):
             if block.type == "tool_use" and block.input:
                 deltas += blocks.arguments(index, _encode(block.input).decode())
             deltas += blocks.close(index)
-        return deltas + _end(message.stop_reason, blocks)
+        return deltas + _end(message, blocks)
 
 
 class _Block(msgspec.Struct):
@@ -148,13 +148,14 @@ class _Block(msgspec.Struct):
 
 
 class _Delta(msgspec.Struct):
-    """Of a content block (`type` is set), or of the message (`stop_reason`)."""
+    """Of a content block (`type` is set), or of the message (`stop_reason`, `stop_sequence`)."""
 
     type: str = ""
     text: str | None = None
     thinking: str | None = None
     partial_json: str | None = None
     stop_reason: str | None = None
+    stop_sequence: str | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -167,6 +168,7 @@ class _Usage(msgspec.Struct):
 class _Message(msgspec.Struct):
     content: list[_Block] = []
     stop_reason: str | None = None
+    stop_sequence: str | None = None
     usage: _Usage | None = None
 
 
@@ -328,16 +330,17 @@ def _delta(said: _Event, blocks: Blocks) -> list[Delta]:
     return []
 
 
-def _end(stop_reason: str | None, blocks: Blocks) -> list[Delta]:
-    if stop_reason is None:
+def _end(said: _Delta | _Message, blocks: Blocks) -> list[Delta]:
+    if said.stop_reason is None:
         return []
     blocks.check_form()
     reasons: dict[str, FinishReason] = {
         "max_tokens": "length",
         "model_context_window_exceeded": "length",
         "tool_use": "tool_calls",
+        "refusal": "content_filter",
     }
-    return [Delta(finish_reason=reasons.get(stop_reason, "stop"))]
+    return [Delta(finish_reason=reasons.get(said.stop_reason, "stop"), stop_sequence=said.stop_sequence)]
 
 
 def _report(usage: _Usage | None, tally: Tally) -> None:

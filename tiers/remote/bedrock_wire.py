@@ -336,6 +336,8 @@ def _end(stop_reason: str, blocks: Blocks) -> list[Delta]:
         "max_tokens": "length",
         "model_context_window_exceeded": "length",
         "tool_use": "tool_calls",
+        "content_filtered": "content_filter",
+        "guardrail_intervened": "content_filter",
     }
     return [Delta(finish_reason=reasons.get(stop_reason, "stop"))]
 

@@ -34,6 +34,7 @@ LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "hi
 _VERSION = re.compile(r"gemini-(\d+)")
 # Least budget of the models that cannot stop thinking.
 _LEAST_BUDGET = 128
+_FILTERED = ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
 
 
 class GeminiWire(RemoteWire):
@@ -274,6 +275,8 @@ def _finish(reason: str, blocks: Blocks) -> FinishReason:
         raise TierError(f"the model's call cannot be read ({reason})")
     if reason == "MAX_TOKENS":
         return "length"
+    if reason in _FILTERED:
+        return "content_filter"
     return "tool_calls" if blocks.calls else "stop"
 
 

@@ -76,7 +76,10 @@ class _Message(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`)."""
+    """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`).
+
+    `stop_reason` (vLLM), `matched_stop` (SGLang): the stop string or the stop token's id that ended it.
+    """
 
     index: int = 0
     delta: _Message | None = None
@@ -84,6 +87,13 @@ class _Choice(msgspec.Struct):
     text: str | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
+    stop_reason: Any = None
+    matched_stop: Any = None
+
+    @property
+    def stop_sequence(self) -> str | None:
+        """The stop string that ended it, if the server reports it."""
+        return next((stop for stop in (self.stop_reason, self.matched_stop) if isinstance(stop, str)), None)
 
 
 class _PromptDetails(msgspec.Struct):
@@ -291,7 +301,8 @@ def _deltas(choice: _Choice) -> list[Delta]:
     if text or reasoning or logprobs or calls:
         deltas.append(Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs, tool_calls=calls))
     if choice.finish_reason:
-        deltas.append(Delta(index=choice.index, finish_reason=_finish_reason(choice.finish_reason)))
+        reason = _finish_reason(choice.finish_reason)
+        deltas.append(Delta(index=choice.index, finish_reason=reason, stop_sequence=choice.stop_sequence))
     return deltas
 
 
@@ -299,8 +310,13 @@ _decode = msgspec.json.Decoder(Chunk).decode
 
 
 def _finish_reason(reason: str) -> FinishReason:
-    """Keep `length`, `tool_calls` and `error`; every other reason (filters) is a stop."""
-    kept: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls", "error": "error"}
+    """Keep OpenAI's reasons and `error`; every other reason is a stop."""
+    kept: dict[str, FinishReason] = {
+        "length": "length",
+        "tool_calls": "tool_calls",
+        "content_filter": "content_filter",
+        "error": "error",
+    }
     return kept.get(reason, "stop")
 
 

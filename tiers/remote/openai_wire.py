@@ -22,6 +22,7 @@ class OpenAIWire(RemoteWire):
     """Any OpenAI-compatible server."""
 
     health_path = "models"
+    models_path = "models"
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
@@ -38,7 +39,8 @@ class OpenAIWire(RemoteWire):
         return WireCall(path, _encode(body), streamed)
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Return the body with this server's own fields."""
+        """Return the body with this server's own fields. OpenAI's API bounds no thoughts and rejects unknown fields."""
+        body.pop("thinking_token_budget", None)
         return body
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
@@ -65,6 +67,10 @@ class VllmWire(OpenAIWire):
     health_path = "../health"
     tells_logprobs = True
     queue = QueueMetric("../metrics", ("vllm:num_requests_running", "vllm:num_requests_waiting"))
+
+    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
+        """Return the body as it is."""
+        return body
 
 
 class SglangWire(OpenAIWire):
@@ -100,7 +106,8 @@ class TensorRtLlmWire(OpenAIWire):
     health_path = "../health"
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Use only OpenAI's fields for grammars."""
+        """Use only OpenAI's fields."""
+        body.pop("thinking_token_budget", None)
         if "structured_outputs" in body:
             raise TierRequestError(
                 "structured_outputs: trtllm-serve takes response_format alone; leave it out or name another tier",

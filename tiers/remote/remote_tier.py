@@ -11,12 +11,21 @@ from contextlib import aclosing, suppress
 import httpx
 import msgspec
 
-from tiers.catalog.tier_spec import TierSpec
-from tiers.errors import CatalogError, TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
+from tiers.errors import (
+    CatalogError,
+    MissingKeyError,
+    TierAnswerError,
+    TierBusyError,
+    TierError,
+    TierRequestError,
+    TierUnavailableError,
+)
 from tiers.merge_streams import merge
 from tiers.remote.http_transport import transport_to
 from tiers.remote.openai_format import WireError, parse_retry_after
 from tiers.remote.prometheus_queue import sum_of_samples
+from tiers.remote.server_models import ServerModel, chosen_model, parse_models
 from tiers.remote.sse import EventTooLargeError, ServerSentEvent
 from tiers.remote.usage_counter import BYTES_PER_TOKEN, Tally
 from tiers.remote.wire import StreamParser, WireCall
@@ -27,9 +36,12 @@ TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 2**20
 MAX_METRICS_BYTES = 4 * 2**20
+MAX_MODELS_BYTES = 4 * 2**20
+MOST_NAMED = 12
 # The connection is reused if the server ends the stream this soon after its last event.
 ENDING_SECONDS = 0.2
 OPERATOR_STATUSES = (401, 403, 404, 407)
+_UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 TRY_LATER_STATUSES = (408, 409, 425)
 # 529: Anthropic's "overloaded".
 BUSY_STATUSES = (429, 529)
@@ -39,8 +51,8 @@ class RemoteTier(Tier):
     """Streams from `spec.remote`; the key is read from the environment once and never shown.
 
     After a failure of the server the tier reports itself unhealthy for `cooldown_seconds`, or as long as the server
-    asked, so that routing avoids it; then it tries again. Raises CatalogError if the key's environment variable is not
-    set.
+    asked, so that routing avoids it; then it tries again. Without its key's environment variable it never starts.
+    `model` and `max_context`, where the catalogue leaves them open, are the server's from `start` on.
     """
 
     def __init__(
@@ -53,10 +65,10 @@ class RemoteTier(Tier):
     ) -> None:
         if spec.remote is None:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
-        self.name, self.number, self.model = spec.name, spec.number, spec.remote.model
-        self.max_context = spec.remote.max_context
+        self.name, self.number, self.model = spec.name, spec.number, spec.model_name
+        self.max_context = spec.remote.max_context or USUAL_CONTEXT
         self._spec, self._remote = spec, spec.remote
-        self._key = _api_key(spec, environ)
+        self._key = environ.get(spec.remote.api_key_env or "", "").strip()
         self._cooldown_seconds, self._clock = cooldown_seconds, clock
         self._unhealthy_until = -math.inf
         self._running = 0
@@ -68,7 +80,9 @@ class RemoteTier(Tier):
 
     async def start(self) -> None:
         """See `Tier.start`: the server must answer its kind's health path, with any status, and if it describes its
-        model, that model must be able to serve the tier."""
+        model, that model must be able to serve the tier. A model that the catalogue does not name must be the server's
+        only one, or have the tier's name."""
+        self._require_key()
         try:
             await asyncio.to_thread(self._wire.prepare)
         except TierUnavailableError as error:
@@ -76,17 +90,48 @@ class RemoteTier(Tier):
             raise TierUnavailableError(f"{self._where}: {error}") from error
         if not self._wire.health_path:
             return
-        seen = await self._look(self._wire.health_path)
+        seen = await self._look(self._wire.health_path, MAX_MODELS_BYTES)
+        if self._wire.models_path is not None and (not self._remote.model or self._remote.max_context is None):
+            is_seen = self._wire.models_path == self._wire.health_path
+            self._take_model(parse_models(*seen) if is_seen else await self.listed_models())
         if (path := self._wire.model_path) is not None:
             problem = self._wire.model_problem(*(seen if path == self._wire.health_path else await self._look(path)))
             if problem is not None:
                 self._cool_down()
                 raise TierUnavailableError(f"{self._where} {self._scrub(problem)}")
 
-    async def _look(self, path: str) -> tuple[int, bytes]:
+    async def listed_models(self) -> list[ServerModel] | None:
+        """Return the server's models; None if it does not list them. Raises `TierUnavailableError`."""
+        self._require_key()
+        path = self._wire.models_path
+        return None if path is None else parse_models(*await self._look(path, MAX_MODELS_BYTES))
+
+    def _require_key(self) -> None:
+        if self._remote.api_key_env is not None and not self._key:
+            raise MissingKeyError(
+                f"tier '{self.name}': its API key is expected in the environment variable {self._remote.api_key_env}, "
+                "which is not set; set it and start again, or remove the tier from the catalogue"
+            )
+
+    def _take_model(self, models: list[ServerModel] | None) -> None:
+        """Use what the server says of its models, where the catalogue leaves it open."""
+        found = chosen_model(self._remote.model or self.name, models or [])
+        if not self._remote.model:
+            if found is None and models:
+                names = ", ".join(model.name for model in models[:MOST_NAMED]) + ", …" * (len(models) > MOST_NAMED)
+                raise TierUnavailableError(
+                    f'{self._where} has several models: {names}; name one in the catalogue: model = "{models[0].name}"'
+                )
+            self.model = self.name if found is None else found.name
+            self._remote = msgspec.structs.replace(self._remote, model=self.model)
+            self._wire = wire_of(msgspec.structs.replace(self._spec, remote=self._remote))
+        if self._remote.max_context is None and found is not None and found.name == self.model:
+            self.max_context = found.max_context or self.max_context
+
+    async def _look(self, path: str, most: int = MAX_ERROR_BYTES) -> tuple[int, bytes]:
         """Return status and body of a GET. Raises `TierUnavailableError` if the server is unreachable or refuses."""
         try:
-            response, body = await self._get(path, self._remote.read_timeout_seconds, MAX_ERROR_BYTES)
+            response, body = await self._get(path, self._remote.read_timeout_seconds, most)
         except httpx.TransportError as error:
             raise self._unavailable(error) from error
         refusal = self._wire.read_error(body) if response.status_code >= 400 else WireError()
@@ -286,9 +331,7 @@ class RemoteTier(Tier):
         message = f"{self._where} answered {status}: {self._scrub(error.message)}"
         if status in OPERATOR_STATUSES or self._wire.is_about_model(error):
             self._cool_down()
-            variable = self._remote.api_key_env
-            key = "api_key_env in the catalogue" if variable is None else f"the key in {variable}"
-            return TierUnavailableError(f"{message} (check base_url, model and {key})")
+            return TierUnavailableError(f"{message} ({self._remedy(status, error)})")
         if status in BUSY_STATUSES or (status == 503 and later is not None):
             self._cool_down(later)
             busy = TierBusyError(message)
@@ -299,10 +342,23 @@ class RemoteTier(Tier):
             return TierUnavailableError(message)
         return TierRequestError(message, param=error.param, code=None if error.code is None else str(error.code))
 
+    def _remedy(self, status: int, error: WireError) -> str:
+        """Return what the operator can do about a status that is the catalogue's fault."""
+        if status not in (401, 403):
+            listing = "; `aio check` lists the server's models" if self._wire.models_path is not None else ""
+            return f"check url and model = {self.model!r} in the catalogue{listing}"
+        variable = self._remote.api_key_env
+        if variable is None:
+            return "the server wants a key: name the environment variable that holds it as api_key_env in the catalogue"
+        return f"check the key in {variable}" if self._key else f"set {variable}, where the key is expected"
+
     def _unavailable(self, error: Exception) -> TierUnavailableError:
         self._cool_down()
         reason = str(error) or type(error).__name__
-        return TierUnavailableError(f"{self._where} cannot be reached: {type(error).__name__}: {self._scrub(reason)}")
+        advice = " (is it running? check url in the catalogue)" if isinstance(error, _UNREACHED) else ""
+        return TierUnavailableError(
+            f"{self._where} cannot be reached: {type(error).__name__}: {self._scrub(reason)}{advice}"
+        )
 
     def _cool_down(self, seconds: float | None = None) -> None:
         self._unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
@@ -369,15 +425,3 @@ def _tool_texts(request: GenerationRequest) -> list[str]:
 
 def _text_tokens(text: str) -> int:
     return math.ceil(len(text.encode("utf-8", errors="replace")) / BYTES_PER_TOKEN)
-
-
-def _api_key(spec: TierSpec, environ: Mapping[str, str]) -> str:
-    variable = spec.remote.api_key_env if spec.remote is not None else None
-    if variable is None:
-        return ""
-    key = environ.get(variable, "").strip()
-    if not key:
-        raise CatalogError(
-            f"tier '{spec.name}': its API key is expected in the environment variable {variable}; set it"
-        )
-    return key

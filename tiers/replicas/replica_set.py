@@ -14,7 +14,7 @@ import msgspec
 
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
-from tiers.catalog.tier_spec import TierSpec
+from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import CatalogError, TierError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.usage_counter import Tally
@@ -61,7 +61,6 @@ class ReplicaSet(Tier):
 
     A request whose replica fails before its first delta is sent to another one, as far as the retry budget and its
     deadlines allow. The first delta lists the asked replicas in `tries`. After the first delta nothing is retried.
-    Raises CatalogError if an API key's environment variable is not set.
     """
 
     def __init__(
@@ -75,8 +74,8 @@ class ReplicaSet(Tier):
         remote = spec.remote
         if remote is None or not remote.servers:
             raise CatalogError(f"tier '{spec.name}' has no remote servers")
-        self.name, self.number, self.model = spec.name, spec.number, remote.model
-        self.max_context = remote.max_context
+        self.name, self.number, self.model = spec.name, spec.number, spec.model_name
+        self.max_context = remote.max_context or USUAL_CONTEXT
         self._total_seconds, self._clock = remote.total_timeout_seconds, clock
         self._tiers = {
             server.base_url: RemoteTier(msgspec.structs.replace(spec, remote=remote.alone(server)), environ=environ)
@@ -105,6 +104,8 @@ class ReplicaSet(Tier):
             if not isinstance(error, TierError) or len(errors) == len(outcomes):
                 raise error
             log.warning("a replica is not there: %s", error)
+        started = [tier for tier, error in zip(self._tiers.values(), outcomes, strict=True) if error is None]
+        self.model, self.max_context = started[0].model, min(tier.max_context for tier in started)
         if self._watching is None and any(tier.tells_queue for tier in self._tiers.values()):
             self._watching = asyncio.create_task(self._watch_queues())
 

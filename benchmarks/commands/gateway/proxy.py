@@ -21,21 +21,24 @@ from gateway.cli.options import json_option, settings_from
 @click.option("--peer", metavar="URL", help="A gateway that runs already, to take turns with.")
 @click.option("--peer-model", default="mock", show_default=True)
 @click.option("--cache", is_flag=True, help="Also what the response cache costs where it misses, and saves.")
+@click.option("--messages", is_flag=True, help="Also what /v1/messages costs, in turns with /v1/chat/completions.")
 @json_option
-def proxy(upstream: str | None, peer: str | None, peer_model: str, cache: bool, as_json: bool, **given: Any) -> None:
+def proxy(
+    upstream: str | None, peer: str | None, peer_model: str, cache: bool, messages: bool, as_json: bool, **given: Any
+) -> None:
     """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.
 
     Example: python -m benchmarks proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
     """
-    asyncio.run(_run(upstream, peer, peer_model, cache, as_json, **given))
+    asyncio.run(_run(upstream, peer, peer_model, cache, messages, as_json, **given))
 
 
 async def _run(
-    upstream: str | None, peer: str | None, peer_model: str, cache: bool, as_json: bool, **given: Any
+    upstream: str | None, peer: str | None, peer_model: str, cache: bool, messages: bool, as_json: bool, **given: Any
 ) -> None:
     from contextlib import AsyncExitStack
 
-    from benchmarks.gateway.proxy import Target, TargetError, bench_proxy, require_answer
+    from benchmarks.gateway.proxy import MESSAGES, Target, TargetError, bench_proxy, require_answer
     from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
     from gateway.processes.server_process import running_server
 
@@ -59,6 +62,8 @@ async def _run(
             if cache:
                 targets.append(Target("aio, miss", server.url, "auto", key, cache="use"))
                 targets.append(Target("aio, hit", server.url, "auto", key, cache="use", repeats=True))
+            if messages:
+                targets.append(Target("aio, messages", server.url, "auto", key, path=MESSAGES))
             if peer is not None:
                 targets.append(Target("peer", peer, peer_model))
             async for row in bench_proxy(targets, **given):

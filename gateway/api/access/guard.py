@@ -8,7 +8,7 @@ Guards wait for nothing, but litestar runs a plain function in a thread, so they
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
@@ -172,9 +172,17 @@ async def demand_csrf(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
         )
 
 
+def authorization_of(headers: Mapping[str, str]) -> str | None:
+    """The `Authorization` header; without one, the key in Anthropic's `x-api-key`, in the same form."""
+    given = headers.get("authorization")
+    if given is None and (key := headers.get("x-api-key")) is not None:
+        return f"Bearer {key}"
+    return given
+
+
 def _known(find: Callable[[str | None], Caller], connection: ASGIConnection[Any, Any, Any, Any], what: str) -> Caller:
     try:
-        return find(connection.headers.get("authorization"))
+        return find(authorization_of(connection.headers))
     except UnknownKeyError as error:
         raise ApiError(401, f"{error} Send an {what} as 'Authorization: Bearer KEY'; {_ORIGIN_OF[what]}.") from None
     except KeysUnavailableError:
@@ -258,7 +266,7 @@ def _is_own(origin: str | None, host: str | None) -> bool:
 
 
 def _has_key(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
-    return _parts(connection).tenancy.directory.knows(connection.headers.get("authorization"))
+    return _parts(connection).tenancy.directory.knows(authorization_of(connection.headers))
 
 
 def _parts(connection: ASGIConnection[Any, Any, Any, Any]) -> Parts:

@@ -112,7 +112,6 @@ def _cache(given: str | None) -> CacheMode | None:
 def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     """What became of the request; the cost is known, and given, on whole answers only."""
     headers = {
-        "x-request-id": answer.request.request_id,
         "x-aio-decision-id": answer.request.request_id,
         "x-aio-tier": str(answer.tier.number),
         "x-aio-model": answer.tier.model,

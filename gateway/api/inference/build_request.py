@@ -52,7 +52,7 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
     )
 
 
-def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceRequest:
+def chat_request(parts: Parts, given: Received, body: ChatRequest, *, cut_to_context: bool = False) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
     caller, routing = given.caller, parts.routing
@@ -73,6 +73,7 @@ def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceR
         caller=caller,
         store_texts=parts.settings.store_texts and caller.consent and body.store is not False,
         max_tokens=token_limit(body),
+        cut_to_context=cut_to_context,
         stop=stops_of(body),
         tooling=tooling_of(body),
         response_format=format_of(body.response_format),

@@ -157,7 +157,11 @@ class CompletionChunks:
 
 
 class AnswerFormat(Protocol):
-    """How an API formats its answers."""
+    """How an API formats its answers. `keep_alive`: what a stream sends while its first token is awaited.
+    `id_headers`: the names of the response headers with the request's id."""
+
+    keep_alive: bytes
+    id_headers: tuple[bytes, ...]
 
     def whole(self, answer: Answer) -> bytes:
         """The body of a finished answer."""
@@ -165,8 +169,22 @@ class AnswerFormat(Protocol):
     def chunks(self, answer: Answer) -> Chunks:
         """The events of an opened one."""
 
+    def failed(self, error: Exception) -> bytes:
+        """The last events of a stream that broke before its first token."""
 
-class CompletionsFormat:
+
+class OpenAIStream:
+    """What the streams of all of OpenAI's APIs have in common."""
+
+    keep_alive = b": keep-alive\n\n"
+    id_headers: tuple[bytes, ...] = (b"x-request-id",)
+
+    def failed(self, error: Exception) -> bytes:
+        """See `AnswerFormat.failed`."""
+        return error_event(error)
+
+
+class CompletionsFormat(OpenAIStream):
     """The format of chats and of text completions."""
 
     def __init__(self, parts: Parts, stream_options: StreamOptions | None) -> None:

@@ -6,6 +6,7 @@ from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.build_request import received
+from gateway.api.inference.chunks import OpenAIStream
 from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.parsing import read_fields
 from gateway.api.operations import describe
@@ -41,7 +42,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
         raise renamed(error) from None
 
 
-class ResponsesFormat:
+class ResponsesFormat(OpenAIStream):
     """The format of `/v1/responses`."""
 
     def __init__(self, parts: Parts, exchange: Exchange) -> None:

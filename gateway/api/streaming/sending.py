@@ -7,7 +7,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.aio_headers import response_headers
-from gateway.api.inference.chunks import AnswerFormat, Chunks, error_event
+from gateway.api.inference.chunks import AnswerFormat, Chunks
 from gateway.api.inference.ignored_fields import shown_names
 from gateway.api.inference.parsing import IGNORED
 from gateway.api.streaming.client_watch import DisconnectWatch, StallWatch
@@ -26,7 +26,6 @@ EVENT_STREAM = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-COMMENT = b": keep-alive\n\n"
 
 
 async def respond(
@@ -50,7 +49,7 @@ async def respond(
         disconnect.end()
     if before_end is not None:
         await before_end(answer)
-    return WholeResponse(answer_format.whole(answer), _headers(request, answer))
+    return WholeResponse(answer_format.whole(answer), _headers(request, answer, answer_format))
 
 
 async def _stream(
@@ -62,7 +61,8 @@ async def _stream(
     before_end: BeforeEnd | None,
 ) -> ASGIApp:
     settings = parts.settings
-    waiting = KeepAlive(request.send, _early_headers(request, inference_request), settings.keep_alive_seconds)
+    early = _early_headers(request, inference_request, answer_format)
+    waiting = KeepAlive(request.send, early, answer_format.keep_alive, settings.keep_alive_seconds)
     answer: Answer | None = None
     try:
         answer = await parts.service.start(inference_request)
@@ -76,12 +76,12 @@ async def _stream(
         if disconnect.is_reason(error):
             error = ClientGoneError()
         if started and isinstance(error, Exception):
-            return EndOfEvents(error_event(error))
+            return EndOfEvents(answer_format.failed(error))
         raise error from None
     return EventResponse(
         answer,
         answer_format.chunks(answer),
-        _headers(request, answer),
+        _headers(request, answer, answer_format),
         disconnect,
         started=started,
         stalled_seconds=settings.stalled_reader_seconds,
@@ -89,21 +89,20 @@ async def _stream(
     )
 
 
-def _early_headers(request: HttpRequest, inference_request: InferenceRequest) -> Headers:
-    own = caller_request_id(request.headers.get("x-request-id")) or inference_request.request_id
-    headers = [(b"x-request-id", own.encode()), (b"x-aio-decision-id", inference_request.request_id.encode())]
-    return headers + ignored_header(request)
+def _early_headers(request: HttpRequest, inference_request: InferenceRequest, answer_format: AnswerFormat) -> Headers:
+    named = (b"x-aio-decision-id", inference_request.request_id.encode())
+    return [named, *_id_headers(request, inference_request.request_id, answer_format)]
 
 
-def _headers(request: HttpRequest, answer: Answer) -> Headers:
-    own = caller_request_id(request.headers.get("x-request-id")) or answer.request.request_id
-    headers = {
-        **response_headers(answer, whole=not answer.request.stream),
-        **answer.rate_headers,
-        "x-request-id": own,
-    }
-    encoded = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
-    return encoded + ignored_header(request)
+def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
+    headers = {**response_headers(answer, whole=not answer.request.stream), **answer.rate_headers}
+    found = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+    return found + _id_headers(request, answer.request.request_id, answer_format)
+
+
+def _id_headers(request: HttpRequest, request_id: str, answer_format: AnswerFormat) -> Headers:
+    own = (caller_request_id(request.headers.get("x-request-id")) or request_id).encode()
+    return [(name, own) for name in answer_format.id_headers] + ignored_header(request)
 
 
 def ignored_header(request: HttpRequest) -> Headers:
@@ -113,23 +112,23 @@ def ignored_header(request: HttpRequest) -> Headers:
 
 
 class KeepAlive:
-    """Sends a comment after every `seconds` without a token, since proxies drop connections that are silent.
+    """Sends `event` after every `seconds` without a token, since proxies drop connections that are silent.
 
-    The first comment starts the response: its status is then 200 and its headers are `headers`, without the tier that
+    The first one starts the response: its status is then 200 and its headers are `headers`, without the tier that
     answers, and a failure is an event. Until then it costs a timer.
     """
 
-    def __init__(self, send: Send, headers: Headers, seconds: float) -> None:
-        self._send, self._headers, self._seconds = send, headers, seconds
+    def __init__(self, send: Send, headers: Headers, event: bytes, seconds: float) -> None:
+        self._send, self._headers, self._event, self._seconds = send, headers, event, seconds
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self._due)
         self._speaking: asyncio.Task[None] | None = None
 
     async def end(self) -> bool:
-        """Send no more comments. Returns whether the response has started."""
+        """Send no more of them. Returns whether the response has started."""
         self._timer.cancel()
         if self._speaking is not None:
-            # Half a comment must not be left behind: a cancelled caller of this one waits for the rest of it again.
+            # Half an event must not be left behind: a cancelled caller of this one waits for the rest of it again.
             await asyncio.shield(self._speaking)
         return self._speaking is not None
 
@@ -142,7 +141,7 @@ class KeepAlive:
         if not started:
             headers = [*EVENT_STREAM, *self._headers]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        await self._send({"type": "http.response.body", "body": self._event, "more_body": True})
 
 
 class WholeResponse:
@@ -162,7 +161,7 @@ class EventResponse:
     """The events of an opened answer, as they come. The answer is closed at the end, and at once when the client
     disconnects or reads nothing for `stalled_seconds`.
 
-    `started`: keep-alive comments have already started the response.
+    `started`: what kept it alive has already started the response.
     """
 
     def __init__(

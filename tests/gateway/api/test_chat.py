@@ -73,7 +73,7 @@ async def test_thoughts_go_to_reasoning_content_and_are_counted_apart(gateway: R
     answer = await gateway.openai.chat.completions.create(model="tier-4", messages=HELLO, logprobs=True)
     message = answer.choices[0].message
     assert message.content == "Hello there, how are you?"
-    assert message.model_extra == {"reasoning_content": "First think."}
+    assert message.model_extra == {"reasoning_content": "First think.", "reasoning": "First think."}
     assert answer.usage is not None
     assert answer.usage.completion_tokens_details is not None
     assert answer.usage.completion_tokens_details.reasoning_tokens == 2

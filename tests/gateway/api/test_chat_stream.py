@@ -86,8 +86,8 @@ async def test_thoughts_are_streamed_as_reasoning_content_before_the_answer(gate
     gateway.tier(4).reasoning = ("Think", " hard.")
     deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in (await events(gateway, model="tier-4"))[:-1]]
     assert [delta for delta in deltas if "reasoning_content" in delta] == [
-        {"reasoning_content": "Think"},
-        {"reasoning_content": " hard."},
+        {"reasoning_content": "Think", "reasoning": "Think"},
+        {"reasoning_content": " hard.", "reasoning": " hard."},
     ]
     assert "content" in deltas[3]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Settings, SettingsError, load_settings
+from gateway.settings import Settings, SettingsError, catalog_reason, load_settings
 from gateway.tenancy.key_secrets import ApiKeys, new_key
 
 KEY = "sk-aio-0123456789abcdef"
@@ -67,3 +67,31 @@ def test_a_bad_key_entry_is_refused_without_showing_a_key(entry: str) -> None:
 def test_a_new_key_fits_its_hash() -> None:
     key, hashed = new_key()
     assert ApiKeys.parse(f"ann={hashed}").owner(f"Bearer {key}") == "ann"
+
+
+def test_the_default_catalogue_is_this_folders_then_the_configured_one_then_the_demonstration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, home = tmp_path / "here", tmp_path / "config"
+    for folder in (here, home / "aio"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    environment = {"XDG_CONFIG_HOME": str(home)}
+    assert load_settings(environment).catalog == "laptop"
+    configured = home / "aio" / "aio.toml"
+    configured.touch()
+    assert load_settings(environment).catalog == str(configured)
+    (here / "aio.toml").touch()
+    assert load_settings(environment).catalog == "aio.toml"
+    assert load_settings({"AIO_CATALOG": ""} | environment).catalog == "aio.toml"
+    assert load_settings({"AIO_CATALOG": "datacenter"} | environment).catalog == "datacenter"
+    assert load_settings({"AIO_CATALOG": "datacenter"} | environment, catalog="other.toml").catalog == "other.toml"
+
+
+def test_the_reason_for_a_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert "`aio init` writes one" in catalog_reason(Settings())
+    Path("aio.toml").touch()
+    assert catalog_reason(load_settings({})) == "found in this folder"
+    assert "named by" in catalog_reason(Settings())

@@ -1,11 +1,12 @@
 """A gateway with remote tiers starts although one of them is down, says why, and finds it when it is up."""
 
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from gateway.cores.engine import running_engine
+from gateway.cores.engine import FIRST_ANSWER_SECONDS, running_engine
 from gateway.settings import Settings
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
@@ -119,3 +120,49 @@ async def test_what_no_waiting_mends_still_stops_the_start(tmp_path: Path) -> No
         with pytest.raises(CatalogError, match="/nowhere"):
             async with running_engine(settings, load_catalog(settings.catalog)):
                 pass
+
+
+async def test_a_tier_without_its_key_is_away_with_the_reason_and_the_others_serve_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ABSENT_KEY", raising=False)
+    async with Server(loading=False) as well:
+        path = write_remote_catalog(tmp_path / "catalog.toml", well.base_url)
+        path.write_text(path.read_text().replace("max_context", 'api_key_env = "ABSENT_KEY"\nmax_context', 1))
+        settings = Settings(data_dir=str(tmp_path), monitor=False, catalog=str(path))
+        began = time.monotonic()
+        async with running_engine(settings, load_catalog(str(path))):
+            # It is not waited for as a server is that may come.
+            assert time.monotonic() - began < FIRST_ANSWER_SECONDS
+        async with running_gateway(settings, scripted=False) as aio:
+            ready = await aio.http.get("/health/ready")
+            assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+            assert "ABSENT_KEY, which is not set; set it" in await eventually(lambda: reason(aio.http))
+            assert "ABSENT_KEY" in (await aio.http.get("/admin/api/system")).text
+            assert (await asked(aio.http, "tier-1")).status_code == 503
+            answered = await asked(aio.http, "auto")
+            assert (answered.status_code, answered.headers["x-aio-tier"]) == (200, "2")
+            path.write_text(path.read_text().replace('api_key_env = "ABSENT_KEY"\n', ""))
+            assert (await aio.http.post("/v1/admin/reload", json={"reason": "no key needed"})).status_code == 200
+            assert await eventually(lambda: is_ready(aio.http))
+            assert (await asked(aio.http, "tier-1")).status_code == 200
+
+
+async def reason(http: httpx.AsyncClient) -> str:
+    problem: str = (await http.get("/health/ready")).json()["problems"]["tier 1"]
+    return problem if "KEY" in problem else ""
+
+
+async def is_ready(http: httpx.AsyncClient) -> bool:
+    return bool((await http.get("/health/ready")).json()["status"] == "ok")
+
+
+async def test_a_gateway_none_of_whose_tiers_has_its_key_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ABSENT_KEY", raising=False)
+    path = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:1/v1")
+    path.write_text(path.read_text().replace("max_context", 'api_key_env = "ABSENT_KEY"\nmax_context'))
+    with pytest.raises(CatalogError, match="no tier has its API key; set ABSENT_KEY"):
+        async with running_engine(Settings(data_dir=str(tmp_path)), load_catalog(str(path))):
+            pass

@@ -8,7 +8,7 @@ from tiers.build import build_tiers
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.providers import PROVIDERS, ProviderName
-from tiers.errors import CatalogError
+from tiers.errors import CatalogError, MissingKeyError
 
 VARIABLES = sorted(
     {name for provider in PROVIDERS.values() for name in (*provider.key_variables, provider.url_variable) if name}
@@ -113,6 +113,8 @@ def test_a_mistake_is_named(tier: dict[str, Any], said: str) -> None:
     assert said in str(raised.value)
 
 
-def test_a_key_that_is_not_set_names_the_variable() -> None:
-    with pytest.raises(CatalogError, match="environment variable ANTHROPIC_API_KEY; set it"):
-        build_tiers(catalogue({"name": "a", "provider": "anthropic", "model": "c"}), {})
+async def test_a_key_that_is_not_set_names_the_variable() -> None:
+    built = build_tiers(catalogue({"name": "a", "provider": "anthropic", "model": "c"}), {})
+    tier = next(tier for tier in built if tier.name == "a")
+    with pytest.raises(MissingKeyError, match="environment variable ANTHROPIC_API_KEY, which is not set"):
+        await tier.start()

@@ -104,3 +104,14 @@ def test_evidence_goes_out_with_its_tokens_and_is_dropped_with_those_behind_a_st
     margins = [one.margin for delta in deltas if delta.evidence is not None for one in delta.evidence.tokens]
     assert kept == ids[:2]
     assert margins == [0.0, 1.0]
+
+
+def test_the_end_names_the_stop_string_that_made_it(tokenizer: Tokenizer) -> None:
+    outputs = [
+        SequenceOutput(request_id="r", index=0, token_ids=[token]) for token in tokenizer.encode("one two three")
+    ]
+    for stops, expected in (((" x", " three"), " three"), ((" x",), None)):
+        choice = ChoiceDetokenizer(0, tokenizer, stops)
+        ended = SequenceOutput(request_id="r", index=0, token_ids=[], finish_reason="stop")
+        deltas = [delta for output in [*outputs, ended] for delta in choice.push(output)]
+        assert (deltas[-1].finish_reason, deltas[-1].stop_sequence) == ("stop", expected)

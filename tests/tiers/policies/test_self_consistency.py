@@ -233,3 +233,9 @@ def test_ending_samples_early_never_changes_the_winner(answers: list[str | None]
 )
 def test_votes_are_counted_and_abstentions_are_not(answers: list[str | None], winner: int) -> None:
     assert majority(answers) == winner
+
+
+async def test_the_winner_keeps_the_stop_string_that_ended_it(tokenizer: Tokenizer) -> None:
+    tier, _ = await voter(tokenizer, [f"{text} END" for text in SAMPLES])
+    (answer,), _ = await collect(tier, chat(QUESTION, max_tokens=50, stop=(" END",)))
+    assert (answer.text, answer.stop_sequence) == ("It is 12.", " END")

@@ -538,7 +538,8 @@ async def test_a_refused_key_or_model_makes_the_tier_unavailable_and_names_the_v
     async with provider(kind, handler, monkeypatch) as (tier, _):
         raised = await failure(tier)
         assert type(raised) is TierUnavailableError
-        assert f"answered {status}: not with [key] (check base_url, model and the key in THE_KEY)" in str(raised)
+        advice = "check url and model" if status == 404 else "check the key in THE_KEY)"
+        assert f"answered {status}: not with [key] ({advice}" in str(raised)
         assert not tier.load().healthy
 
 
@@ -671,3 +672,28 @@ async def test_several_choices_are_several_requests(monkeypatch: pytest.MonkeyPa
         (_, one) = await collect(tier, chat())
         assert usage == Usage.total([one, one])
         assert len(server.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("anthropic", anthropic_stream([anthropic_start(), *anthropic_text(0, "No"), *anthropic_end("refusal")])),
+        ("gemini", gemini_stream([gemini_event({"text": "No"}, finish="SAFETY", candidatesTokenCount=1)])),
+        ("bedrock", bedrock_stream([*bedrock_text("No"), *bedrock_end("guardrail_intervened")])),
+    ],
+)
+async def test_an_answer_that_its_provider_filtered_says_so(
+    kind: str, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with provider(kind, playing(kind, data), monkeypatch) as (tier, _):
+        (answer,), _ = await collect(tier, chat())
+    assert (answer.text, answer.finish_reason) == ("No", "content_filter")
+
+
+async def test_anthropic_names_the_stop_string_that_ended_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, stop = anthropic_end("stop_sequence")
+    ended["delta"]["stop_sequence"] = "END"
+    data = anthropic_stream([anthropic_start(), *anthropic_text(0, "So"), ended, stop])
+    async with provider("anthropic", playing("anthropic", data), monkeypatch) as (tier, _):
+        (answer,), _ = await collect(tier, chat(stop=("END",)))
+    assert (answer.finish_reason, answer.stop_sequence) == ("stop", "END")

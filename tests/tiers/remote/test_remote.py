@@ -12,7 +12,7 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, chat, collect, remote_spec, tier_spec
-from tiers.errors import CatalogError, TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, GenerationRequest, Usage
 
@@ -143,7 +143,13 @@ async def test_without_reported_usage_tokens_are_estimated_not_free() -> None:
 
 
 async def test_finish_reasons_keep_their_meaning() -> None:
-    reasons = {"stop": "stop", "length": "length", "content_filter": "stop", "tool_calls": "tool_calls"}
+    reasons = {
+        "stop": "stop",
+        "length": "length",
+        "content_filter": "content_filter",
+        "other": "stop",
+        "tool_calls": "tool_calls",
+    }
     for theirs, ours in reasons.items():
 
         async def end(call: Call, reason: str = theirs) -> None:
@@ -191,7 +197,7 @@ async def test_a_model_that_the_server_lacks_makes_the_tier_unavailable(
     async with upstream(refusing(status, {"error": error}), kind=kind) as (tier, _):
         raised = await failure(tier)
         assert isinstance(raised, TierUnavailableError)
-        assert "`upstream` does not exist. (check base_url, model" in str(raised)
+        assert "`upstream` does not exist. (check url and model = 'upstream'" in str(raised)
         assert not tier.load().healthy
 
 
@@ -240,9 +246,30 @@ async def test_the_key_is_sent_but_never_shown(caplog: pytest.LogCaptureFixture)
     assert KEY not in message + repr(vars(tier).get("_spec")) + caplog.text
 
 
-def test_a_key_that_is_not_set_is_a_mistake_in_the_catalogue() -> None:
-    with pytest.raises(CatalogError, match="environment variable THE_KEY; set it"):
-        RemoteTier(remote_spec("http://127.0.0.1:1/v1", api_key_env="THE_KEY"), environ={})
+async def test_a_tier_without_its_key_does_not_start_and_asks_no_server() -> None:
+    async with LoopbackServer(hello) as server:
+        tier = RemoteTier(remote_spec(server.base_url, api_key_env="THE_KEY"), environ={"THE_KEY": " "})
+        with pytest.raises(TierUnavailableError, match="environment variable THE_KEY, which is not set; set it"):
+            await tier.start()
+        assert (server.looks, server.calls) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("environ", "variable", "advice"),
+    [
+        ({"THE_KEY": KEY}, "THE_KEY", "check the key in THE_KEY"),
+        ({}, None, "name the environment variable that holds it as api_key_env"),
+    ],
+)
+async def test_a_server_that_refuses_the_key_names_what_to_change(
+    environ: dict[str, str], variable: str | None, advice: str
+) -> None:
+    async with LoopbackServer(hello) as server:
+        server.looked_at = refusing(401, {"error": {"message": "Incorrect API key"}})
+        tier = RemoteTier(remote_spec(server.base_url, api_key_env=variable), environ=environ)
+        with pytest.raises(TierUnavailableError, match=advice):
+            await tier.start()
+        await tier.close()
 
 
 @pytest.mark.parametrize(

@@ -185,3 +185,36 @@ def test_logprobs_are_asked_only_of_kinds_of_servers_that_all_give_them(kind: st
     assert (request.sampling.logprobs, request.evidence) == (asked, None)
     wanted = msgspec.structs.replace(chat("hello"), sampling=SamplingParams(logprobs=3))
     assert asking_uncertainty(wanted, tier, spec).sampling.logprobs == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "stop_sequence"),
+    [
+        ("stop_reason", "END", "END"),
+        ("matched_stop", "END", "END"),
+        ("stop_reason", 128009, None),
+        ("stop_reason", {"new": "form"}, None),
+    ],
+)
+async def test_the_stop_string_that_ended_an_answer_is_known_if_the_server_reports_it(
+    field: str, value: object, stop_sequence: str | None
+) -> None:
+    async def stopped(call: Call) -> None:
+        await call.begin()
+        await call.chunk("Hello")
+        await call.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", field: value}]})
+
+    async with LoopbackServer(stopped) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        ((answer,), _) = await collect(tier, chat(stop=("END",)))
+        await tier.close()
+    assert (answer.finish_reason, answer.stop_sequence) == ("stop", stop_sequence)
+
+
+@pytest.mark.parametrize(("kind", "bounded"), [("vllm", True), ("openai", False), ("tensorrt-llm", False)])
+async def test_a_bound_on_thoughts_is_sent_only_to_servers_that_have_a_field_for_it(kind: str, bounded: bool) -> None:
+    async with LoopbackServer(hello) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind=kind))
+        await collect(tier, chat(reasoning_budget=1024))
+        await tier.close()
+    assert ("thinking_token_budget" in server.calls[0].body) == bounded

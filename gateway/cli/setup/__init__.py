@@ -1,0 +1,1 @@
+"""Commands of the first five minutes: `aio init` and `aio check`."""

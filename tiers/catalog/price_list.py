@@ -1,0 +1,110 @@
+"""Prices and context lengths of providers' models from the bundled data of `genai-prices`; no network.
+
+Only what is sure is answered: the provider is named, or its address is; else a model whose weights only its maker
+serves (Claude, Gemini, GPT), under any address. Open models cost what their host asks, which no list knows.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tiers.catalog.tier_spec import Price
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, Provider
+
+# AIO's names of providers where the list has others.
+_LISTED_AS = {"gemini": "google", "bedrock": "aws", "xai": "x-ai"}
+_CLOSED = (
+    ("anthropic", re.compile(r"claude-")),
+    ("google", re.compile(r"gemini-")),
+    ("openai", re.compile(r"gpt-(?!oss)|o\d")),
+)
+
+
+class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What the list knows of a model; `max_context` in tokens, None if it does not say."""
+
+    provider: str
+    model: str
+    price: Price
+    max_context: int | None
+
+
+def listed_model(model: str, *, provider: str | None = None, base_url: str = "") -> ListedModel | None:
+    """Return the list's entry for `model` at `provider` (else: at the provider whose API is at `base_url`, else at the
+    maker of a closed model); None if it has none, or no price for it."""
+    name = model.rpartition("/")[2] if provider == "gemini" else model
+    if provider is not None:
+        found = _find(_LISTED_AS.get(provider, provider), name)
+    else:
+        found = _find(owner, name) if (owner := _owner_of(base_url)) else _find_closed(name)
+    if found is None:
+        return None
+    entry, info = found
+    now = info.get_prices(datetime.now(UTC))
+    each = [_usd(getattr(now, f"{kind}_mtok", None)) for kind in ("input", "output", "cache_read", "cache_write")]
+    if each[0] is None or each[1] is None:
+        return None
+    price = Price(
+        input_usd_per_million=each[0],
+        output_usd_per_million=each[1],
+        cached_input_usd_per_million=each[2],
+        cache_write_usd_per_million=each[3],
+    )
+    return ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
+
+
+def similar_listed(model: str, *, provider: str | None = None, most: int = 5) -> Sequence[str]:
+    """Return names of listed models like `model`, of `provider` or of the makers of closed models."""
+    from difflib import get_close_matches
+
+    owners = [_LISTED_AS.get(provider, provider)] if provider else [owner for owner, _ in _CLOSED]
+    names = [info.id for entry in _providers() if entry.id in owners for info in entry.models]
+    return get_close_matches(model, names, n=most, cutoff=0.5)
+
+
+def list_version() -> str:
+    """Return the version of the list."""
+    from importlib.metadata import version
+
+    return version("genai-prices")
+
+
+@cache
+def _providers() -> "list[Provider]":
+    # Imported on first use: a fifth of a second and 17 MB, which a catalogue with its own prices never needs.
+    from genai_prices.data_snapshot import get_snapshot
+
+    return list(get_snapshot().providers)
+
+
+def _owner_of(base_url: str) -> str | None:
+    host = urlsplit(base_url).hostname or ""
+    if not host or host == "localhost" or host.startswith("127.") or host == "::1":
+        return None
+    return next((entry.id for entry in _providers() if re.match(entry.api_pattern, base_url)), None)
+
+
+def _find_closed(model: str) -> "tuple[Provider, ModelInfo] | None":
+    name = model.rpartition("/")[2]
+    owner = next((owner for owner, pattern in _CLOSED if pattern.match(name)), None)
+    return None if owner is None else _find(owner, name)
+
+
+def _find(owner: str, model: str) -> "tuple[Provider, ModelInfo] | None":
+    entry = next((entry for entry in _providers() if entry.id == owner), None)
+    info = None if entry is None else entry.find_model(model, all_providers=_providers())
+    return None if entry is None or info is None else (entry, info)
+
+
+def _usd(price: Any) -> float | None:
+    """Return US dollars per million tokens; of a price that rises with the prompt's length, the first."""
+    if price is None:
+        return None
+    return float(getattr(price, "base", price))
