@@ -7,7 +7,7 @@ from typing import Literal
 
 from inference_core.errors import CoreError
 
-Extra = Literal["local", "train", "postgres", "redis", "otlp", "oidc", "providers", "gpu", "ray"]
+Extra = Literal["local", "train", "postgres", "redis", "uvloop", "otlp", "oidc", "providers", "gpu", "ray"]
 
 # The packages of pyproject.toml's extras by the names under which they are imported.
 MODULES: dict[Extra, tuple[str, ...]] = {
@@ -15,6 +15,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "train": ("sklearn", "scipy", "threadpoolctl"),
     "postgres": ("asyncpg",),
     "redis": ("redis",),
+    "uvloop": ("uvloop",),
     "otlp": ("opentelemetry",),
     "oidc": ("joserfc",),
     "providers": ("botocore",),
