@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	touch $(STAMP)
 
 # Groups that have a target of their own, below.
-GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and not ray and not browser
+GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and not wheel and not ray and not browser
 
 # Sets of strings have the same order in every run, too. Compiled modules are kept, also where the environment forbids it:
 # tests start hundreds of Python processes.
@@ -86,6 +86,10 @@ $(STAMP)-deploy: $(STAMP)
 	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/schemas typescript@5 \
 		@kubernetes-models/gateway-api@2 @kubernetes-models/karpenter@2 @kubernetes-models/keda@2 @kubernetes-models/prometheus-operator@6
 	touch $@
+
+# What users install: the wheel, built and installed in an empty environment, serving two servers; two minutes.
+test-wheel: install
+	$(BIN)/pytest -s -m "wheel" tests/deploy/test_wheel.py
 
 # The same grids on a CUDA device. For a bare machine: nothing is installed, and only what kernels need is imported.
 test-gpu:

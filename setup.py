@@ -6,6 +6,7 @@ compiled once per instruction set and chosen at run time.
 
 import os
 import platform
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -17,8 +18,13 @@ X86 = platform.machine() in ("x86_64", "AMD64")
 HEADERS = [path.name for path in Path(NATIVE).glob("*.h")]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512"]
+# `make sanitize` builds the same code under a sanitiser, into a folder of its own.
+SANITIZE = os.environ.get("AIO_SANITIZE", "")
 # The generic vectors on narrow registers gain nothing from -O3 and take minutes to compile with it.
 NARROW = ["-O2"]
+# Python's own flags ask for debugging symbols, which make the kernels ten times as large and nothing that a user needs.
+PLAIN = [] if SANITIZE else ["-g0"]
+STRIPPED = [] if SANITIZE or not sys.platform.startswith("linux") else ["-Wl,--strip-all"]
 # Sampling repeats NumPy's arithmetic bit for bit: a multiplication and an addition stay two roundings.
 EXACT = ["-ffp-contract=off"]
 FILE_FLAGS = {
@@ -32,8 +38,6 @@ FILE_FLAGS = {
 }
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
 CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512" if X86 else "").split()
-# `make sanitize` builds the same code under a sanitiser, into a folder of its own.
-SANITIZE = os.environ.get("AIO_SANITIZE", "")
 CHECKED = [
     "-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",
     # Checks of every access as calls, and none for what addresses already show: unrolled kernels compile in minutes.
@@ -73,8 +77,8 @@ setup(
             define_macros=[(f"AIO_HAS_{name.upper()}", "1") for name in CHOSEN],
             extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
                                 "-pthread", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized",
-                                "-Wno-uninitialized"],
-            extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
+                                "-Wno-uninitialized", *PLAIN],
+            extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else STRIPPED,
             language="c++",
             optional=not SANITIZE,
         ),
@@ -82,8 +86,8 @@ setup(
             "classifier.native._decision",
             sources=sorted(str(path) for path in Path(DECISION).glob("*.cpp")),
             depends=[str(path) for path in Path(DECISION).glob("*.h")],
-            extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math"],
-            extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
+            extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", *PLAIN],
+            extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else STRIPPED,
             language="c++",
             optional=not SANITIZE,
         ),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
@@ -55,12 +56,12 @@ from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webho
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
-from gateway.telemetry.traces import Traces, look_up_collector, span_exporter
 from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
 from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
+from inference_core.extras import require_extra
 from inference_core.transport.client import CoreClient
 from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.evaluation.tier_value import ReportFileError, stored_report, warnings_of
@@ -77,6 +78,9 @@ from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.remote.engine_tier import StatusOf
 from tiers.tier import Tier
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +145,7 @@ class Composition:
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
         self.catalog = load_catalog(settings.catalog)
         self._redact = load_redaction(settings.redaction) if settings.redaction else None
-        self._exporter = span_exporter(settings)
+        self._exporter = _span_exporter(settings)
         if settings.alert_webhook:
             webhook_url(settings)  # an invalid URL is an error at once
         self._tiers = tiers
@@ -298,6 +302,8 @@ class Composition:
 
     async def _start_traces(self, stack: AsyncExitStack) -> None:
         if self._exporter is not None:
+            from gateway.telemetry.traces import Traces, look_up_collector
+
             await asyncio.to_thread(look_up_collector, self.settings)
             traces = Traces(self._exporter)
             stack.callback(traces.close)
@@ -412,3 +418,13 @@ class Composition:
         await parts.jobs.show()
         if loop is not None:
             await loop.show(self.metrics)
+
+
+def _span_exporter(settings: Settings) -> "SpanExporter | None":
+    """Return the exporter of traces, None without one. Imported on demand: OpenTelemetry is the extra `otlp`."""
+    if settings.trace_exporter == "none":
+        return None
+    require_extra("otlp", f"exporting traces (AIO_TRACE_EXPORTER={settings.trace_exporter})")
+    from gateway.telemetry.traces import span_exporter
+
+    return span_exporter(settings)

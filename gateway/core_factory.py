@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.settings import Settings
+from inference_core.extras import require_extra
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
 from tiers.catalog.hardware_check import require_plans, require_servable, validate_files
@@ -58,8 +59,10 @@ def chosen_core(catalog: Catalog, group: str | None) -> str:
 async def require_machine(catalog: Catalog, settings: Settings, cores: Collection[str]) -> None:
     """Check, before loading anything, that `cores` can be served here: cards, files and quality reports exist.
 
-    Raises DevicesMissingError, ModelFileError, or CatalogError with what is missing and what to do.
+    Raises MissingExtraError, DevicesMissingError, ModelFileError, or CatalogError with what is missing and what to do.
     """
+    if cores:
+        require_extra("local", f"catalogue '{catalog.name}' runs models inside AIO and")
     groups = [group for group in catalog.served_groups if group.name in cores]
     meshes = [group.name for group in groups if group.cards > 1]
     if len(meshes) > 1:

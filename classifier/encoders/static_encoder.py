@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.encoders.boosted_trees import Trees
-from classifier.encoders.int8_matrix import dequantise, quantise
+from classifier.encoders.int8_matrix import Int8Rows, dequantise
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.native import KERNELS
 
@@ -76,6 +76,14 @@ class StoredEncoder(Encoder, Protocol):
         """The encoder's entry in the manifest, without the fingerprint."""
 
 
+class _Rows(NamedTuple):
+    """The table: `values` int8 [W + P, dim], `scale` [W + P], `logits` [W + P, heads]."""
+
+    values: npt.NDArray[np.int8]
+    scale: Float
+    logits: Float
+
+
 class StaticEncoder:
     """TF-IDF over known words and word pairs, projected by a table that imitates a language model's hidden states.
 
@@ -92,24 +100,25 @@ class StaticEncoder:
         words: Sequence[str],
         pairs: npt.NDArray[np.int32],
         idf: Float,
-        table: Float,
+        table: Int8Rows,
         logit_table: Float,
         logit_bias: Float,
         trees: Trees,
     ) -> None:
         """`pairs` int32 [P, 2] are word indices in ascending order of (first, second); `idf` [W + P];
-        `table` [W + P, dim]; `logit_table` [W + P, heads]; `logit_bias` [heads]."""
+        `table` [W + P, dim], as `quantise` returns it; `logit_table` [W + P, heads]; `logit_bias` [heads]."""
         self.words, self.pairs, self.idf, self.logit_bias = list(words), pairs, idf, logit_bias
         self.trees = trees
-        self.dim = table.shape[1]
+        self.dim = table[0].shape[1]
         self._index = {word: i for i, word in enumerate(self.words)}
         # Unknown words and pairs get the number after the table's last row, which sorts after all rows.
         self._unknown = len(self.words) + len(pairs)
         # One number per pair, ascending; the last one is a sentinel larger than any pair's.
         self._pair_keys = np.append(_pair_keys(pairs[:, 0], pairs[:, 1]), np.iinfo(np.int64).max)
-        self._values, self._scale = quantise(table)
-        self._logit_table = logit_table.astype(np.float32)
-        self._native = self._for_kernels() if KERNELS is not None else None
+        rows = _Rows(*table, logit_table.astype(np.float32, copy=False))
+        self._native = None if KERNELS is None else self._for_kernels(rows)
+        # The kernels' copy of the rows is the only one: they are most of what a classifier takes of memory.
+        self._kept = rows if KERNELS is None else KERNELS.read_encoder
 
     def terms(self, tokens: Sequence[str]) -> tuple[npt.NDArray[np.intp], Float]:
         """Return the sparse vector of `tokens`: (rows of the table, ascending; weights of unit length)."""
@@ -136,11 +145,24 @@ class StaticEncoder:
     def _projection(self) -> Float:
         """Compute embedding and logits by one gather and one product: the cost of a turn is the number of memory
         accesses, which are hundreds of rows."""
-        return np.hstack([dequantise(self._values, self._scale), self._logit_table])
+        rows = self._rows()
+        return np.hstack([dequantise(rows.values, rows.scale), rows.logits])
 
-    def _for_kernels(self) -> object:
+    def _rows(self) -> "_Rows":
+        if isinstance(self._kept, _Rows):
+            return self._kept
+        count = len(self.idf)
+        rows = _Rows(
+            np.empty((count, self.dim), np.int8),
+            np.empty(count, np.float32),
+            np.empty((count, len(self.logit_bias)), np.float32),
+        )
+        self._kept(self._native, *rows)
+        return rows
+
+    def _for_kernels(self, rows: "_Rows") -> object:
         """Return the encoder in the kernels' layout: rows of int8, a quarter of the memory to read."""
-        parts = (self.idf, self._values, self._scale, self._logit_table, self.logit_bias)
+        parts = (self.idf, *rows, self.logit_bias)
         packed = [np.ascontiguousarray(part, part.dtype) for part in parts]
         return KERNELS.make_encoder(self._index, np.ascontiguousarray(self.pairs, np.int32), *packed)
 
@@ -163,13 +185,14 @@ class StaticEncoder:
 
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return what `from_tensors` needs, by name; the table as int8 rows, the vocabulary as UTF-8 bytes."""
+        rows = self._rows()
         return {
             "encoder.words": np.frombuffer("\n".join(self.words).encode(), np.uint8),
             "encoder.pairs": self.pairs.astype(np.int32),
             "encoder.idf": self.idf.astype(np.float32),
-            "encoder.table": self._values,
-            "encoder.table_scale": self._scale,
-            "encoder.logit_table": self._logit_table.astype(np.float16),
+            "encoder.table": rows.values,
+            "encoder.table_scale": rows.scale,
+            "encoder.logit_table": rows.logits.astype(np.float16),
             "encoder.logit_bias": self.logit_bias.astype(np.float32),
             **self.trees.tensors(),
         }
@@ -186,13 +209,14 @@ class StaticEncoder:
         words = tensors["encoder.words"].tobytes().decode().split("\n")
         pairs = tensors["encoder.pairs"].astype(np.int32)
         idf = tensors["encoder.idf"].astype(np.float32)
-        table = dequantise(tensors["encoder.table"].astype(np.int8), tensors["encoder.table_scale"].astype(np.float32))
+        # As stored: floats would be four times as large, three times over, in the memory of a start.
+        table = tensors["encoder.table"].astype(np.int8), tensors["encoder.table_scale"].astype(np.float32)
         logit_table = tensors["encoder.logit_table"].astype(np.float32)
         rows = len(words) + len(pairs)
-        if not len(idf) == len(table) == len(logit_table) == rows:
+        if not len(idf) == len(table[0]) == len(table[1]) == len(logit_table) == rows:
             raise ValueError(
                 f"encoder: {len(words)} words and {len(pairs)} pairs need {rows} rows; idf has {len(idf)}, "
-                f"table {len(table)}, logit_table {len(logit_table)}"
+                f"table {len(table[0])}, logit_table {len(logit_table)}"
             )
         bias = tensors["encoder.logit_bias"].astype(np.float32)
         trees = Trees.from_tensors(tensors, features=len(FEATURE_NAMES), heads=len(bias))

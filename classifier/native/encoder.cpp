@@ -120,6 +120,27 @@ PyObject* make_encoder(PyObject*, Values values, Py_ssize_t count) {
   return capsule(made);
 }
 
+// (encoder, table int8 [R, d], scale [R], logit table [R, h], all to write) -> None: what `make_encoder` was given, which
+// Python need not keep a second time.
+PyObject* read_encoder(PyObject*, Values values, Py_ssize_t count) {
+  if (!expect(count, 4, "read_encoder")) return nullptr;
+  const Encoder* encoder = held<Encoder>(values[0]);
+  if (!encoder) return nullptr;
+  Array<int8_t> table(values[1], true);
+  Array<float> scale(values[2], true), logits(values[3], true);
+  if (table.failed || scale.failed || logits.failed) return nullptr;
+  const Py_ssize_t rows = encoder->rows, dim = encoder->dim, heads = encoder->heads;
+  if (!table.has(rows * dim, "table") || !scale.has(rows, "scale") || !logits.has(rows * heads, "logit table"))
+    return nullptr;
+  for (int row = 0; row < rows; row++) {
+    const float* numbers = encoder->numbers(row);
+    std::memcpy(table.data() + row * dim, encoder->values(row), dim);
+    scale.data()[row] = numbers[0];
+    std::copy_n(numbers + 2, heads, logits.data() + row * heads);
+  }
+  Py_RETURN_NONE;
+}
+
 // (encoder, tokens, embedding [d] to write, word logits [h] to write) -> None.
 PyObject* encode(PyObject*, Values values, Py_ssize_t count) {
   if (!expect(count, 4, "encode")) return nullptr;

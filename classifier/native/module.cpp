@@ -10,6 +10,7 @@ PyMethodDef fast(const char* name, Fast function) {
 }
 
 PyMethodDef methods[] = {fast("make_encoder", make_encoder),
+                         fast("read_encoder", read_encoder),
                          fast("encode", encode),
                          fast("make_memory", make_memory),
                          fast("look_up", look_up),
@@ -34,6 +35,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Incremented with every added or changed function: Python refuses an extension built from other sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 3) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 4) != 0) Py_CLEAR(module);
   return module;
 }

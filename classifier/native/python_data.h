@@ -68,6 +68,7 @@ inline bool expect(Py_ssize_t given, Py_ssize_t wanted, const char* name) {
 
 using Values = PyObject* const*;
 PyObject* make_encoder(PyObject*, Values, Py_ssize_t);
+PyObject* read_encoder(PyObject*, Values, Py_ssize_t);
 PyObject* encode(PyObject*, Values, Py_ssize_t);
 PyObject* make_memory(PyObject*, Values, Py_ssize_t);
 PyObject* look_up(PyObject*, Values, Py_ssize_t);

@@ -35,13 +35,15 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; errors meant for the user are printed without a traceback."""
-        from gateway.cli.errors import expected_error
+        from gateway.cli.errors import expected_error, missing_extra
 
         try:
             return super().invoke(ctx)
         except Exception as error:
             if expected_error(error):
                 raise click.ClickException(str(error)) from error
+            if (needed := missing_extra(error)) is not None:
+                raise click.ClickException(needed) from error
             raise
 
     def version_option(self) -> click.Option:

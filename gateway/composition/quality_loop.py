@@ -15,6 +15,7 @@ from gateway.routing.class_prior import tier_prior
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics_export.metrics import Metrics
+from inference_core.extras import MissingExtraError
 from quality.estimates.upgrade_rate import UpgradeRate
 from quality.judges.default_panel import standing_panel
 from quality.judges.pairwise import PairwiseJudge
@@ -216,6 +217,8 @@ class QualityLoop:
     async def _retrain(self, trigger: Trigger) -> None:
         try:
             result = await run_retraining(self._settings, self._catalog, self._engine, trigger)
+        except MissingExtraError:
+            return  # the run's row and its line in the log say what to install
         except Exception:
             # The run has its own row with the reason; serving and monitoring go on.
             log.exception("the retraining (%s) failed", trigger)

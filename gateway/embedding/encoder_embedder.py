@@ -12,6 +12,7 @@ from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.errors import CheckpointError
 from gateway.embedding.embedder import Float
 from gateway.errors import ApiError
+from inference_core.extras import require_extra
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.errors import CatalogError
 from tiers.tier import Usage, UsageMeter
@@ -24,7 +25,8 @@ class EncoderEmbedder:
     """An `Embedder` over the checkpoint in `spec.path`, loaded with the first request: torch takes seconds."""
 
     def __init__(self, spec: EmbeddingSpec) -> None:
-        """Raises `CatalogError` if the folder is not a checkpoint."""
+        """Raises `CatalogError` if the folder is not a checkpoint, and `MissingExtraError`."""
+        require_extra("local", "the encoder that makes embeddings")
         self.spec = spec
         self._folder = Path(str(spec.path)).expanduser()
         try:

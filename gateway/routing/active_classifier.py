@@ -23,6 +23,7 @@ from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import POINTER, ArtefactRegistry
 from gateway.routing.loaded_version import LoadedVersion
+from inference_core.extras import MissingExtraError, optional_imports
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +201,11 @@ class ActiveClassifier:
         if isinstance(model.encoder, HiddenStateEncoder) and self._states is not None:
             model.encoder.read_from(self._states(model.encoder.spec))
         if isinstance(model.encoder, SlowEncoder):
-            model.encoder.warm()
+            try:
+                with optional_imports(f"the encoder of {model.manifest.version}"):
+                    model.encoder.warm()
+            except MissingExtraError as error:
+                raise ArtefactError(str(error)) from error
         return model
 
     def _activate(self, serving: Serving | None, problems: list[str]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from inference_core.extras import require_extra
+
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
@@ -26,7 +28,8 @@ def redis_client(url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> "Redi
 
     Commands that block need one with a `timeout_seconds` above their blocking time.
     """
-    # Imported here: a gateway without Redis starts faster.
+    require_extra("redis", "AIO_REDIS_URL")
+    # Imported here: a gateway without Redis is installed without its client.
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff

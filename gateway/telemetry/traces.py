@@ -49,9 +49,7 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         # The import takes a tenth of a second, and few processes need it.
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
-        raise SettingsError(
-            f"AIO_TRACE_EXPORTER=otlp: {error}; install opentelemetry-exporter-otlp-proto-http"
-        ) from None
+        raise SettingsError(f"AIO_TRACE_EXPORTER=otlp: {error}; pip install 'aio-gateway[otlp]'") from None
     exporter: SpanExporter = otlp.OTLPSpanExporter(endpoint=endpoint)
     return exporter
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.errors import ModelFileError
+from inference_core.extras import require_extra
 from inference_core.io.atomic_file import atomic_file
 from inference_core.loaders.hub_model import (
     HubModel,
@@ -46,10 +47,11 @@ def download(model: HubModel, form: Form = "any", say: Say = log.info) -> Path:
 
     The first download records the commit of `model.revision`; later ones complete the same commit. An interrupted file
     is continued where it ended, now or at the next call. `say` gets one line before a transfer and one after. Raises
-    `ModelFileError` that says what is wrong and what to do.
+    `ModelFileError` that says what is wrong and what to do, and `MissingExtraError`.
     """
     if (path := downloaded(model)) is not None:
         return path
+    require_extra("hub", f"model '{model}' is a Hugging Face id, which")
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _fetched(model, form, say)

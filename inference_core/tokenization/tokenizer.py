@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
-
-import tokenizers
+from typing import TYPE_CHECKING, Any
 
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
 from inference_core.tokenization.token_bound import TokenBound
+
+if TYPE_CHECKING:
+    import tokenizers
 
 # Longer text takes milliseconds, during which other threads should run: the library's batch call encodes it, which
 # releases the interpreter lock and costs a little more.
@@ -29,8 +30,8 @@ class Vocabulary:
     printable form of any other token to bytes. `bound`: lower bound on a text's tokens; None if unknown.
     """
 
-    backend: tokenizers.Tokenizer
-    continued: tokenizers.Tokenizer
+    backend: "tokenizers.Tokenizer"
+    continued: "tokenizers.Tokenizer"
     controls: Sequence[ControlToken]
     literal_tokens: Mapping[int, str]
     to_bytes: Callable[[str], bytes]
@@ -198,7 +199,7 @@ class Tokenizer:
 class EncodedPieces:
     """Encoded pieces whose tokens can be counted without building a list, which is not needed if they do not fit."""
 
-    def __init__(self, pieces: Sequence[Piece], encoded: Sequence[tokenizers.Encoding]) -> None:
+    def __init__(self, pieces: Sequence[Piece], encoded: "Sequence[tokenizers.Encoding]") -> None:
         self._pieces, self._encoded = pieces, encoded
 
     def __len__(self) -> int:
@@ -210,7 +211,9 @@ class EncodedPieces:
         return list(chain.from_iterable([p] if isinstance(p, int) else next(encoded).ids for p in self._pieces))
 
 
-def _encoded(backend: tokenizers.Tokenizer, texts: list[str], add_special_tokens: bool) -> list[tokenizers.Encoding]:
+def _encoded(
+    backend: "tokenizers.Tokenizer", texts: list[str], add_special_tokens: bool
+) -> "list[tokenizers.Encoding]":
     if sum(map(len, texts)) > LONG_TEXT:
         return backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
     return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]

@@ -24,6 +24,7 @@ from classifier.model.manifest import Manifest
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import load_manifest
 from classifier.registry.registry import ArtefactRegistry
+from inference_core.extras import MissingExtraError
 from migrations.tables import training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.retraining.messages import ORDER, RESULT, ROWS, Order
@@ -279,7 +280,7 @@ class _Retraining:
 
     async def _fail(self, error: Exception) -> None:
         """Store the failure; if the lease or the database is lost, another runner will resume the run."""
-        message = f"{type(error).__name__}: {error}"
+        message = str(error) if isinstance(error, MissingExtraError) else f"{type(error).__name__}: {error}"
         log.error("retraining run %s failed: %s", self._run.run_id, message)
         with suppress(Exception):
             async with self._engine.begin() as connection:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.cron import CronTrigger
 
+from inference_core.extras import MissingExtraError
+
 log = logging.getLogger(__name__)
 
 WEEKLY = "0 3 * * 0"
@@ -82,6 +84,8 @@ class RetrainJob:
         self._running = asyncio.current_task()
         try:
             await self._run()
+        except MissingExtraError:
+            pass  # the run's row and its line in the log say what to install
         except Exception:
             # A failed run has its own row and reason; the schedule continues.
             log.exception("the scheduled retraining failed")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from inference_core.extras import require_extra
 from quality.retraining.messages import Progress
 
 OnProgress = Callable[[str, float], None]
@@ -35,7 +36,9 @@ class TrainingProcessError(RuntimeError):
 
 
 async def run_training_process(folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
-    """Run `quality.retraining.process_main` on `folder` to its end. Raises `TrainingProcessError`."""
+    """Run `quality.retraining.process_main` on `folder` to its end. Raises `TrainingProcessError`, and
+    `MissingExtraError` in an installation that cannot fit."""
+    require_extra("train", "fitting a classifier")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 import migrations
+from inference_core.extras import require_extra
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -57,6 +58,7 @@ def open_database(url: str) -> AsyncEngine:
 
     Raises:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
+        MissingExtraError: a PostgreSQL URL without its driver.
     """
     return _engine(_parse(url), sqlite_pragmas=("foreign_keys=ON",))
 
@@ -139,6 +141,7 @@ def _engine(url: URL, *, sqlite_pragmas: Sequence[str]) -> AsyncEngine:
         "json_deserializer": msgspec.json.decode,
     }
     if url.get_backend_name() == "postgresql":
+        require_extra("postgres", "a PostgreSQL database")
         return create_async_engine(url, pool_pre_ping=True, connect_args={"timeout": _CONNECT_TIMEOUT_S}, **arguments)
     # The driver begins transactions only before some statements, so we begin them ourselves.
     engine = create_async_engine(url, connect_args={"isolation_level": None}, **arguments)

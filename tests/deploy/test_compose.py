@@ -1,8 +1,11 @@
 """The compose file: valid by the published schema, complete, and closed where it should be."""
 
 import json
+import os
 import re
+import subprocess
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -10,7 +13,7 @@ import pytest
 
 from gateway.cli.serving.worker import worker
 from gateway.settings import Settings, variable_of
-from tests.deploy.files import DEPLOY, read_yaml, strings
+from tests.deploy.files import DEPLOY, ROOT, read_yaml, strings
 from tiers.catalog.load import load_catalog
 
 pytestmark = pytest.mark.deploy
@@ -18,6 +21,9 @@ FOLDER = DEPLOY / "compose"
 COMPOSE: dict[str, Any] = read_yaml(FOLDER / "compose.yaml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = ("migrate", "core", "gateway", "worker")
+# The same before other servers alone.
+GATEWAY_ONLY: dict[str, Any] = read_yaml(FOLDER / "gateway.yaml")
+SECRETS = "/etc/aio/secrets"
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +36,12 @@ def schema() -> dict[str, Any]:
 
 def test_it_is_valid_by_the_specification(schema: dict[str, Any]) -> None:
     jsonschema.validate(COMPOSE, schema)
+    jsonschema.validate(GATEWAY_ONLY, schema)
+    jsonschema.validate(read_yaml(ROOT / "compose.yaml"), schema)
+
+
+def test_docker_compose_up_in_the_checkout_starts_it() -> None:
+    assert read_yaml(ROOT / "compose.yaml") == {"include": ["deploy/compose/compose.yaml"]}
 
 
 def test_a_field_that_the_specification_lacks_is_found(schema: dict[str, Any]) -> None:
@@ -59,7 +71,8 @@ def test_images_have_whole_versions(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_what_is_published_is_for_this_machine_alone(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
-    assert name in ("gateway", "grafana") or SERVICES[name]["networks"] == ["backend"]
+    closed = SERVICES[name].get("networks") == ["backend"] or SERVICES[name].get("network_mode") == "none"
+    assert name in ("gateway", "grafana") or closed
     assert COMPOSE["networks"]["backend"] == {"internal": True}
 
 
@@ -73,14 +86,80 @@ def test_files_that_are_mounted_exist(name: str) -> None:
             assert source in COMPOSE["volumes"] or source.startswith("${"), source
 
 
-def test_every_password_is_asked_for_and_none_is_written_down() -> None:
-    for service in SERVICES.values():
+def test_no_password_is_written_down_and_none_has_to_be_given() -> None:
+    for service in [*SERVICES.values(), *GATEWAY_ONLY["services"].values()]:
         for name, value in service.get("environment", {}).items():
             if re.search("PASSWORD|KEYS|AUTH|URL", name):
-                assert "${" in value, name
-    asked = set(re.findall(r"\$\{(\w+):\?", " ".join(strings(SERVICES))))
+                assert value.startswith(("${", SECRETS)), name
+                assert ":?" not in value, name
+    used = set(re.findall(r"\$\{(\w+):", " ".join(strings([SERVICES, GATEWAY_ONLY]))))
     offered = set(re.findall(r"^(\w+)=", (FOLDER / "example.env").read_text(), flags=re.MULTILINE))
-    assert asked <= offered
+    assert used - {"AIO_WEIGHTS", "TRITON_MODELS"} == offered
+
+
+def written(folder: Path, **given: str) -> dict[str, str]:
+    """The passwords and the key after a start."""
+    subprocess.run(["sh", FOLDER / "make-secrets.sh", folder], env=os.environ | given, check=True)
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_passwords_are_random_and_kept_and_given_ones_replace_them(tmp_path: Path) -> None:
+    first = written(tmp_path)
+    assert first.keys() == {"postgres", "redis", "grafana", "api_key"}
+    assert len(set(first.values())) == 4
+    assert all(re.fullmatch(r"(sk-aio-)?[0-9a-f]{48}", value) for value in first.values())
+    assert written(tmp_path) == first
+    assert written(tmp_path, REDIS_PASSWORD="mine") == first | {"redis": "mine"}
+
+
+@pytest.mark.parametrize("given", [{}, {"AIO_API_KEYS": "web=sha256:00", "AIO_DATABASE_URL": "sqlite:////x"}])
+def test_our_programs_get_their_urls_and_a_key_from_those_files(tmp_path: Path, given: dict[str, str]) -> None:
+    made = written(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "aio").write_text("#!/bin/sh\nenv\necho arguments=$*\n")
+    (tmp_path / "bin" / "aio").chmod(0o755)
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "AIO_SECRETS": str(tmp_path), "AIO_API_KEYS": ""}
+    ran = subprocess.run(
+        ["sh", FOLDER / "with-secrets.sh", "serve", "--role", "gateway"],
+        env=environment | given, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    got = dict(line.split("=", 1) for line in ran.stdout.splitlines() if line.startswith(("AIO_", "arguments")))
+    assert (
+        got
+        == {
+            "AIO_DATABASE_URL": f"postgresql://aio:{made['postgres']}@postgres/aio",
+            "AIO_REDIS_URL": f"redis://:{made['redis']}@redis:6379/0",
+            "AIO_API_KEYS": f"app={made['api_key']}",
+            "arguments": "serve --role gateway",
+        }
+        | given
+    )
+
+
+def test_every_service_that_reads_a_password_waits_until_it_is_made() -> None:
+    def waits(services: dict[str, Any], name: str) -> bool:
+        depends = services[name].get("depends_on", {})
+        return "secrets" in depends or any(waits(services, other) for other in depends)
+
+    for name, service in SERVICES.items():
+        mounts = [str(volume) for volume in service.get("volumes", [])]
+        if any(SECRETS in mount for mount in mounts):
+            assert waits(SERVICES, name), name
+            assert f"secrets:{SECRETS}:ro" in mounts
+    assert not [mount for mount in SERVICES["core"]["volumes"] if SECRETS in mount]
+    assert SERVICES["postgres"]["depends_on"] == SERVICES["redis"]["depends_on"]
+
+
+def test_the_gateway_before_other_servers_is_the_small_image_and_as_closed_as_the_other() -> None:
+    services = GATEWAY_ONLY["services"]
+    assert services["gateway"]["build"]["target"] == "slim"
+    for field in ("read_only", "cap_drop", "security_opt", "ports", "entrypoint", "stop_grace_period"):
+        assert services["gateway"][field] == SERVICES["gateway"][field]
+    assert {name: service["extends"]["service"] for name, service in services.items() if "extends" in service} == {
+        name: name for name in ("secrets", "postgres", "redis")
+    }
+    named = set(services["gateway"]["environment"])
+    assert named <= {variable_of(field) for field in Settings.__struct_fields__}
 
 
 def test_what_it_sets_are_settings() -> None:

@@ -13,6 +13,7 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.kernel_ridge import KernelRidge
 
 from classifier.encoders.boosted_trees import Trees
+from classifier.encoders.int8_matrix import quantise
 from classifier.encoders.static_encoder import StaticEncoder
 from classifier.training.fitting.hidden_states import fit_layer
 from classifier.training.fitting.trees import ROUNDS, fit_trees, scaled
@@ -63,7 +64,7 @@ def fit_encoder(
         words=words,
         pairs=pairs,
         idf=idf,
-        table=np.zeros((len(idf), 1), np.float32),
+        table=quantise(np.zeros((len(idf), 1), np.float32)),
         logit_table=np.zeros((len(idf), 1), np.float32),
         logit_bias=np.zeros(1, np.float32),
         trees=Trees.none(features=features.shape[1], heads=1),
@@ -85,7 +86,7 @@ def fit_encoder(
     logit_table *= 1 - TREE_SHARE
     trees = scaled(trees, TREE_SHARE)
     fitted = StaticEncoder(
-        words=words, pairs=pairs, idf=idf, table=table, logit_table=logit_table, logit_bias=bias, trees=trees
+        words=words, pairs=pairs, idf=idf, table=quantise(table), logit_table=logit_table, logit_bias=bias, trees=trees
     )
     length = np.linalg.norm(embedding, axis=1, keepdims=True)
     # Train on what is served: the rounded table.

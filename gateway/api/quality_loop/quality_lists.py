@@ -17,6 +17,7 @@ from gateway.api.quality_loop.estimate_rows import EstimateRow, estimate_rows
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
+from inference_core.extras import MissingExtraError, require_extra
 from quality.monitor.monitor import MonitorStatus
 from quality.store.database import MOST_INTEGER
 from quality.store.listings import (
@@ -159,6 +160,12 @@ async def order_retraining(request: HttpRequest, reason: str) -> bool:
     loop = parts_of(request).quality_loop
     if loop is None:
         raise _monitor_off()
+    try:
+        require_extra("train", "retraining")
+    except MissingExtraError as error:
+        raise ApiError(
+            409, f"{error}. Until then counts of verified outcomes correct the decisions.", code="not_installed"
+        ) from error
     return await reached(loop.retrain_now(actor_of(request), reason))
 
 

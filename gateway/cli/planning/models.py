@@ -130,12 +130,14 @@ def _groups(catalog: "Catalog") -> list[dict[str, Any]]:
 def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
     """Show one model's file and what it needs; `problem` says why it cannot be used."""
     from inference_core.errors import CoreError
+    from inference_core.extras import optional_imports
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.loaders.open_checkpoint import open_checkpoint
-    from inference_core.loading.load_core import layout_of, weight_bytes
 
     shown: dict[str, Any] = {"name": model.name, "path": model.path, "compute": model.compute, "problem": None}
     try:
+        with optional_imports("serving it"):
+            from inference_core.loading.load_core import layout_of, weight_bytes
         path = resolve_model_path(model.path)
         checkpoint = open_checkpoint(path, cache)
         config = checkpoint.config
@@ -171,11 +173,12 @@ def _files(files: list[dict[str, Any]]) -> str:
 def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
     """Show the memory sum that a start checks, line by line."""
     from inference_core.kv_cache.memory_plan import format_bytes
-    from inference_core.loading.load_core import available_memory
 
     usable = [file for file in files if not file["problem"]]
     if not usable:
         return []
+    from inference_core.loading.load_core import available_memory
+
     total = sum(file["weight_bytes"] for file in usable) + core.arena_bytes
     available = available_memory()
     tokens = [f"{core.arena_bytes // file['kv_bytes_per_token']:,} of {file['name']}" for file in usable]

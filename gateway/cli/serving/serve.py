@@ -58,6 +58,9 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
         from gateway.composition.allocator import share_one_heap
 
         share_one_heap()
+    from gateway.composition.unused_modules import leave_out_console_modules
+
+    leave_out_console_modules()
     from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)

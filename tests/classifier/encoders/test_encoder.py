@@ -30,7 +30,7 @@ def small_encoder() -> StaticEncoder:
         words=["cat", "dog", "sat"],
         pairs=np.array([[0, 2], [1, 2]], np.int32),
         idf=np.array([1.0, 2.0, 1.0, 3.0, 4.0], np.float32),
-        table=rng.normal(size=(5, 4)).astype(np.float32),
+        table=quantise(rng.normal(size=(5, 4)).astype(np.float32)),
         logit_table=rng.normal(size=(5, 2)).astype(np.float32),
         logit_bias=np.array([0.5, -0.5], np.float32),
         trees=Trees(STUMP, features=len(FEATURE_NAMES), heads=2),

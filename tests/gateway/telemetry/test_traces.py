@@ -185,7 +185,7 @@ def test_an_exporter_that_is_not_installed_is_refused_by_name(
         raise ImportError(name)
 
     monkeypatch.setattr(traces.importlib, "import_module", missing)
-    with pytest.raises(SettingsError, match="opentelemetry-exporter-otlp-proto-http"):
+    with pytest.raises(SettingsError, match="aio-gateway\\[otlp\\]"):
         span_exporter(msgspec.structs.replace(settings, trace_exporter="otlp"))
 
 

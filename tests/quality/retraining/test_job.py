@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from inference_core.extras import MissingExtraError
 from quality.retraining.schedule import CronError, RetrainJob, cron_trigger, missed
 
 MONDAY = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)
@@ -57,14 +58,14 @@ def test_a_run_is_missed_only_if_one_was_due_since_the_last() -> None:
 
 @asynccontextmanager
 async def _job(
-    last: float | None, cron: str = "0 3 * * 0", fail: bool = False
+    last: float | None, cron: str = "0 3 * * 0", failure: Exception | None = None
 ) -> AsyncIterator[tuple[RetrainJob, asyncio.Event]]:
     ran = asyncio.Event()
 
     async def run() -> None:
         ran.set()
-        if fail:
-            raise RuntimeError("no training today")
+        if failure is not None:
+            raise failure
 
     async def last_run() -> float | None:
         return last
@@ -114,11 +115,22 @@ async def test_a_first_start_waits_for_its_time() -> None:
 
 
 async def test_a_failed_run_leaves_the_schedule_in_place() -> None:
-    async with _job(last=None, fail=True) as (job, ran):
+    async with _job(last=None, failure=RuntimeError("no training today")) as (job, ran):
         job.fire_now()
         await asyncio.wait_for(ran.wait(), 10)
 
         assert job.next_run() is not None
+
+
+async def test_a_run_that_lacks_packages_leaves_the_schedule_in_place_and_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with _job(last=None, failure=MissingExtraError("fitting", "train", "sklearn")) as (job, ran):
+        job.fire_now()
+        await asyncio.wait_for(ran.wait(), 10)
+
+        assert job.next_run() is not None
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_an_empty_expression_switches_the_job_off() -> None:

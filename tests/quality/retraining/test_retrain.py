@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from classifier.model.manifest import TrainingWindow
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
+from inference_core.extras import MissingExtraError
 from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.retraining.retrain import RetrainResult, retrain
@@ -225,6 +227,29 @@ async def test_a_failed_training_leaves_the_incumbent_and_says_what_happened(
     assert run["status"] == "failed"
     assert "base.safetensors" in run["error"]
     assert (await _actions(engine))[-1] == "retrain.failed"
+
+
+async def test_without_the_packages_that_fit_a_run_says_what_to_install_and_the_incumbent_stays(
+    engine: AsyncEngine,
+    registry: ArtefactRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    incumbent = registry.current().name
+    await store_experience(engine, model_in(registry), 40)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+
+    with pytest.raises(MissingExtraError):
+        await _retrain(engine, registry)
+
+    [run] = await rows(engine, retrain_runs)
+    assert run["status"] == "failed"
+    assert run["error"].endswith("needs sklearn, which this installation lacks: pip install 'aio-gateway[train]'")
+    assert registry.current().name == incumbent
+    assert len([line for line in caplog.records if line.levelname == "ERROR"]) == 1
+
+    monkeypatch.delitem(sys.modules, "sklearn")
+    assert (await _retrain(engine, registry)).outcome == "refused", "40 rows are too few to promote"
 
 
 async def test_training_that_takes_too_long_is_killed(engine: AsyncEngine, registry: ArtefactRegistry) -> None:

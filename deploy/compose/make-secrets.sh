@@ -1,0 +1,23 @@
+#!/bin/sh
+# Write a random password for each server, and a key of the API, into the folder given; what is there stays, so that a
+# restart finds the same. A password given as NAME_PASSWORD (API_KEY for the key) replaces it.
+set -eu
+umask 022
+folder=$1
+
+random() {
+    head -c 24 /dev/urandom | od -An -v -tx1 | tr -d ' \n'
+}
+
+keep() { # NAME GIVEN MADE
+    if [ -n "$2" ]; then
+        printf %s "$2" > "$folder/$1"
+    elif [ ! -s "$folder/$1" ]; then
+        printf %s "$3" > "$folder/$1"
+    fi
+}
+
+keep postgres "${POSTGRES_PASSWORD:-}" "$(random)"
+keep redis "${REDIS_PASSWORD:-}" "$(random)"
+keep grafana "${GRAFANA_PASSWORD:-}" "$(random)"
+keep api_key "${API_KEY:-}" "sk-aio-$(random)"

@@ -1,0 +1,75 @@
+"""The optional parts of an installation: which packages each needs, and what to install where they are missing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Literal
+
+from inference_core.errors import CoreError
+
+Extra = Literal["local", "hub", "train", "postgres", "redis", "uvloop", "otlp", "oidc", "providers", "gpu", "ray"]
+
+# The packages of pyproject.toml's extras by the names under which they are imported.
+MODULES: dict[Extra, tuple[str, ...]] = {
+    "local": ("torch", "transformers", "tokenizers", "gguf", "llguidance"),
+    "hub": ("huggingface_hub",),
+    "train": ("sklearn", "scipy", "threadpoolctl"),
+    "postgres": ("asyncpg",),
+    "redis": ("redis",),
+    "uvloop": ("uvloop",),
+    "otlp": ("opentelemetry",),
+    "oidc": ("joserfc",),
+    "providers": ("botocore",),
+    "gpu": ("triton", "pynvml"),
+    "ray": ("ray",),
+}
+
+
+class MissingExtraError(CoreError):
+    """A package of an extra is not installed. Install the extra; the message says how."""
+
+    def __init__(self, what: str, extra: Extra, missing: str) -> None:
+        super().__init__(f"{what} needs {missing}, which this installation lacks: {install_command(extra)}")
+        self.extra = extra
+
+
+def install_command(extra: Extra) -> str:
+    """The command that installs an extra."""
+    return f"pip install 'aio-gateway[{extra}]'"
+
+
+def missing_modules(extra: Extra) -> list[str]:
+    """The modules of an extra that cannot be imported here; imports none of them."""
+    return [name for name in MODULES[extra] if not _is_installed(name)]
+
+
+def require_extra(extra: Extra, what: str) -> None:
+    """Raise MissingExtraError if a package of `extra` is missing; `what` needs it, and is the sentence's subject."""
+    if missing := missing_modules(extra):
+        raise MissingExtraError(what, extra, ", ".join(missing))
+
+
+@contextmanager
+def optional_imports(what: str) -> Iterator[None]:
+    """For the import of modules that an extra's packages are needed for: without them MissingExtraError, whose subject
+    is `what`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = extra_of(error.name)
+        if extra is None:
+            raise
+        raise MissingExtraError(what, extra, str(error.name)) from error
+
+
+def extra_of(module: str | None) -> Extra | None:
+    """The extra that a module which could not be imported belongs to; None if to none."""
+    top = (module or "").partition(".")[0]
+    return next((extra for extra, names in MODULES.items() if top in names), None)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # imported, but without a spec: something stands in for it
+        return True
