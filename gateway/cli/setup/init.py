@@ -118,17 +118,17 @@ async def _looked(
 
 def _chosen(found: list["Candidate"], given: list["Candidate"], yes: bool) -> list["Candidate"]:
     """Return the tiers to write, cheapest first."""
-    from gateway.setup.candidate import by_cost, proposed
+    from gateway.setup.candidate import in_order, proposed
     from tiers.catalog.tier_spec import MAX_TIERS
 
     if given and not yes:
-        return by_cost(given)
+        return in_order(given)
     taken = [(one.source, one.model) for one in given]
     others = [one for one in found if (one.source, one.model) not in taken]
     usual = proposed(others, MAX_TIERS - len(given))
     if yes:
-        return by_cost([*given, *usual])
-    ordered = by_cost(others)
+        return in_order([*given, *usual])
+    ordered = in_order(others)
     click.echo("found, cheapest first:\n" + _shown(ordered, numbered=True))
     default = " ".join(str(ordered.index(one) + 1) for one in usual)
     numbers: str = click.prompt("\nWhich should be tiers? Numbers", default=default)
@@ -149,7 +149,7 @@ def _shown(candidates: list["Candidate"], *, numbered: bool = False) -> str:
     for number, one in enumerate(candidates, start=1):
         price = one.estimate
         shown = "unknown" if price is None else f"${price.input_usd_per_million:g} / ${price.output_usd_per_million:g}"
-        marked = shown + (" (estimate)" if one.price is None and price is not None else "")
+        marked = shown + (" (estimate)" if price is not None and (one.price is None or price.estimated) else "")
         context = "as the server says" if one.max_context is None else f"{one.max_context:,}"
         rows.append([str(number) if numbered else one.name, one.model or "the only one", context, marked, one.source])
     return table(["" if numbered else "tier", "model", "context", "$ per million in / out", "from"], rows)

@@ -309,3 +309,18 @@ def test_a_local_server_and_a_provider_stand_side_by_side(servers: Servers, monk
     result = servers.init("--tier", "local=gemma3:12b", "--tier", "strong=anthropic:claude-haiku-4-5")
     assert result.exit_code == 0, result.output
     assert [tier.name for tier in load_catalog("aio.toml").tiers] == ["local", "strong"]
+
+
+def test_a_model_of_ones_own_comes_before_those_that_are_paid_by_the_token(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its size alone the local one would be estimated dearer than the cheapest paid one."""
+    servers.add(ollama_pages("llama3.2:latest"))
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    result = servers.init("--yes")
+    assert result.exit_code == 0, result.output
+    own, *paid = load_catalog("aio.toml").tiers
+    assert own.model_name == "llama3.2:latest"
+    assert own.price.estimated
+    assert own.price.output_usd_per_million <= paid[0].price.output_usd_per_million
+    assert not any(tier.price.estimated for tier in paid)
