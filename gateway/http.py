@@ -82,6 +82,7 @@ from gateway.api.responses.create import responses
 from gateway.api.responses.stored import delete_response, list_input_items, refuse_other_endpoints, show_response
 from gateway.api.route import route
 from gateway.api.streaming.chat_socket import chat_socket
+from gateway.composition.unused_modules import without_pydantic
 from gateway.dashboard.front_page import front_router
 from gateway.dashboard.pages.overview import overview_figures
 from gateway.dashboard.pages.requests import request_figures
@@ -228,46 +229,48 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         tags=["keys"],
     )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
-    return Litestar(
-        route_handlers=[
-            v1,
-            unversioned,
-            sockets,
-            admin,
-            quality,
-            tenancy,
-            front_router(),
-            *dashboard_routers(),
-            live,
-            ready,
-            metrics,
-        ],
-        lifespan=[lifespan],
-        state=State(),
-        exception_handlers={Exception: _failure},
-        request_max_body_size=settings.body_limit,
-        cors_config=CORSConfig(allow_origins=origins) if origins else None,
-        openapi_config=OpenAPIConfig(
-            title="AIO gateway",
-            version=__version__,
-            description="An OpenAI-compatible gateway that answers with the cheapest tier that is good enough.",
-            path="/docs",
-            render_plugins=[DocsPage(), JsonRenderPlugin()],
-            use_handler_docstrings=True,
-        ),
-        logging_config=None,
-        debug=False,
-    )
+    with without_pydantic():
+        return Litestar(
+            route_handlers=[
+                v1,
+                unversioned,
+                sockets,
+                admin,
+                quality,
+                tenancy,
+                front_router(),
+                *dashboard_routers(),
+                live,
+                ready,
+                metrics,
+            ],
+            lifespan=[lifespan],
+            state=State(),
+            exception_handlers={Exception: _failure},
+            request_max_body_size=settings.body_limit,
+            cors_config=CORSConfig(allow_origins=origins) if origins else None,
+            openapi_config=OpenAPIConfig(
+                title="AIO gateway",
+                version=__version__,
+                description="An OpenAI-compatible gateway that answers with the cheapest tier that is good enough.",
+                path="/docs",
+                render_plugins=[DocsPage(), JsonRenderPlugin()],
+                use_handler_docstrings=True,
+            ),
+            logging_config=None,
+            debug=False,
+        )
 
 
 def worker_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     """Return the application of a process that only answers lines of batches: probes and metrics."""
-    return Litestar(
-        route_handlers=[live, ready, metrics],
-        lifespan=[lifespan],
-        state=State(),
-        exception_handlers={Exception: envelope_response},
-        openapi_config=None,
-        logging_config=None,
-        debug=False,
-    )
+    with without_pydantic():
+        return Litestar(
+            route_handlers=[live, ready, metrics],
+            lifespan=[lifespan],
+            state=State(),
+            exception_handlers={Exception: envelope_response},
+            openapi_config=None,
+            logging_config=None,
+            debug=False,
+        )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -27,7 +28,6 @@ class FieldReader(Generic[Body]):
         self.decode: Callable[[bytes], Body] = msgspec.json.Decoder(body).decode
         self.harmless = harmless
         self._body = body
-        self._pruner = _pruner_of(inspect.type_info(body))
 
     def known_part(self, body: bytes) -> tuple[Body, list[str]]:
         """Return the request in `body` without fields that its types do not know, and the names of these.
@@ -36,8 +36,9 @@ class FieldReader(Generic[Body]):
         """
         data = msgspec.json.decode(body)
         found: dict[str, None] = {}
-        if self._pruner is not None:
-            for name in self._pruner(data, ""):
+        pruner = _pruner_of_body(self._body)
+        if pruner is not None:
+            for name in pruner(data, ""):
                 found[name] = None
         return msgspec.convert(data, self._body), list(found)
 
@@ -53,6 +54,11 @@ def shown_names(names: list[str]) -> str:
 
 # Removes unknown fields from data of one type, at a path, and yields their names.
 _Pruner = Callable[[Any, str], Iterator[str]]
+
+
+@cache
+def _pruner_of_body(body: type[msgspec.Struct]) -> _Pruner | None:
+    return _pruner_of(inspect.type_info(body))
 
 
 def _pruner_of(kind: inspect.Type) -> _Pruner | None:
