@@ -12,6 +12,7 @@ from inference_core.extras import MODULES, MissingExtraError, extra_of, missing_
 ROOT = Path(__file__).parents[2]
 # Where a package is not imported under its own name.
 IMPORTED_AS = {
+    "huggingface-hub": "huggingface_hub",
     "scikit-learn": "sklearn",
     "nvidia-ml-py": "pynvml",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",

@@ -158,7 +158,7 @@ async def drop(call: Call) -> None:
 @pytest.mark.parametrize(
     ("broken", "status", "said"),
     [
-        (refuse, 503, "answered 401: not [key] (check base_url, model and the key in ANTHROPIC_API_KEY)"),
+        (refuse, 503, "answered 401: not [key] (check the key in ANTHROPIC_API_KEY)"),
         (page, 502, "answered text/html"),
         (drop, 502, "is not a message of Anthropic's"),
     ],
