@@ -1,6 +1,8 @@
 """Whether a JSON value is valid by the schema of a request's `response_format`."""
 
+import json
 import re
+from functools import lru_cache
 from typing import Any
 
 
@@ -15,15 +17,11 @@ def is_valid(value: Any, schema: Any) -> bool:
     `UnsupportedSchemaError` where the schema itself is invalid, refers to something it does not hold or never ends.
     """
     # Imported here: only processes that judge answers pay the library's 60 ms.
-    from jsonschema import Draft202012Validator, SchemaError
-    from jsonschema.validators import validator_for
-    from referencing import Registry
+    from jsonschema import SchemaError
     from referencing.exceptions import Unresolvable
 
     try:
-        kind = validator_for(schema, default=Draft202012Validator)
-        kind.check_schema(schema)
-        return bool(kind(schema, registry=Registry()).is_valid(value))
+        return bool(_validator(json.dumps(schema, sort_keys=True)).is_valid(value))
     except SchemaError as error:
         raise UnsupportedSchemaError(f"the schema is invalid: {error.message}") from error
     except Unresolvable as error:
@@ -32,3 +30,17 @@ def is_valid(value: Any, schema: Any) -> bool:
         raise UnsupportedSchemaError(f"a pattern of the schema cannot be read: {error}") from error
     except RecursionError as error:
         raise UnsupportedSchemaError("the schema is nested too deeply or refers to itself without end") from error
+
+
+@lru_cache(maxsize=64)
+def _validator(text: str) -> Any:
+    """The validator of the schema in `text`. Kept, since checking a schema takes milliseconds and applications send the
+    same one again and again."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    schema = json.loads(text)
+    kind = validator_for(schema, default=Draft202012Validator)
+    kind.check_schema(schema)
+    return kind(schema, registry=Registry())
