@@ -30,6 +30,7 @@ from gateway.tenancy.dashboard_users.sessions import (
     Holder,
     SessionsUnavailableError,
     csrf_is_right,
+    csrf_of,
     new_token,
 )
 from gateway.tenancy.dashboard_users.users import kept_password, password_is_right
@@ -169,11 +170,8 @@ def _holder(request: HttpRequest, secret: str) -> Holder | None:
 def login_form(request: HttpRequest, status: int = 200, problem: str = "", name: str = "") -> Response[Any]:
     """Return the page with the form, and a link to the OpenID provider if there is one. The form's CSRF token belongs
     to an anonymous cookie, so that no other site can sign a browser in."""
-    fresh = None if session_token(request) else new_token()
-    cookie = cookie_name(request, COOKIE)
-    if fresh is not None:
-        # The page's token must match the cookie sent with it.
-        request.cookies[cookie] = fresh
+    known = session_token(request)
+    token = known or new_token()
     directory = parts_of(request).tenancy.directory
     wanted = safe_path(request.query_params.get("next", ""))
     response = page(
@@ -181,13 +179,15 @@ def login_form(request: HttpRequest, status: int = 200, problem: str = "", name:
         "login.html",
         "Sign in",
         status=status,
+        # Not of `request.cookies`, which requests with equal headers share.
+        csrf=csrf_of(token),
         problem=problem,
         name=name,
         next=wanted,
         has_admin=directory.has_admin,
         has_provider=parts_of(request).identity_provider is not None,
     )
-    return response if fresh is None else set_cookie(request, response, cookie, fresh)
+    return response if known else set_cookie(request, response, cookie_name(request, COOKIE), token)
 
 
 def safe_path(path: str) -> str:
