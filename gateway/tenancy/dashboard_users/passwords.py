@@ -22,10 +22,10 @@ _HASH_OF_NOTHING = (
     f"${base64.b64encode(secrets.token_bytes(16)).decode().rstrip('=')}"
     f"${base64.b64encode(secrets.token_bytes(32)).decode().rstrip('=')}"
 )
-# One at a time, so that sign-ins take 64 MiB and one CPU at most, however many come together.
-_THREAD = ThreadPoolExecutor(1, "passwords")
+# One at a time takes 64 MiB and one CPU at most, however many come together. Known devices do not wait behind others.
+_THREAD, _URGENT_THREAD = ThreadPoolExecutor(1, "passwords"), ThreadPoolExecutor(1, "urgent-passwords")
 MOST_WAITING = 32
-"""How many passwords of unknown devices may wait: about two seconds."""
+"""How many passwords of unknown devices may wait: about two seconds on an idle machine."""
 _waiting = 0
 
 
@@ -34,16 +34,19 @@ class TooManyPasswordsError(Exception):
 
 
 async def in_turn(work: Callable[..., T], *arguments: object, is_urgent: bool = False) -> T:
-    """Run `hashed` or `matches` in the thread of passwords, in the order of the calls.
+    """Run `hashed` or `matches` in a thread, in the order of the calls.
 
-    Raises `TooManyPasswordsError` if too many wait already, unless it `is_urgent`.
+    Raises `TooManyPasswordsError` if too many wait already, unless it `is_urgent`, which has a thread of its own.
     """
     global _waiting
-    if _waiting >= MOST_WAITING and not is_urgent:
+    loop = asyncio.get_running_loop()
+    if is_urgent:
+        return await loop.run_in_executor(_URGENT_THREAD, work, *arguments)
+    if _waiting >= MOST_WAITING:
         raise TooManyPasswordsError
     _waiting += 1
     try:
-        return await asyncio.get_running_loop().run_in_executor(_THREAD, work, *arguments)
+        return await loop.run_in_executor(_THREAD, work, *arguments)
     finally:
         _waiting -= 1
 
