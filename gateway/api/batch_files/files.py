@@ -13,6 +13,7 @@ from gateway.api.batch_files.uploads import FILE, UploadedForm, unused_fields
 from gateway.api.operations import describe, describe_form
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
+from gateway.numbers import whole_number, whole_seconds
 from gateway.parts import HttpRequest, parts_of
 from gateway.requests.caller import Caller
 from gateway.stores.database_reach import reached
@@ -135,7 +136,7 @@ def shown(stored: StoredFile) -> FileObject:
         filename=stored.filename,
         purpose=stored.purpose,
         status="processed",
-        expires_at=None if stored.expires_at is None else int(stored.expires_at),
+        expires_at=whole_seconds(stored.expires_at),
     )
 
 
@@ -166,11 +167,7 @@ def _expires_in(fields: dict[str, str]) -> float | None:
         return None
     if anchor != "created_at":
         raise bad_request(f"{_ANCHOR} must be created_at.", _ANCHOR, "invalid_value")
-    if seconds is None or not seconds.isdigit() or not LEAST_SECONDS <= int(seconds[:9]) <= MOST_SECONDS:
-        raise bad_request(
-            f"{_SECONDS} must be a number from {LEAST_SECONDS} to {MOST_SECONDS}.", _SECONDS, "invalid_value"
-        )
-    return float(seconds)
+    return float(whole_number(seconds or "", _SECONDS, LEAST_SECONDS, MOST_SECONDS))
 
 
 async def _file(request: HttpRequest, file_id: str) -> StoredFile:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.api.inference.body_bounds import check_structure
 from gateway.api.inference.constraints import grammar_of
 from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.schemas import (
@@ -101,6 +102,7 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
 
 
 def _decoded(decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
+    check_structure(body)
     try:
         return decode(body)
     except msgspec.ValidationError as error:
