@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.api.inference.answer_bounds import check_echo, check_logprobs
 from gateway.api.inference.body_bounds import check_structure
 from gateway.api.inference.constraints import grammar_of
 from gateway.api.inference.ignored_fields import FieldReader
@@ -145,6 +146,7 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
     check_sampling(body)
+    check_logprobs(body.n or 1, body.top_logprobs or 0 if body.logprobs else None, token_limit(body), "top_logprobs")
     return turns_of(body.messages)
 
 
@@ -195,6 +197,10 @@ def check_completion(body: CompletionRequest) -> list[Prompt]:
     for place, prompt in enumerate(prompts):
         if not prompt:
             raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
+    n = body.n or 1
+    if body.echo:
+        check_echo(prompts, n)
+    check_logprobs(len(prompts) * (body.best_of or n), body.logprobs, token_limit(body), "logprobs")
     return prompts
 
 
