@@ -5,16 +5,29 @@ import re
 import msgspec
 
 from gateway.errors import bad_request
-from tiers.json_bounds import MAX_CONTAINERS, MAX_DEPTH, json_excess
+from tiers.json_bounds import (
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_EXPONENTS,
+    MAX_FIELDS,
+    MAX_LONG_DIGITS,
+    Excess,
+    json_excess,
+)
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 # The name of a field that begins later is not looked for: reading takes a microsecond a token.
 _SEARCHED_BYTES = 1 << 16
 _LONGEST_NAME = 64
+_ALLOWED: dict[Excess, str] = {
+    "containers": f"{MAX_CONTAINERS} objects and arrays",
+    "fields": f"{MAX_FIELDS} fields",
+    "numbers": f"{MAX_EXPONENTS} numbers with exponents and {MAX_LONG_DIGITS} digits of long ones",
+}
 
 
 def check_structure(body: bytes) -> None:
-    """Raises `ApiError` 400 for JSON that is nested too deeply or holds too many objects and arrays."""
+    """Raises `ApiError` 400 for JSON that is nested too deeply or has too many values that take long to read."""
     excess = json_excess(body)
     if excess is None:
         return
@@ -22,9 +35,7 @@ def check_structure(body: bytes) -> None:
     what = "The body" if name is None else name
     if excess == "depth":
         raise bad_request(f"{what} is nested too deeply: a body may have {MAX_DEPTH} levels.", name, "invalid_json")
-    raise bad_request(
-        f"{what} has too many objects and arrays: a body may have {MAX_CONTAINERS}.", name, "array_too_long"
-    )
+    raise bad_request(f"{what} has too many values: a body may have {_ALLOWED[excess]}.", name, "array_too_long")
 
 
 def _deep_field(body: bytes) -> str | None:
@@ -48,7 +59,7 @@ def _deep_field(body: bytes) -> str | None:
 
 
 def _large_field(body: bytes) -> str | None:
-    """Return the body's first field that has too many objects and arrays by itself."""
+    """Return the body's first field that has too many values by itself."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (ValueError, msgspec.MsgspecError, RecursionError):

@@ -51,6 +51,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "input_audio": ("data",),
     "file": ("file_data", "file_id"),
 }
+MAX_MEDIA_FIELDS = 16
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
@@ -346,6 +347,12 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
     bodies = [name for name in names if given.get(name) is not None]
     if not bodies or not all(isinstance(given[name], str) for name in bodies):
         raise bad_request(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
+    if len(given) > MAX_MEDIA_FIELDS or any(isinstance(value, (dict, list)) for value in given.values()):
+        raise bad_request(
+            f"{kind} has fields that no server reads: allowed are {MAX_MEDIA_FIELDS} plain values.",
+            where,
+            "invalid_value",
+        )
     if kind == "image_url" and not _is_image_url(given["url"]):
         raise bad_request(
             "An image is given as a data: URL of its bytes, or by its public https: or http: address.",
