@@ -90,7 +90,7 @@ def _provider(request: HttpRequest) -> IdentityProvider:
 
 
 def _attempt(request: HttpRequest) -> Attempt | None:
-    with suppress(ValueError, msgspec.MsgspecError):
+    with suppress(ValueError, msgspec.MsgspecError, RecursionError):
         return msgspec.json.decode(bytes.fromhex(request.cookies.get(cookie_name(request, COOKIE), "")), type=Attempt)
     return None
 
