@@ -31,21 +31,23 @@ def check_structure(body: bytes) -> None:
     excess = json_excess(body)
     if excess is None:
         return
-    name = _deep_field(body) if excess == "depth" else _large_field(body)
+    name = _excessive_field(body)
     what = "The body" if name is None else name
     if excess == "depth":
         raise bad_request(f"{what} is nested too deeply: a body may have {MAX_DEPTH} levels.", name, "invalid_json")
     raise bad_request(f"{what} has too many values: a body may have {_ALLOWED[excess]}.", name, "array_too_long")
 
 
-def _deep_field(body: bytes) -> str | None:
-    """Return the body's field in which the nesting exceeds its bound, without recursion."""
+def _excessive_field(body: bytes) -> str | None:
+    """Return the body's field in which the nesting exceeds its bound, or that goes on after what is searched; None if
+    neither can be told. Without recursion."""
     depth, text, field = 0, b'""', b'""'
     for token in _TOKEN.findall(body[:_SEARCHED_BYTES]):
         if token[:1] == b'"':
             text = token
         elif token in b"]}":
             depth -= 1
+            field = b'""' if depth == 1 else field
         else:
             depth += 1
             if depth == 2:
@@ -56,13 +58,3 @@ def _deep_field(body: bytes) -> str | None:
         return msgspec.json.decode(field, type=str)[:_LONGEST_NAME] or None
     except (ValueError, msgspec.MsgspecError):
         return None
-
-
-def _large_field(body: bytes) -> str | None:
-    """Return the body's first field that has too many values by itself."""
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (ValueError, msgspec.MsgspecError, RecursionError):
-        return None
-    found = (name for name, value in fields.items() if json_excess(b"[%b]" % bytes(value)) is not None)
-    return next((name[:_LONGEST_NAME] for name in found), None)

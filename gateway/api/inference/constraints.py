@@ -14,6 +14,7 @@ from gateway.api.inference.schemas import (
     ToolDefinition,
 )
 from gateway.errors import bad_request
+from inference_core.grammar.limits import MAX_CHARACTERS
 from inference_core.protocol import Grammar
 from tiers.tool_types import Tool, Tooling
 
@@ -76,7 +77,7 @@ def _of_format(given: ResponseFormat) -> Grammar | None:
             "response_format.json_schema.schema",
             "missing_required_parameter",
         )
-    return Grammar(kind="json_schema", text=_text(given.json_schema.schema), param="response_format.json_schema.schema")
+    return _schema(given.json_schema.schema, "response_format.json_schema.schema")
 
 
 def _of_extension(given: StructuredOutputs) -> Grammar:
@@ -96,8 +97,7 @@ def _of_extension(given: StructuredOutputs) -> Grammar:
         )
     param = f"structured_outputs.{chosen[0]}"
     if given.json is not None:
-        text = given.json if isinstance(given.json, str) else _text(given.json)
-        return Grammar(kind="json_schema", text=text, param=param)
+        return _schema(given.json, param)
     if given.regex is not None:
         return Grammar(kind="regex", text=given.regex, param=param)
     if given.choice is not None:
@@ -105,6 +105,15 @@ def _of_extension(given: StructuredOutputs) -> Grammar:
     if given.grammar is not None:
         return Grammar(kind="lark", text=given.grammar, param=param)
     return Grammar(kind="json_object", param=param)
+
+
+def _schema(given: dict[str, Any] | str, param: str) -> Grammar:
+    # In another format than ours it may be a little longer, and is refused where it is compiled.
+    if not isinstance(given, str) and (size := len(msgspec.json.encode(given))) > MAX_CHARACTERS:
+        raise bad_request(
+            f"{param}: at most {MAX_CHARACTERS} characters are allowed; it has {size}.", param, "invalid_value"
+        )
+    return Grammar(kind="json_schema", text=given if isinstance(given, str) else _text(given), param=param)
 
 
 def tooling_of(body: ChatRequest) -> Tooling | None:
@@ -148,7 +157,7 @@ def template_variables_of(body: ChatRequest) -> dict[str, Any]:
             raise bad_request(
                 f"chat_template_kwargs cannot set {name}.", f"chat_template_kwargs.{name}", "invalid_value"
             )
-    if _depth(given) > MAX_VARIABLES_DEPTH or len(msgspec.json.encode(given)) > MAX_VARIABLES_BYTES:
+    if len(msgspec.json.encode(given)) > MAX_VARIABLES_BYTES or _depth(given) > MAX_VARIABLES_DEPTH:
         raise bad_request(
             f"chat_template_kwargs may have {MAX_VARIABLES_BYTES} bytes and {MAX_VARIABLES_DEPTH} levels at most.",
             "chat_template_kwargs",

@@ -124,6 +124,17 @@ def test_an_expiry_that_is_no_time_is_refused_and_the_teams_listing_stays(aio: S
     assert (listed.status_code, listed.json()["data"]) == (200, [])
 
 
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_a_part_of_a_message_with_endless_fields_is_refused_and_others_are_served(
+    aio: ServedProcess, kind: str
+) -> None:
+    data = {"url": "https://a/", "data": "", "file_id": "f"} | {f"k{n:06d}": 1 for n in range(60_000)}
+    content = [{"type": kind, kind: data}]
+    body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": content}]})
+    refused(posted(aio, "/v1/chat/completions", body), f"messages[0].content[0].{kind}", "invalid_value")
+    refused(posted(aio, "/v1/chat/completions", body.replace(": 1", ": 1e30")), "messages", "array_too_long")
+
+
 QUERIES = (
     ("/v1/files", "limit"), ("/v1/batches", "limit"), ("/admin/api/requests", "limit"), ("/admin/api/requests", "tier"),
     ("/v1/admin/knobs/changes", "limit"), ("/v1/admin/knobs/changes", "before"), ("/admin/api/shadow", "last"),
