@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """Start parameters of every replica of a pool; folders are on each node. `knobs`: those of the pool. `core_tls`: the
-    setting."""
+    """Start parameters of every replica of a pool; folders are on each node. `knobs`: those of the pool. `core_tls`:
+    the setting."""
 
     service: str
     catalog: Catalog

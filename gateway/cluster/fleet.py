@@ -66,8 +66,8 @@ def deploy(
     """Start all cores of `catalog` and wait until each serves. Running ones stay as they are; with `redeploy` they get
     the numbers of `scale`. With `prefill`, a second pool of each computes long prompts for the first one.
 
-    Raises NoRoomError, with the constraint, and CoreTlsError, before anything is started, and ClusterError if a core does
-    not start.
+    Raises NoRoomError, with the constraint, and CoreTlsError before anything is started, and ClusterError if a core
+    does not start.
     """
     tls, rooms = tls_of(settings.core_tls), free_rooms()
     for room in rooms:

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -41,7 +42,7 @@ def make_certificates(folder: Path, days: int = AUTHORITY_DAYS) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (folder / AUTHORITY).exists() and not (folder / AUTHORITY_KEY).exists():
         raise CoreTlsError(
-            f"{folder} has {AUTHORITY} without its key {AUTHORITY_KEY}: renew the certificate where the authority was made"
+            f"{folder} has {AUTHORITY} without its key {AUTHORITY_KEY}: renew the certificate where its authority is"
         )
     with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as name:
         made = Path(name)
@@ -72,9 +73,12 @@ def _make_key(path: Path) -> None:
 
 
 def _openssl(folder: Path, *arguments: str) -> None:
+    program = shutil.which("openssl")
+    if program is None:
+        raise CoreTlsError("certificates are made with the program `openssl`, which is not installed here")
     try:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise CoreTlsError("certificates are made with the program `openssl`, which is not installed here") from None
+        subprocess.run(  # noqa: S603 - our own arguments
+            [program, *arguments], cwd=folder, check=True, capture_output=True, text=True
+        )
     except subprocess.CalledProcessError as error:
         raise CoreTlsError(f"openssl {arguments[0]} failed: {error.stderr.strip()}") from error

@@ -150,9 +150,15 @@ _ERRORS = {
 }
 
 
+# OpenSSL's numbers of the ways in which a chain does not end at a trusted certificate.
+_ANOTHER_AUTHORITY = frozenset({18, 19, 20, 21})
+
+
 def reason_of(error: Exception) -> str:
     """Return why TLS failed, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
+        if getattr(error, "verify_code", 0) in _ANOTHER_AUTHORITY:
+            return "another authority signed its certificate"
         found = getattr(error, "verify_message", "")
         return f"its certificate is refused: {found}" if found else str(error.args[-1])
     reason = getattr(error, "reason", None) or ""
@@ -192,6 +198,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
             end.do_handshake()
         except ssl.SSLWantReadError:
             ends.append(end)
+
 
 def _is_loopback(host: str) -> bool:
     try:
