@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -15,17 +15,19 @@ from benchmarks.core.speculation import geometric_interval
 from benchmarks.report.rounds import spread
 from gateway.reporting.measured import Spread
 from inference_core.kv_cache.layout import KVLayout
-from inference_core.protocol import AddRequest, Knobs, ModelInfo, SamplingParams, SequenceOutput
+from inference_core.protocol import Knobs, ModelInfo, SequenceOutput
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame, KVIdentity, TransferredBlock
 from inference_core.transport.certificates import make_certificates
+from inference_core.transport.framing import FrameWriter
 from inference_core.transport.remote_prefill import FRAME_BYTES
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpListener
 from inference_core.transport.tls import CertificateFolder, Plain, Tls
 
 Progress = Callable[[str, float], None]
-_STREAMS, _TOKENS, _FRAMES, _CONNECTIONS = 16, 400, 40, 20
+_STREAMS, _STEPS, _FRAMES, _CONNECTIONS = 16, 2000, 40, 20
 _BLOCK_BYTES = 256 << 10
+_NO_BEATS = 86_400.0
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _InstantCore:
-    """Draws a token for every request at every step and has every block, so that only the way is measured."""
+    """Has every block at once, so that only the way is measured."""
 
     def __init__(self) -> None:
         layout = KVLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_size=16, dtype="float32")
@@ -51,28 +53,10 @@ class _InstantCore:
         ]
         self.knobs = {"m": Knobs()}
         self.pause_seconds = 0.0
-        self._left: dict[str, int] = {}
 
     @property
     def has_work(self) -> bool:
-        return bool(self._left)
-
-    def add(self, request: AddRequest) -> None:
-        self._left[request.request_id] = request.sampling.max_tokens
-
-    def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
-        self._left.pop(request_id, None)
-        return []
-
-    def step(self) -> list[SequenceOutput]:
-        outputs = []
-        for request_id, left in list(self._left.items()):
-            outputs.append(SequenceOutput(request_id=request_id, index=0, token_ids=[left]))
-            self._left[request_id] = left - 1
-            if left == 1:
-                outputs[-1].finish_reason = "length"
-                del self._left[request_id]
-        return outputs
+        return False
 
     def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
         return BlockFrame(kv=self._kv, first=first, parent=b"", blocks=self._blocks)
@@ -102,7 +86,40 @@ async def bench_encryption(rounds: int, progress: Progress) -> Mapping[str, Cost
     return {name: _cost(values["plain"], values["tls"]) for name, values in found.items()}
 
 
-async def _started(tls: Tls, stack: contextlib.AsyncExitStack) -> tuple[TcpListener, TcpCoreClient]:
+class _Echo(asyncio.Protocol):
+    """The listening end: sends back what arrives."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+class _Echoed(asyncio.Protocol):
+    """The connecting end."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._missing = 0
+
+    async def back(self, frame: bytes) -> None:
+        """Send it and return when it has come back."""
+        self._missing += len(frame)
+        self._whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport.write(frame)
+        await self._whole
+
+    def data_received(self, data: bytes) -> None:
+        self._missing -= len(data)
+        if not self._missing:
+            self._whole.set_result(None)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+async def _started(tls: Tls, stack: contextlib.AsyncExitStack) -> tuple[TcpListener, TcpCoreClient, _Echoed]:
     listener = TcpListener("127.0.0.1", b"secret", tls=tls)
     server = CoreServer(_InstantCore, listener)
     await server.start()
@@ -110,20 +127,26 @@ async def _started(tls: Tls, stack: contextlib.AsyncExitStack) -> tuple[TcpListe
     client = TcpCoreClient(listener.address, tls=tls)
     await client.start()
     stack.push_async_callback(client.close)
-    return listener, client
+    echoing = TcpListener("127.0.0.1", b"secret", tls=tls, silent_seconds=_NO_BEATS)
+    echoing.bind()
+    await echoing.open(_Echo)
+    stack.callback(echoing.close)
+    echoed = _Echoed()
+    await TcpCoreClient(echoing.address, tls=tls, silent_seconds=_NO_BEATS)._reach(echoed)
+    stack.callback(echoed.close)
+    return listener, client, echoed
 
 
-async def _measured(ends: tuple[TcpListener, TcpCoreClient], tls: Tls) -> dict[str, float]:
-    listener, client = ends
+async def _measured(ends: tuple[TcpListener, TcpCoreClient, _Echoed], tls: Tls) -> dict[str, float]:
+    listener, client, echo = ends
 
-    async def stream(number: int) -> None:
-        sampling = SamplingParams(max_tokens=_TOKENS, temperature=0.0)
-        request = AddRequest(request_id=f"r{number}", model="m", prompt_token_ids=[1] * 64, sampling=sampling)
-        async for _ in client.generate(request):
-            pass
+    frame = FrameWriter().frame(
+        [SequenceOutput(request_id=f"a-request-of-a-gateway-{n}#{n}", index=0, token_ids=[n]) for n in range(_STREAMS)]
+    )
 
-    async def tokens() -> None:
-        await asyncio.gather(*map(stream, range(_STREAMS)))
+    async def steps() -> None:
+        for _ in range(_STEPS):
+            await echo.back(frame)
 
     async def blocks() -> None:
         for _ in range(_FRAMES):
@@ -137,7 +160,7 @@ async def _measured(ends: tuple[TcpListener, TcpCoreClient], tls: Tls) -> dict[s
 
     found = {}
     for name, many, work in (
-        ("token", _STREAMS * _TOKENS, tokens),
+        (f"{_STREAMS} tokens, there and back", _STEPS, steps),
         (f"{FRAME_BYTES >> 20} MiB of blocks", _FRAMES, blocks),
         ("connection", _CONNECTIONS, connections),
     ):

@@ -12,7 +12,8 @@ from typing import Any, cast
 from inference_core.errors import CoreTlsError
 from inference_core.transport.tls import CERTIFICATE_NAME, check_peer, reason_of
 
-_READ_BYTES = 64 << 10
+_RECORD_BYTES = 16 << 10
+"""The most that a record holds, and so a read returns."""
 _WRITE_BYTES = 256 << 10
 """Bytes that are encrypted at once: a frame is not held as a whole in yet another copy."""
 
@@ -58,16 +59,18 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         try:
             if not self._established:
                 self._shake_hands()
-            while not self._closing and (data := self._tls.read(_READ_BYTES)):
-                received.append(data)
+            while not self._closing and (self._incoming.pending or self._tls.pending()):
+                if data := self._tls.read(_RECORD_BYTES):
+                    received.append(data)
+                else:
+                    self.close()  # the peer sends nothing more
+            self._flush()
         except ssl.SSLWantReadError:
             self._flush()
         except ssl.SSLZeroReturnError:
             self.close()
         except ssl.SSLError as caught:
             error = caught
-        else:
-            self.close()  # the peer sends nothing more
         if received:
             cast(asyncio.Protocol, self._protocol).data_received(b"".join(received))
         if error is not None:

@@ -14,7 +14,7 @@ from gateway.cli.options import echo_json, json_option, staged_progress, table
 def encryption(rounds: int, as_json: bool) -> None:
     """A core that computes nothing, and its client, in this process, by TCP on loopback with and without TLS.
 
-    16 streams as fast as they go, frames of KV blocks as they are handed over, and connections: both ends' work
+    The tokens of a step of 16 streams, a frame of KV blocks as they are handed over, and a connection: both ends' work
     together.
     """
     from benchmarks.core.encryption import bench_encryption
