@@ -127,6 +127,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "empty: none",
         ),
     ] = ""
+    core_tls: Annotated[
+        str,
+        Meta(
+            description="Folder with `ca.crt`, `tls.crt` and `tls.key` (see `aio certificates`) that encrypt TCP "
+            "connections between gateways and cores; `off`: the network does; empty: on this machine only",
+        ),
+    ] = ""
     adapter_dir: Annotated[
         str,
         Meta(

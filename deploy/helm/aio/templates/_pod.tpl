@@ -87,6 +87,7 @@ seccompProfile:
 {{- define "aio.clusterSettings" -}}
 {{- if .Values.ray.enabled }}
 AIO_CLUSTER: ray://{{ include "aio.fullname" . }}-ray-head-svc:10001
+AIO_CORE_TLS: {{ .Values.ray.tls.enabled | ternary "/etc/aio/core-tls" "off" | quote }}
 {{- end }}
 {{- end }}
 
@@ -220,6 +221,12 @@ spec:
         {{- toYaml $spec.resources | nindent 8 }}
       volumeMounts:
         {{- include "aio.mounts" $root | nindent 8 }}
+        {{- if has .component (list "gateway" "worker") }}
+        {{- include "aio.coreTlsMount" $root | indent 8 }}
+        {{- end }}
   volumes:
+    {{- if has .component (list "gateway" "worker") }}
+    {{- include "aio.coreTlsVolume" $root | indent 4 }}
+    {{- end }}
     {{- include "aio.volumes" (dict "root" $root "data" .data) | nindent 4 }}
 {{- end }}
