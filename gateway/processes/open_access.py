@@ -1,4 +1,4 @@
-"""A gateway that other machines reach starts only if its callers need a key, or if the operator says that they do not."""
+"""A gateway that other machines reach starts only if callers need a key, or if the operator says that they do not."""
 
 import asyncio
 from pathlib import Path
@@ -14,8 +14,8 @@ from quality.store.database import open_database
 
 
 def refuse_open_access(settings: Settings) -> None:
-    """Raise `SettingsError` where strangers could use the gateway: it listens beyond this machine, and there is no key for
-    answers, neither in the settings nor in the database.
+    """Raise `SettingsError` where strangers could use the gateway: it listens beyond this machine, and there is no key
+    for answers, neither in the settings nor in the database.
 
     Nothing is changed. A database that cannot be read refuses nothing: until it is read, and if it then has no keys,
     every caller needs one (`Directory.asks_for_keys`). Admin keys do not count, because answers do not need them.
@@ -32,8 +32,7 @@ def refuse_open_access(settings: Settings) -> None:
 
 async def has_inference_keys(settings: Settings) -> bool | None:
     """Return whether the database has a key for answers, ended ones included; None if it cannot be read."""
-    url = make_url(settings.database)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+    if _is_missing_file(settings.database):
         return False
     engine = open_database(settings.database)
     try:
@@ -43,6 +42,11 @@ async def has_inference_keys(settings: Settings) -> bool | None:
         return None
     finally:
         await engine.dispose()
+
+
+def _is_missing_file(database: str) -> bool:
+    url = make_url(database)
+    return url.get_backend_name() == "sqlite" and not Path(url.database or "").exists()
 
 
 async def _has_inference_keys(connection: AsyncConnection) -> bool:

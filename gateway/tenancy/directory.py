@@ -71,7 +71,7 @@ class Directory:
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether callers need a key: keys for answers exist, ended ones too, or the gateway may not be open without."""
+        """Whether callers need a key: keys for answers exist, ended ones too, or the gateway may not be open."""
         return (
             self._is_closed
             or bool(self._keys)

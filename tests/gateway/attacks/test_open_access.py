@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -34,9 +34,8 @@ def options(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def direct(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield
 
 
 def ended(folder: Path, *options: str, environment: Mapping[str, str]) -> tuple[int, str, str]:
@@ -112,7 +111,7 @@ async def test_told_to_be_open_a_gateway_asks_for_no_key(tmp_path: Path) -> None
 async def test_admin_keys_are_no_keys_for_answers_and_ended_keys_are(tmp_path: Path) -> None:
     settings = Settings(data_dir=str(tmp_path))
     assert await has_inference_keys(settings) is False
-    assert not list(tmp_path.iterdir()), "asking makes no database"
+    assert not (tmp_path / "aio.sqlite3").exists(), "asking makes no database"
     (tmp_path / "aio.sqlite3").touch()
     assert await has_inference_keys(settings) is False, "a database without tables has no keys"
     await migrate(settings.database)
