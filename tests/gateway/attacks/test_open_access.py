@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.processes.open_access import has_inference_keys
 from gateway.settings import Settings
+from gateway.setup.stored_keys import stored_keys
 from gateway.tenancy.host_names import is_reachable_from_elsewhere
 from gateway.tenancy.key_commands import create_key
 from gateway.tenancy.key_secrets import new_key
@@ -36,6 +36,12 @@ def options(tmp_path: Path) -> list[str]:
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+async def has_keys(settings: Settings) -> bool:
+    found = await stored_keys(settings)
+    assert found is not None
+    return found.for_answers
 
 
 def ended(folder: Path, *options: str, environment: Mapping[str, str]) -> tuple[int, str, str]:
@@ -81,7 +87,7 @@ def test_a_key_of_the_settings_or_of_the_database_lets_it_start_and_strangers_ar
 
 
 @pytest.mark.processes
-def test_told_to_be_open_it_is(options: list[str], tmp_path: Path) -> None:
+def test_allowed_to_be_open_it_is(options: list[str], tmp_path: Path) -> None:
     with served(tmp_path / "data", tmp_path / "cache", *options, "--host", "0.0.0.0", "--insecure") as aio:
         assert httpx.get(f"{aio.url}/v1/models").status_code == 200
 
@@ -103,34 +109,34 @@ async def test_a_gateway_that_finds_no_keys_later_is_not_open_either(tmp_path: P
         assert (await gateway.http.post(CHAT, json=HELLO)).status_code == 401
 
 
-async def test_told_to_be_open_a_gateway_asks_for_no_key(tmp_path: Path) -> None:
+async def test_allowed_to_be_open_a_gateway_asks_for_no_key(tmp_path: Path) -> None:
     async with running_gateway(Settings(host="0.0.0.0", insecure=True, data_dir=str(tmp_path))) as gateway:
         assert (await gateway.http.get("/v1/models")).status_code == 200
 
 
 async def test_admin_keys_are_no_keys_for_answers_and_ended_keys_are(tmp_path: Path) -> None:
     settings = Settings(data_dir=str(tmp_path))
-    assert await has_inference_keys(settings) is False
+    assert await has_keys(settings) is False
     assert not (tmp_path / "aio.sqlite3").exists(), "asking makes no database"
     (tmp_path / "aio.sqlite3").touch()
-    assert await has_inference_keys(settings) is False, "a database without tables has no keys"
+    assert await has_keys(settings) is False, "a database without tables has no keys"
     await migrate(settings.database)
     engine = open_database(settings.database)
     order = Order(actor="test", now=100.0)
     await create_key(engine, "boss", None, KeyTerms(scopes=["admin", "viewer"]), order)
-    assert await has_inference_keys(settings) is False
+    assert await has_keys(settings) is False
     await create_key(engine, "app", None, KeyTerms(scopes=["viewer", "inference"], expires_at=101.0), order)
-    assert await has_inference_keys(settings) is True
+    assert await has_keys(settings) is True
     await engine.dispose()
 
 
 async def test_keys_of_a_shared_database_count(database_url: str) -> None:
     settings = Settings(database_url=database_url)
-    assert await has_inference_keys(settings) is False
+    assert await has_keys(settings) is False
     await migrate(database_url)
     engine = open_database(database_url)
     await create_key(engine, "app", None, KeyTerms(scopes=["inference"]), Order(actor="test", now=1.0))
-    assert await has_inference_keys(settings) is True
+    assert await has_keys(settings) is True
     await engine.dispose()
 
 
