@@ -3,7 +3,6 @@
 import asyncio
 
 from gateway.settings import Settings, SettingsError
-from gateway.setup.stored_keys import stored_keys
 from gateway.tenancy.host_names import is_reachable_from_elsewhere
 
 
@@ -16,6 +15,9 @@ def refuse_open_access(settings: Settings) -> None:
     """
     if settings.insecure or settings.api_keys or not is_reachable_from_elsewhere(settings.host):
         return
+    # A supervisor, which has no database, imports none either.
+    from gateway.setup.stored_keys import stored_keys
+
     stored = asyncio.run(stored_keys(settings))
     if stored is not None and not stored.for_answers:
         raise SettingsError(
