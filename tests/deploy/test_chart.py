@@ -207,6 +207,8 @@ def test_pools_know_keys_by_hash_and_gateways_one_of_them(releases: dict[str, li
         return str(env[variable]["valueFrom"]["secretKeyRef"]["key"])
 
     assert secret("StatefulSet/aio-gpu-8b", "AIO_API_KEYS") == "AIO_POOL_API_KEYS"
+    # Otherwise each pod would make an admin key and print it into its log.
+    assert secret("StatefulSet/aio-gpu-8b", "AIO_ADMIN_KEYS") == "AIO_ADMIN_KEYS"
     assert secret("Deployment/aio-gateway-stable", "AIO_POOL_KEY") == "AIO_POOL_KEY"
 
 
