@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ from gateway.parts import Parts
 from gateway.peers.peer_records import PeerRecords
 from gateway.peers.peers import Peers
 from gateway.peers.worker_place import WorkerPlace
+from gateway.protocols.trusted_proxies import START_SECONDS, TrustedProxies
 from gateway.routing.active_classifier import ActiveClassifier, Serving
 from gateway.routing.class_prior import class_prior
 from gateway.routing.knobs import RoutingKnobFile
@@ -143,6 +144,7 @@ class Composition:
         self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
         self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
+        self._proxies = TrustedProxies(settings.trusted_proxies)
         self.catalog = load_catalog(settings.catalog)
         self._redact = load_redaction(settings.redaction) if settings.redaction else None
         self._exporter = _span_exporter(settings)
@@ -246,6 +248,7 @@ class Composition:
             away=engine.away,
             refresh_metrics=lambda: self._refresh(engine, ledger, parts, loop),
             peers=self._peers,
+            proxies=await self._start_proxies(stack),
         )
         if self._peers is not None:
             parts.records = PeerRecords(ledger, self._peers)
@@ -299,6 +302,14 @@ class Composition:
         stack.push_async_callback(ledger.close)
         self.sinks.append(lambda answer, record: ledger.append(record))
         return engine, ledger
+
+    async def _start_proxies(self, stack: AsyncExitStack) -> TrustedProxies:
+        """Names that take long to resolve delay nothing: until then these proxies are not believed."""
+        if self._proxies.has_names:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._proxies.resolve(), START_SECONDS)
+            await stack.enter_async_context(background(self._proxies.follow()))
+        return self._proxies
 
     async def _start_traces(self, stack: AsyncExitStack) -> None:
         if self._exporter is not None:

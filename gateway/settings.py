@@ -245,6 +245,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "`*.NAME` or `*` for any",
         ),
     ] = ""
+    trusted_proxies: Annotated[
+        str,
+        Meta(
+            description="Comma-separated addresses, networks and host names of reverse proxies whose "
+            "`X-Forwarded-For`, `X-Forwarded-Proto` and `Forwarded` are believed; empty: none",
+        ),
+    ] = ""
     quality_target: Annotated[
         QualitySetting | None,
         Meta(

@@ -66,6 +66,22 @@ def connections_encrypted(facts: Facts) -> Finding:
     )
 
 
+def trusted_proxies(facts: Facts) -> Finding:
+    """Whose word about a client's address and scheme is taken."""
+    entries = _entries(facts.settings.trusted_proxies)
+    if everyone := sorted(entry for entry in entries if entry == "*" or entry.endswith("/0")):
+        return failed(
+            f"every client chooses the address that limits of sign-in count: {', '.join(everyone)}",
+            "the proxies' own addresses in AIO_TRUSTED_PROXIES",
+        )
+    if facts.is_reachable and not entries:
+        return warning(
+            "behind a proxy every client has the proxy's address, and cookies of the dashboard are not marked Secure",
+            "the proxies' addresses in AIO_TRUSTED_PROXIES, where there are any",
+        )
+    return ok("no proxy is trusted" if not entries else "named proxies alone are trusted")
+
+
 def sign_in_encrypted(facts: Facts) -> Finding:
     """Codes and tokens of single sign-on."""
     named = {"AIO_OIDC_ISSUER": facts.settings.oidc_issuer, "AIO_OIDC_REDIRECT_URL": facts.settings.oidc_redirect_url}

@@ -26,6 +26,7 @@ ITEMS = (
     Item("host-names", network_checks.host_names),
     Item("web-pages", network_checks.web_pages),
     Item("connections-encrypted", network_checks.connections_encrypted),
+    Item("trusted-proxies", network_checks.trusted_proxies),
     Item("sign-in-encrypted", network_checks.sign_in_encrypted),
     Item("reports-encrypted", network_checks.reports_encrypted),
     Item("tiers-encrypted", network_checks.tiers_encrypted),

@@ -134,6 +134,6 @@ class CallScanner:
 def _decoded(text: str) -> str | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, str) else None

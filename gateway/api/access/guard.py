@@ -15,13 +15,13 @@ from typing import Any, cast
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from gateway.api.access.client_address import session_token
 from gateway.errors import ApiError
 from gateway.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import PARTS, HttpRequest, Parts
 from gateway.request_ids import new_request_id
 from gateway.requests.caller import CALLER, KEYLESS, Caller
 from gateway.tenancy.dashboard_users.sessions import (
-    COOKIE,
     CSRF_FIELD,
     CSRF_HEADER,
     SessionsUnavailableError,
@@ -114,7 +114,7 @@ async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
 
 async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller | None:
     """The caller that is signed in to the dashboard in this browser, or None. Raises `ApiError` 503."""
-    token = connection.cookies.get(COOKIE)
+    token = session_token(connection)
     if not token:
         return None
     parts = connection.app.state[PARTS]
@@ -163,7 +163,7 @@ async def demand_csrf(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     if given is None and connection.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         field = (await cast(HttpRequest, connection).form()).get(CSRF_FIELD)
         given = field if isinstance(field, str) else None
-    if not csrf_is_right(connection.cookies.get(COOKIE, ""), given):
+    if not csrf_is_right(session_token(connection), given):
         raise ApiError(
             403,
             f"The change did not come from a form of this dashboard, or its page is too old: {CSRF_FIELD} is missing "

@@ -114,7 +114,7 @@ async def roll_back_version(request: HttpRequest) -> Response[Any]:
 async def try_version(request: HttpRequest) -> Response[Any]:
     """Let the version named in the form decide a share of the requests."""
     fields = await fields_of(request)
-    given = {"version": _version(fields), "share": number_of(fields, "share") / 100, "reason": reason_of(fields)}
+    given = {"version": _version(fields), "share": number_of(fields, "share", 100) / 100, "reason": reason_of(fields)}
     order = taken(given, TrialOrder)
     await order_trial(request, order)
     return back_to(PATH, f"Version {order.version} is on trial.")

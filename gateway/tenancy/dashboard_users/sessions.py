@@ -130,13 +130,13 @@ def new_token() -> str:
 
 
 def csrf_of(token: str) -> str:
-    """Return the CSRF token for the cookie `token`: other sites can neither read nor guess it."""
-    return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
+    """Return the CSRF token for the cookie `token`, which other sites can neither read nor guess; empty without one."""
+    return "" if not token else hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def csrf_is_right(token: str, given: str | None) -> bool:
-    """Return whether `given` is the CSRF token of this cookie."""
-    return hmac.compare_digest(csrf_of(token).encode(), (given or "").encode())
+    """Return whether `given` is the CSRF token of this cookie; without a cookie nothing is."""
+    return bool(token) and hmac.compare_digest(csrf_of(token).encode(), (given or "").encode())
 
 
 def _id_of(token: str) -> str:
