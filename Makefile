@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -145,6 +145,11 @@ sanitize-threads:
 	$(CXX) -std=c++17 -O1 -g -pthread -fsanitize=thread tests/inference_core/native/thread_pool_stress.cpp \
 		inference_core/native/thread_pool.cpp -o build/thread_pool_stress
 	TSAN_OPTIONS=halt_on_error=1 build/thread_pool_stress
+
+# The pins and hashes of what images install, after changed dependencies; UPGRADE=1 takes the newest that pyproject.toml allows.
+lock: install
+	$(BIN)/pip install --quiet --group lock
+	UPGRADE=$(UPGRADE) sh deploy/docker/lock.sh $(BIN)/uv
 
 lint: install
 	$(BIN)/ruff check .

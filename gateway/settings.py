@@ -81,6 +81,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 1
     host: Annotated[str, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8080
+    insecure: Annotated[
+        bool,
+        Meta(
+            description="Serve callers without a key where other machines reach `AIO_HOST`; unset: that start is "
+            "refused"
+        ),
+    ] = False
     catalog: Annotated[
         str,
         Meta(

@@ -41,9 +41,9 @@ class KeysUnavailableError(Exception):
 class Directory:
     """The keys of the settings, and the stored ones.
 
-    `marker`: a file that records that stored keys are required, so that a restart without the database does not open a
-    closed gateway; `open_at_first`: whether callers without a key are admitted before anything could be read and
-    without the marker.
+    `may_be_open`: whether callers without a key are admitted where no keys for answers exist. `marker`: a file that
+    records that stored keys are required, so that a restart without the database does not open a closed gateway;
+    `open_at_first`: whether callers without a key are admitted before anything could be read and without the marker.
     """
 
     def __init__(
@@ -54,11 +54,13 @@ class Directory:
         admin_keys: ApiKeys,
         clock: DatabaseTime,
         *,
+        may_be_open: bool,
         marker: Path,
         open_at_first: bool,
     ) -> None:
         self._engine, self._catalog, self._clock = engine, catalog, clock
         self._keys, self._admin_keys = keys, admin_keys
+        self._is_closed = not may_be_open
         self._marker, self._open_at_first = marker, open_at_first and not marker.exists()
         self._revision: int | None = None
         self._budgets_revision: int | None = None
@@ -69,8 +71,13 @@ class Directory:
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether keys for answers exist, ended ones too: the end of the last one opens nothing."""
-        return bool(self._keys) or self._stored_inference or (self._revision is None and not self._open_at_first)
+        """Whether callers need a key: keys for answers exist, ended ones too, or the gateway may not be open."""
+        return (
+            self._is_closed
+            or bool(self._keys)
+            or self._stored_inference
+            or (self._revision is None and not self._open_at_first)
+        )
 
     @property
     def is_read(self) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @setting_option("gateway_workers", type=int, metavar="N")
 @setting_option("host")
 @setting_option("port", type=int)
+@setting_option("insecure", is_flag=True, default=None)
 @catalog_option
 @data_dir_option
 @cache_dir_option
@@ -64,6 +65,10 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
+    if role != "core" and worker is None:
+        from gateway.processes.open_access import refuse_open_access
+
+        refuse_open_access(settings)
     if settings.cluster:
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)

@@ -44,8 +44,9 @@ def worker(**given: Any) -> None:
     from gateway.processes.server import run_server
     from gateway.telemetry.startup import set_up_telemetry
 
-    # The gateways evaluate the alerts.
-    settings = settings_from(**given, alert_webhook="")
+    # The gateways evaluate the alerts. A worker takes no requests that a key could guard: batches of callers without a
+    # key are answered as long as no key is required.
+    settings = settings_from(**given, alert_webhook="", insecure=True)
     if not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
     set_up_telemetry(settings, "worker")

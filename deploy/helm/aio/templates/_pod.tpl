@@ -75,12 +75,16 @@ seccompProfile:
 {{- end }}
 {{- end }}
 
+{{- /* The Secret of the values, or the one that the release makes (secret.yaml). */ -}}
+{{- define "aio.secretName" -}}
+{{- .Values.secret.name | default (printf "%s-keys" (include "aio.fullname" .)) -}}
+{{- end }}
+
 {{- /* Variables of gateways and workers that come from the Secret, by name. */ -}}
 {{- define "aio.secrets" -}}
-{{- if .Values.secret.name }}
-{{- range .Values.secret.keys }}
+{{- $made := get .Values.settings "AIO_INSECURE" | toString | eq "true" | ternary (list "AIO_ADMIN_KEYS") (list "AIO_API_KEYS" "AIO_ADMIN_KEYS") }}
+{{- range .Values.secret.name | empty | ternary $made .Values.secret.keys }}
 {{ . }}: {{ . }}
-{{- end }}
 {{- end }}
 {{- end }}
 
@@ -194,7 +198,7 @@ spec:
         - name: {{ $name }}
           valueFrom:
             secretKeyRef:
-              name: {{ $root.Values.secret.name }}
+              name: {{ include "aio.secretName" $root }}
               key: {{ $key }}
               optional: {{ has $key $root.Values.secret.optional }}
         {{- end }}
