@@ -62,6 +62,10 @@ class ApiKeys:
         secret = bearer_of(authorization)
         return None if secret is None else self.owner_of(digest_of(secret))
 
+    def digest_of_owner(self, name: str) -> bytes | None:
+        """Return the SHA-256 of the key of this name, or None."""
+        return self._digests.get(name)
+
     def owner_of(self, digest: bytes) -> str | None:
         """Return the name of the key with this SHA-256, or None."""
         found = None
@@ -72,7 +76,7 @@ class ApiKeys:
 
 
 class MadeKey(msgspec.Struct, frozen=True):
-    """A fresh key; its SHA-256, the only stored form, and its first characters, by which it is found."""
+    """A fresh key; its SHA-256, the only stored form, and its first characters, by which owners recognise it."""
 
     key: str
     digest: bytes
