@@ -58,7 +58,7 @@ from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
-from gateway.tenancy.key_secrets import ApiKeys
+from gateway.tenancy.key_secrets import keys_of
 from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.extras import require_extra
@@ -140,8 +140,7 @@ class Composition:
         self.settings = settings
         self._show_admin_key = show_admin_key
         self._peers = None if place is None else Peers(place)
-        self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
-        self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
+        self.keys, self.admin_keys = keys_of(settings)
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
         self.catalog = load_catalog(settings.catalog)
         self._redact = load_redaction(settings.redaction) if settings.redaction else None

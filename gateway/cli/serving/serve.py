@@ -132,7 +132,10 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
 
 def _serve_supervised(settings: "Settings") -> None:
     from gateway.processes.supervisor import run_supervised
+    from gateway.tenancy.key_secrets import keys_of
 
+    # Refused here, not by every one of the processes.
+    keys_of(settings)
     click.get_current_context().exit(run_supervised(settings))
 
 

@@ -28,7 +28,7 @@ async def test_nothing_in_the_data_folder_helps_to_find_a_key_of_the_settings(tm
             "/v1/chat/completions", json=chat, headers={"authorization": f"Bearer {app}", "x-aio-cache": "off"}
         )
         assert answer.status_code == 200
-    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    kept = everything_in(tmp_path)
     assert b"ann" in kept
     for key in (admin, app):
         secret = key.removeprefix("sk-aio-")
@@ -78,3 +78,8 @@ async def session_row(gateway: RunningGateway) -> str:
     """The only session as text."""
     async with gateway.parts.database.connect() as connection:
         return repr((await connection.execute(select(dashboard_sessions))).mappings().one())
+
+
+def everything_in(folder: Path) -> bytes:
+    """The bytes of all its files."""
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
