@@ -157,7 +157,7 @@ class Composition:
     async def start(self, stack: AsyncExitStack) -> Parts:
         """Start everything; `stack` stops it in reverse order."""
         settings = self.settings
-        settings.data_path.mkdir(parents=True, exist_ok=True)
+        settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
         database, ledger = await self._start_store(stack)
         await self._start_traces(stack)
         redis = await stack.enter_async_context(open_redis(settings.redis_url))

@@ -46,7 +46,7 @@ class CoreDeployment:
         """Return when the core has loaded. Raises what prevents that."""
         self._terms = terms
         settings = Settings(data_dir=terms.data_dir, cache_dir=terms.cache_dir)
-        settings.data_path.mkdir(parents=True, exist_ok=True)
+        settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
         listener = TcpListener(ray.util.get_node_ip_address(), secrets.token_bytes(32))
         self._server = CoreServer(
             core_factory(terms.catalog, settings, terms.core, stage_places()),

@@ -17,8 +17,8 @@ PREFIX_LENGTH = len(KEY_START) + 8
 class ApiKeys:
     """The keys of the settings, in memory as SHA-256 and stored nowhere.
 
-    They have at least 128 bits of entropy by `entropy_bits`, so that no search finds a key from its SHA-256, and need no
-    slow hash. Of `sha256:HEX` entries the maker of the hash has to see to it.
+    They have at least 128 bits of entropy by `entropy_bits`, so that no search finds a key from its SHA-256 and a slow
+    hash is not needed. Of `sha256:HEX` entries it is not known.
     """
 
     def __init__(self, digests: dict[str, bytes], private: frozenset[str] = frozenset()) -> None:

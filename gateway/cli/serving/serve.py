@@ -61,12 +61,14 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     from gateway.composition.unused_modules import leave_out_console_modules
 
     leave_out_console_modules()
+    from gateway.stores.data_folder import private_data_folder
     from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
     if settings.cluster:
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
+    private_data_folder(settings.data_path)
     if supervised:
         from gateway.peers.worker_place import end_with_supervisor
 
