@@ -20,8 +20,8 @@ _NOT_FOREIGN = ("lost+found", ".*")
 def private_data_folder(path: Path) -> None:
     """Make the data folder, mode 0700, and take the rights of others from an existing one and from AIO's files in it.
 
-    From here on this process makes files 0600 and folders 0700. Where modes cannot be changed, as on a Kubernetes volume
-    with `fsGroup`, and for a folder that holds other folders or is shared as /tmp is, a line of the log says so.
+    From here on this process makes files 0600 and folders 0700. A line of the log says what was changed and what could
+    not be: modes on a Kubernetes volume with `fsGroup`, and a folder that holds other folders or is shared as /tmp is.
     """
     os.umask(PRIVATE_UMASK)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -32,8 +32,8 @@ def private_data_folder(path: Path) -> None:
     is_open = bool(status.st_mode & _OTHERS)
     if is_open and (status.st_mode & stat.S_ISVTX or _holds_other_folders(path)):
         log.warning(
-            "others may list the data folder %s (mode %o), and its mode stays, since it is not for AIO alone: give AIO a"
-            " folder of its own with AIO_DATA_DIR",
+            "others may list the data folder %s (mode %o), and its mode stays, since it is not for AIO alone: give AIO"
+            " a folder of its own with AIO_DATA_DIR",
             path,
             stat.S_IMODE(status.st_mode),
         )
@@ -75,7 +75,8 @@ def _entries_of_ours(path: Path) -> Iterator[Path]:
             if entry.name in _FOLDERS:
                 yield entry
                 # Links are not followed.
-                yield from (Path(folder, name) for folder, *names in os.walk(entry) for name in sum(names, []))
+                for folder, folders, files in os.walk(entry):
+                    yield from (Path(folder, name) for name in (*folders, *files))
         elif any(entry.match(pattern) for pattern in _FILES):
             yield entry
 

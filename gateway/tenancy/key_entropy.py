@@ -21,8 +21,8 @@ _KEYBOARD = "qwertyuiopasdfghjklzxcvbnm 1qaz2wsx3edc4rfv5tgb6yhn7ujm qazwsxedcrf
 _BY_CHANCE = 4
 # The most frequent pairs of letters in English words: 62% of their pairs, and 11% of random ones.
 _PAIRS = (
-    "er re in es ed te ti or en on at st de le ro ng nt se co ra an ar li al io me ce la ne et it ve ns ec lo ri ta tr "
-    "ea is ge pe ch ic un as ca el he ac to pr nd ma ts ad ct rs si ou di th po om ol ll em ss ha sh"
+    "er_re_in_es_ed_te_ti_or_en_on_at_st_de_le_ro_ng_nt_se_co_ra_an_ar_li_al_io_me_ce_la_ne_et_it_ve_ns_ec_lo_ri_ta_tr_"
+    "ea_is_ge_pe_ch_ic_un_as_ca_el_he_ac_to_pr_nd_ma_ts_ad_ct_rs_si_ou_di_th_po_om_ol_ll_em_ss_ha_sh"
 )
 _RANDOM_SHARE, _DEVIATIONS, _FEWEST_PAIRS = 0.12, 4.5, 10
 _SEPARATE_WORD, _FEWEST_WORDS = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z]?[a-z]{2,}|[A-Z]{3,})(?![A-Za-z0-9])"), 3
