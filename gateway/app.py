@@ -313,8 +313,11 @@ class Composition:
     ) -> ResponseCache:
         knobs = KnobFile(CacheKnobs, "cache", self.settings.cache_knobs_path)
         await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
+        # A redacted answer would not be the answer, and Redis may write what it holds to a disk.
         store: AnswerStore = (
-            MemoryStore(knobs) if redis is None else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
+            MemoryStore(knobs)
+            if redis is None or self.settings.redaction
+            else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
         )
         return ResponseCache(knobs, store, routing)
 
