@@ -59,7 +59,7 @@ from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
-from gateway.tenancy.key_secrets import ApiKeys
+from gateway.tenancy.key_secrets import keys_of
 from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.extras import require_extra
@@ -141,8 +141,7 @@ class Composition:
         self.settings = settings
         self._show_admin_key = show_admin_key
         self._peers = None if place is None else Peers(place)
-        self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
-        self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
+        self.keys, self.admin_keys = keys_of(settings)
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self.catalog = load_catalog(settings.catalog)
@@ -160,7 +159,7 @@ class Composition:
     async def start(self, stack: AsyncExitStack) -> Parts:
         """Start everything; `stack` stops it in reverse order."""
         settings = self.settings
-        settings.data_path.mkdir(parents=True, exist_ok=True)
+        settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
         database, ledger = await self._start_store(stack)
         await self._start_traces(stack)
         redis = await stack.enter_async_context(open_redis(settings.redis_url))
@@ -325,8 +324,11 @@ class Composition:
     ) -> ResponseCache:
         knobs = KnobFile(CacheKnobs, "cache", self.settings.cache_knobs_path)
         await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
+        # A redacted answer would not be the answer, and Redis may write what it holds to a disk.
         store: AnswerStore = (
-            MemoryStore(knobs) if redis is None else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
+            MemoryStore(knobs)
+            if redis is None or self.settings.redaction
+            else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
         )
         return ResponseCache(knobs, store, routing)
 

@@ -49,7 +49,7 @@ class CoreDeployment:
         """Return when the core has loaded. Raises what prevents that."""
         self._terms = terms
         settings = Settings(data_dir=terms.data_dir, cache_dir=terms.cache_dir)
-        settings.data_path.mkdir(parents=True, exist_ok=True)
+        settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
         tls = tls_of(terms.core_tls)
         listener = TcpListener(ray.util.get_node_ip_address(), secrets.token_bytes(32), tls=tls)
         self._server = CoreServer(

@@ -1,9 +1,8 @@
 """All keys in memory: callers are identified without any I/O; polling brings changes from the database."""
 
 import asyncio
-import hmac
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.requests.caller import KEYLESS, Allowance, BudgetRef, Caller
 from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.key_secrets import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
+from gateway.tenancy.key_secrets import ApiKeys, bearer_of, digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION, KnownKey, KnownKeys
 from gateway.tenancy.periods import MICRO
 from migrations.tables import api_keys, budgets, tenancy_state
@@ -26,7 +25,6 @@ log = logging.getLogger(__name__)
 INFERENCE: frozenset[str] = frozenset({"inference"})
 # Rows per query.
 PAGE = 1000
-_NO_DIGEST = bytes(32)
 _UNREAD = -1
 
 
@@ -130,10 +128,23 @@ class Directory:
         self._check(known)
         return known.caller
 
-    def admin_with(self, prefix: str, digest: bytes) -> Caller:
-        """As `admin_caller`, for a key that was given earlier: its first characters and its SHA-256."""
+    def admin_with(self, digest: bytes) -> Caller:
+        """As `admin_caller`, for a key with this SHA-256."""
         owner = self._admin_keys.owner_of(digest) if self._admin_keys else None
-        return self._known_by(prefix, digest) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
+        return self._known_by(digest) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
+
+    def admin_named(self, key_id: str, is_right: Callable[[bytes], bool]) -> Caller:
+        """As `admin_caller`, for a key that was given earlier: its id, and whether a SHA-256 is that key's."""
+        static = self._admin_keys.digest_of_owner(key_id)
+        if static is not None and is_right(static):
+            return self._admin_keys.caller(key_id, ADMINISTRATION)
+        if self._revision is None:
+            raise KeysUnavailableError
+        for known in self._known.secrets_of(key_id):
+            if is_right(known.digest):
+                self._check(known)
+                return known.caller
+        raise UnknownKeyError("Wrong API key.")
 
     async def load(self) -> bool:
         """Read the changes of what is stored; return whether there were any. Raises what the database raises.
@@ -201,18 +212,12 @@ class Directory:
         secret = bearer_of(authorization)
         if secret is None:
             raise UnknownKeyError("Missing API key.")
-        return self._known_by(secret[:PREFIX_LENGTH], digest_of(secret))
+        return self._known_by(digest_of(secret))
 
-    def _known_by(self, prefix: str, digest: bytes) -> Caller:
+    def _known_by(self, digest: bytes) -> Caller:
         if self._revision is None:
             raise KeysUnavailableError
-        found = None
-        candidates = self._known.candidates(prefix)
-        # At least one comparison, so that a known prefix takes no longer than an unknown one.
-        hmac.compare_digest(digest, _NO_DIGEST)
-        for known in candidates:
-            if hmac.compare_digest(digest, known.digest):
-                found = known
+        found = self._known.with_digest(digest)
         if found is None:
             raise UnknownKeyError("Wrong API key.")
         self._check(found)

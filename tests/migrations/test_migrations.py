@@ -248,3 +248,34 @@ async def test_times_that_no_clock_shows_are_repaired_and_all_others_kept(databa
     kept = {"never": None, "soon": 1.1e9}
     assert of_files == dict.fromkeys(ends, 1e9 + 2_592_000) | kept
     assert of_keys == dict.fromkeys(ends) | kept
+
+
+async def test_sessions_of_before_0027_lose_what_they_held_of_a_key_and_those_of_users_go_on(
+    database_url: str,
+) -> None:
+    await migrate(database_url)
+    await downgrade(database_url, "0026")
+    engine = open_database(database_url)
+    async with engine.begin() as connection:
+        await connection.execute(
+            text("INSERT INTO dashboard_users (name, role, password, created_at) VALUES ('ada', 'viewer', 'x', 1.0)")
+        )
+        for session, user, prefix in (("a", "'ada'", "NULL"), ("b", "NULL", "'sk-aio-canary12'")):
+            await connection.execute(
+                text(
+                    "INSERT INTO dashboard_sessions (session_id, user_name, key_prefix, key_digest, created_at, "
+                    f"expires_at) VALUES ('{session}', {user}, {prefix}, {prefix}, 1.0, 2.0)"
+                )
+            )
+
+    await migrate(database_url)
+
+    async with engine.connect() as connection:
+        rows = (await connection.execute(text("SELECT * FROM dashboard_sessions"))).mappings().all()
+        columns = await connection.run_sync(lambda c: {one["name"] for one in inspect(c).get_columns(_SESSIONS)})
+    await engine.dispose()
+    assert [(row["session_id"], row["user_name"]) for row in rows] == [("a", "ada")]
+    assert columns.isdisjoint({"key_prefix", "key_digest"})
+
+
+_SESSIONS = "dashboard_sessions"

@@ -9,6 +9,7 @@ Guards wait for nothing, but litestar runs a plain function in a thread, so they
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, cast
 
@@ -28,7 +29,8 @@ from gateway.tenancy.dashboard_users.sessions import (
     csrf_is_right,
 )
 from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
-from gateway.tenancy.host_names import host_is_allowed
+from gateway.tenancy.host_names import host_is_allowed, hostname_of, is_loopback_host
+from gateway.tenancy.known_keys import ADMINISTRATION
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
@@ -170,6 +172,23 @@ async def demand_csrf(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
             "or wrong. Open the page again.",
             code="csrf_token_invalid",
         )
+
+
+def may_see_private_metrics(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
+    """Return whether /metrics shows the series with names and costs: with a key for viewing or administration; where
+    no key is asked for, to callers that reach this machine by a loopback name.
+
+    Other keys are no error: one scrape configuration may serve gateways with different keys, and a scrape must not
+    depend on the database.
+    """
+    directory, authorization = _parts(connection).tenancy.directory, authorization_of(connection.headers)
+    with suppress(UnknownKeyError, KeysUnavailableError):
+        if not ADMINISTRATION.isdisjoint(directory.admin_caller(authorization).scopes):
+            return True
+    if directory.asks_for_keys:
+        return False
+    host = hostname_of(connection.headers.get("host", ""))
+    return is_loopback_host(_parts(connection).settings.host) and is_loopback_host(host)
 
 
 def authorization_of(headers: Mapping[str, str]) -> str | None:

@@ -62,6 +62,7 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     from gateway.composition.unused_modules import leave_out_console_modules
 
     leave_out_console_modules()
+    from gateway.stores.data_folder import private_data_folder
     from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
@@ -72,6 +73,7 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     if settings.cluster:
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
+    private_data_folder(settings.data_path)
     if supervised:
         from gateway.peers.worker_place import end_with_supervisor
 
@@ -137,7 +139,10 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
 
 def _serve_supervised(settings: "Settings") -> None:
     from gateway.processes.supervisor import run_supervised
+    from gateway.tenancy.key_secrets import keys_of
 
+    # Refused here, not by every one of the processes.
+    keys_of(settings)
     click.get_current_context().exit(run_supervised(settings))
 
 

@@ -35,7 +35,7 @@ from gateway.tenancy.dashboard_users.sessions import (
 )
 from gateway.tenancy.dashboard_users.users import kept_password, password_is_right
 from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
-from gateway.tenancy.key_secrets import PREFIX_LENGTH, digest_of
+from gateway.tenancy.key_secrets import digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION
 
 log = logging.getLogger(__name__)
@@ -154,17 +154,16 @@ async def sign_out(request: HttpRequest) -> Response[Any]:
 
 def _holder(request: HttpRequest, secret: str) -> Holder | None:
     """Return the holder of an admin key, or None."""
-    secret = secret.strip()
-    prefix, digest = secret[:PREFIX_LENGTH], digest_of(secret)
+    digest = digest_of(secret.strip())
     try:
-        caller = parts_of(request).tenancy.directory.admin_with(prefix, digest)
+        caller = parts_of(request).tenancy.directory.admin_with(digest)
     except UnknownKeyError:
         return None
     except KeysUnavailableError:
         raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
     if caller.scopes.isdisjoint(ADMINISTRATION):
         return None
-    return Holder(key_prefix=prefix, key_digest=digest.hex())
+    return Holder(key_id=caller.key_id, key_digest=digest)
 
 
 def login_form(request: HttpRequest, status: int = 200, problem: str = "", name: str = "") -> Response[Any]:

@@ -18,8 +18,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
-KEYS = {"ada": "the-key-of-ada-is-long-enough", "bob": "the-key-of-bob-is-long-enough"}
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
+KEYS = {"ada": "test-ada-f35eedd987dfd329c654d535ce9eb689", "bob": "test-bob-8d8aece77e484397d1dbc0b9da4ebce2"}
 MESSAGES = [{"role": "user", "content": "My number is 4711."}]
 
 

@@ -14,7 +14,7 @@ from gateway.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 CHAT = "/v1/chat/completions"
 # Long enough for whole blocks of the prefix cache.
 LONG = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 20}]
