@@ -36,7 +36,7 @@ Excess = Literal["depth", "containers", "fields", "numbers"]
 
 def json_excess(text: bytes) -> Excess | None:
     """Return which bound the JSON in `text` exceeds. Most texts have so few of these marks that strings need not be
-    told from the rest.
+    separated from the rest.
 
     Exact up to the first error in the JSON, beyond which no reader gets.
     """

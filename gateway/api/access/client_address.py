@@ -19,8 +19,8 @@ def client_of(connection: Connection) -> ForwardedClient:
     """
     parts: Parts = connection.app.state[PARTS]
     scope = connection.scope
-    peer = scope["client"][0] if scope.get("client") else None
-    return parts.proxies.client(peer, scope["scheme"], scope["headers"])
+    peer = scope["client"]
+    return parts.proxies.client(peer[0] if peer else None, scope["scheme"], scope["headers"])
 
 
 def site_of(connection: Connection) -> str:
