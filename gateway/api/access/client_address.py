@@ -19,7 +19,8 @@ def client_of(connection: Connection) -> ForwardedClient:
     """
     parts: Parts = connection.app.state[PARTS]
     scope = connection.scope
-    peer = scope["client"][0] if scope.get("client") else None
+    client = scope.get("client")
+    peer = None if client is None else client[0]
     return parts.proxies.client(peer, scope["scheme"], scope["headers"])
 
 
