@@ -19,8 +19,9 @@ def client_of(connection: Connection) -> ForwardedClient:
     """
     parts: Parts = connection.app.state[PARTS]
     scope = connection.scope
-    peer = scope["client"]
-    return parts.proxies.client(peer[0] if peer else None, scope["scheme"], scope["headers"])
+    client = scope.get("client")
+    peer = None if client is None else client[0]
+    return parts.proxies.client(peer, scope["scheme"], scope["headers"])
 
 
 def site_of(connection: Connection) -> str:

@@ -24,8 +24,8 @@ _HASH_OF_NOTHING = (
 )
 # One at a time takes 64 MiB and one CPU at most, however many come together. Known devices do not wait behind others.
 _THREAD, _URGENT_THREAD = ThreadPoolExecutor(1, "passwords"), ThreadPoolExecutor(1, "urgent-passwords")
-MOST_WAITING = 32
-"""How many passwords of unknown devices may wait: about two seconds on an idle machine."""
+MOST_WAITING = 8
+"""How many passwords of unknown devices may wait: half a second on an idle machine, and seconds on a busy one."""
 _waiting = 0
 
 
