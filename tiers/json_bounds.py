@@ -35,8 +35,8 @@ Excess = Literal["depth", "containers", "fields", "numbers"]
 
 
 def json_excess(text: bytes) -> Excess | None:
-    """Return which bound the JSON in `text` exceeds. Most texts have so few of these marks that strings need not be
-    separated from the rest.
+    """Return which bound the JSON in `text` exceeds. Most texts have so few of these marks that it does not
+    matter which are in strings.
 
     Exact up to the first error in the JSON, beyond which no reader gets.
     """

@@ -40,7 +40,7 @@ def check_structure(body: bytes) -> None:
 
 def _excessive_field(body: bytes) -> str | None:
     """Return the body's field in which the nesting exceeds its bound, or that goes on after what is searched; None if
-    neither is known. Without recursion."""
+    neither is clear. Without recursion."""
     depth, text, field = 0, b'""', b'""'
     for token in _TOKEN.findall(body[:_SEARCHED_BYTES]):
         if token[:1] == b'"':

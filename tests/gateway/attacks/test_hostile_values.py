@@ -19,6 +19,8 @@ from tests.polling import until
 
 pytestmark = pytest.mark.processes
 
+# One for all: a context of TLS takes longer than a test.
+CLIENT = httpx.Client(timeout=60)
 MIB = 1 << 20
 QUOTA = 6 * MIB
 KEY = "ada-has-a-key-of-some-length"
@@ -52,7 +54,7 @@ def aio(upstream: Upstream, data: Path) -> Iterator[ServedProcess]:
 
 
 def posted(aio: ServedProcess, path: str, body: str) -> httpx.Response:
-    return httpx.post(aio.url + path, content=body.encode(), headers=JSON, timeout=60)
+    return CLIENT.post(aio.url + path, content=body.encode(), headers=JSON)
 
 
 def refused(answer: httpx.Response, param: str | None, code: str | None = None, status: int = 400) -> None:
@@ -89,7 +91,7 @@ def test_json_without_bounds_is_refused_by_the_name_of_its_field(
     body = json.dumps(fields)[:-1] + f'{", " if fields else ""}"{name}": {WRAPPED.get(name, "%s") % value}}}'
     method = "PATCH" if "admin" in path else "POST"
     headers = JSON | ADMIN_HEADERS if "admin" in path else JSON
-    answer = httpx.request(method, aio.url + path, content=body.encode(), headers=headers, timeout=60)
+    answer = CLIENT.request(method, aio.url + path, content=body.encode(), headers=headers)
     refused(answer, name, code)
 
 
@@ -118,9 +120,9 @@ def test_a_request_that_no_record_can_hold_is_refused_and_not_answered_free_of_c
 @pytest.mark.parametrize("seconds", NUMBERS)
 def test_an_expiry_that_is_no_time_is_refused_and_the_teams_listing_stays(aio: ServedProcess, seconds: str) -> None:
     form = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": seconds}
-    answer = httpx.post(f"{aio.url}/v1/files", data=form, files={"file": ("a.jsonl", b"{}")}, headers=BEARER)
+    answer = CLIENT.post(f"{aio.url}/v1/files", data=form, files={"file": ("a.jsonl", b"{}")}, headers=BEARER)
     refused(answer, "expires_after[seconds]")
-    listed = httpx.get(f"{aio.url}/v1/files", headers=BEARER)
+    listed = CLIENT.get(f"{aio.url}/v1/files", headers=BEARER)
     assert (listed.status_code, listed.json()["data"]) == (200, [])
 
 
@@ -149,7 +151,7 @@ def test_a_number_of_a_query_is_read_whole_and_refused_by_name(aio: ServedProces
     for given in NUMBERS:
         if given in meant:
             continue
-        answer = httpx.get(aio.url + path, params={name: given}, headers=headers)
+        answer = CLIENT.get(aio.url + path, params={name: given}, headers=headers)
         assert answer.status_code == 400, (given, answer.text)
         assert answer.json()["error"]["param"] == name, given
 
@@ -157,14 +159,14 @@ def test_a_number_of_a_query_is_read_whole_and_refused_by_name(aio: ServedProces
 @pytest.mark.parametrize("header", ["x-aio-quality", "x-aio-min-tier", "x-aio-max-cost", "x-aio-deadline-ms"])
 @pytest.mark.parametrize("given", ["nan", "inf", "1e400", "1_0", HUGE, "9" * 5000])
 def test_a_number_of_a_header_is_read_whole_and_refused_by_name(aio: ServedProcess, header: str, given: str) -> None:
-    answer = httpx.post(f"{aio.url}/v1/chat/completions", json=CHAT, headers=BEARER | {header: given})
+    answer = CLIENT.post(f"{aio.url}/v1/chat/completions", json=CHAT, headers=BEARER | {header: given})
     refused(answer, header)
 
 
 @pytest.mark.parametrize("end", ["1e300", "4102444801", "1", "-1", "true", '"inf"'])
 def test_a_key_ends_at_a_time_that_a_clock_shows(aio: ServedProcess, end: str) -> None:
     body = f'{{"name": "eve", "terms": {{"expires_at": {end}}}}}'
-    answer = httpx.post(f"{aio.url}/admin/api/keys", content=body.encode(), headers=JSON | ADMIN_HEADERS)
+    answer = CLIENT.post(f"{aio.url}/admin/api/keys", content=body.encode(), headers=JSON | ADMIN_HEADERS)
     refused(answer, "terms.expires_at")
 
 
@@ -207,8 +209,8 @@ class Upload:
 @pytest.fixture
 def emptied(aio: ServedProcess) -> Iterator[None]:
     yield
-    for file in httpx.get(f"{aio.url}/v1/files", headers=BEARER).json()["data"]:
-        httpx.delete(f"{aio.url}/v1/files/{file['id']}", headers=BEARER)
+    for file in CLIENT.get(f"{aio.url}/v1/files", headers=BEARER).json()["data"]:
+        CLIENT.delete(f"{aio.url}/v1/files/{file['id']}", headers=BEARER)
 
 
 @pytest.mark.usefixtures("emptied")
@@ -219,7 +221,7 @@ def test_a_body_declared_too_long_is_refused_before_it_is_sent(aio: ServedProces
 @pytest.mark.usefixtures("emptied")
 def test_a_body_declared_beyond_what_is_left_of_the_quota_is_refused_before_it_is_sent(aio: ServedProcess) -> None:
     form = {"purpose": "batch"}
-    kept = httpx.post(f"{aio.url}/v1/files", data=form, files={"file": ("a", b"x" * 4 * MIB)}, headers=BEARER)
+    kept = CLIENT.post(f"{aio.url}/v1/files", data=form, files={"file": ("a", b"x" * 4 * MIB)}, headers=BEARER)
     assert kept.is_success
     assert Upload(aio, 3 * MIB).answer() == (413, "storage_limit_exceeded")
 
