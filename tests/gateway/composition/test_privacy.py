@@ -130,7 +130,7 @@ async def test_users_cannot_erase_users(aio: RunningGateway) -> None:
 
 async def test_a_private_key_that_is_not_there_stops_the_start(settings: Settings) -> None:
     with pytest.raises(SettingsError, match="AIO_PRIVATE_KEYS: bbo"):
-        ApiKeys.parse("bob=a-key-that-is-long-enough", private="bbo")
+        ApiKeys.parse(f"bob={KEYS['bob']}", private="bbo")
 
 
 async def test_limits_are_settings(settings: Settings) -> None:
