@@ -1,0 +1,43 @@
+"""The table of an attack, for a terminal and for docs/security.md."""
+
+from collections.abc import Sequence
+
+from tests.gateway.attacks.runner import Verdict
+
+HEAD = ("class", "inputs", "5xx", "deaths", "stalls", "worst lag ms", "errors logged", "unanswered", "memory MiB", "bypasses")
+
+
+def row(verdict: Verdict) -> tuple[str, ...]:
+    """The cells of a class."""
+    return (
+        verdict.name,
+        f"{verdict.inputs:,}",
+        str(verdict.server_errors),
+        str(verdict.deaths),
+        str(verdict.stalls),
+        f"{verdict.worst_lag * 1e3:.0f}" if verdict.worst_lag > 0.05 else "< 50",
+        str(verdict.errors),
+        str(verdict.unanswered),
+        f"{verdict.grown_bytes / 2**20:.0f}",
+        str(verdict.bypasses),
+    )
+
+
+def total(verdicts: Sequence[Verdict]) -> Verdict:
+    """All classes together; memory and lag are those of the worst."""
+    names = ("inputs", "server_errors", "deaths", "stalls", "errors", "unanswered", "bypasses")
+    whole = Verdict("all", **{name: sum(getattr(verdict, name) for verdict in verdicts) for name in names})
+    whole.worst_lag = max((verdict.worst_lag for verdict in verdicts), default=0.0)
+    whole.grown_bytes = max((verdict.grown_bytes for verdict in verdicts), default=0)
+    return whole
+
+
+def line(cells: Sequence[str]) -> str:
+    """A row for a terminal."""
+    return f"{cells[0]:34}" + "".join(f"{cell:>14}" for cell in cells[1:])
+
+
+def markdown(verdicts: Sequence[Verdict]) -> str:
+    """The table of the documentation."""
+    rows = [HEAD, ("---",) + ("---:",) * (len(HEAD) - 1), *map(row, verdicts), row(total(verdicts))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
