@@ -100,7 +100,7 @@ def smuggling(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             lines = [length % len(BODY), length % (len(BODY) + len(hidden))]
             draw.shuffle(lines)
         elif kind == 2:  # a length that is no number
-            given = draw.choice([b"+%d", b"0x%x", b"%d, %d", b"%d ,", b"%d;", b"-%d", b"%d.0", b"%de0", b"\t%d\x0b", b"0%d"])
+            given = draw.choice([b"+%d", b"0x%x", b"%d, %d", b"%d ,", b"%d;", b"-%d", b"%d.0", b"%de0", b"\t%d\x0b"])
             body = BODY + hidden
             lines = [b"Content-Length: " + (given % ((len(BODY),) * given.count(b"%")))]
         elif kind == 3:  # two codings
