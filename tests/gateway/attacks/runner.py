@@ -1,5 +1,6 @@
 """Runs classes of attacks against their gateways, and judges each by answers, process, event loop, log and memory."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,11 +17,13 @@ MOST_GROWTH = 64 * 2**20
 # Seconds that a class may take beyond its inputs: a class that hangs is a failure.
 SETTLING_SECONDS = 6.0
 _EXAMPLES = 5
+# A record of the log with a traceback, which is indented below it.
+_UNEXPECTED = re.compile(r"^\d{4}-.*(?:\n {4}.*)+|^Traceback(?:\n.*)+", re.M)
 
 
 class Verdict(msgspec.Struct):
     """What a class of attacks did. `stalls`: times that an event loop stood still for more than `STALL_SECONDS`, the
-    machine's own part deducted; `worst_lag` is the longest, in seconds. `errors`: tracebacks in the log."""
+    machine's own part deducted; `worst_lag` is the longest, in seconds. `errors`: records of the log with a traceback."""
 
     name: str
     inputs: int = 0
@@ -97,10 +100,9 @@ def _judge_process(verdict: Verdict, target: Target, before: int) -> None:
         time.sleep(0.5)
     verdict.grown_bytes = max(grown, 0)
     judge_lags(verdict, target.new_lags())
-    log = target.new_log()
-    verdict.errors += log.count("Traceback (most recent call last)")
-    if "Traceback" in log:
-        verdict.note("logged", log[log.index("Traceback") :][-3000:])
+    for found in _UNEXPECTED.finditer(target.new_log()):
+        verdict.errors += 1
+        verdict.note("logged", found[0][-2000:])
 
 
 def judge_lags(verdict: Verdict, lags: Iterable[dict[str, Any]]) -> None:

@@ -132,6 +132,7 @@ ODD_IDS = (
     "x", "-1", "0", "1e400", "9" * 400, "999999999999999999999", "\x00", "a\x00b", "%00", "ä", "\udcff", "..", "../..", "a/b", "'", '"',
     "' OR '1'='1", "%", "_", "*", "null", "NaN", "inf", "Infinity", "-inf", " ", "key_x", "team_x", "chatcmpl-x", "file-x", "batch_x", "resp_x",
     "a" * 5000, "😀", "\r\n", "{}", "[]", "<script>", "true", "1.5", "0x10", "٣", "１", "²", "1_0", "+1", " 1",
+    "000000001" + "9" * 400, "000000002" + "0" * 50,
 )  # fmt: skip
 
 
@@ -167,7 +168,7 @@ def queries(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
 @attack_class("uploads", 900, "keyed", "shared")
 def uploads(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Multipart forms: wrong boundaries, endless parts, odd names, numbers of expiry, fields twice."""
-    numbers = ("1e400", "inf", "NaN", "-1", "0", "3600", "2592000", "9" * 400, "9" * 10, "1.5", "", " 3600", "٣600", "3600\x00", "1_000", "+3600")
+    numbers = ("1e400", "inf", "NaN", "-1", "0", "3600", "2592000", "9" * 400, "9" * 10, "000003600" + "9" * 400, "000003600" + "0" * 30, "003600000" + "1", "1.5", "", " 3600", "٣600", "3600\x00", "1_000", "+3600")
     for number in range(count):
         fields = {"purpose": draw.choice(["batch", "user_data", "assistants", "\x00", "x" * 2000, "", "fine-tune"])}
         if draw.random() < 0.6:
