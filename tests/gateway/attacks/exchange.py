@@ -15,7 +15,7 @@ SILENCE = 0.25
 
 class Answer(NamedTuple):
     """`status` 0: the connection was closed without an answer; -1: nothing came in time. Names of headers are lower
-    case; of equal names the last one counts."""
+    case; cookies that are set have a line each, of other equal names the last one counts."""
 
     status: int
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
@@ -161,7 +161,10 @@ def _read(connection: socket.socket, method: str) -> tuple[Answer, bool]:
         return Answer(-1), True
     except (OSError, http.client.HTTPException, ValueError):
         return Answer(0), True
-    headers = {name.lower(): value for name, value in response.getheaders()}
+    headers: dict[str, str] = {}
+    for name, value in response.getheaders():
+        name = name.lower()
+        headers[name] = f"{headers[name]}\n{value}" if name == "set-cookie" and name in headers else value
     closes = response.will_close
     return Answer(response.status, headers, body), closes
 

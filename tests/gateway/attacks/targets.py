@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstream
@@ -23,6 +24,7 @@ CANARY = "cormorant-7e21"
 HELLO = [{"role": "user", "content": "Hello there"}]
 CHAT = "/v1/chat/completions"
 CONNECTIONS = 400
+FORM = "application/x-www-form-urlencoded"
 # Chosen by the operator in the open environment, so that each is one process's and needs no database.
 SHORT_TIMES = {
     "AIO_REQUEST_SECONDS": "2",
@@ -33,8 +35,46 @@ SHORT_TIMES = {
 }
 
 
+class Browser:
+    """Keeps cookies, as a browser does, and signs in to the dashboard."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.cookies: dict[str, str] = {}
+
+    @property
+    def cookie(self) -> str:
+        """The header."""
+        return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+
+    def ask(self, method: str, path: str, fields: dict[str, str] | None = None) -> Answer:
+        """Ask for a page, or send a form."""
+        headers = {"cookie": self.cookie} if self.cookies else {}
+        body = None if fields is None else urlencode(fields, errors="surrogateescape").encode()
+        answer = self._client.ask(method, path, body, headers=headers, content_type=FORM)
+        for line in answer.headers.get("set-cookie", "").splitlines():
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies[name.strip()] = value.strip('"')
+        return answer
+
+    def token(self, path: str = "/admin/login") -> str:
+        """The CSRF token of the page's forms; empty without one."""
+        found = re.search(r'name="csrf_token"\s+value="([^"]*)"', self.ask("GET", path).text)
+        return found[1] if found else ""
+
+    def sign_in(self, secret: str) -> Answer:
+        """Sign in by a key."""
+        return self.ask("POST", "/admin/login", {"csrf_token": self.token(), "name": "", "secret": secret})
+
+    @property
+    def is_signed_in(self) -> bool:
+        """Whether pages are shown."""
+        return self._client.ask("GET", "/admin/requests", headers={"cookie": self.cookie}).status == 200
+
+
 class Target:
-    """A running gateway. `keys`: secrets by the names of `_make_keys`. `ids`: what ada has, by kind."""
+    """A running gateway. `keys`: secrets by the names of `_make_keys`. `ids`: what ada has, by kind. `browsers`: where
+    the second administrator signed in before any attack."""
 
     def __init__(self, name: str, aio: ServedProcess, data: Path, upstream: EchoUpstream, canary: Canary) -> None:
         self.name, self.aio, self.data, self.upstream, self.canary = name, aio, data, upstream, canary
@@ -43,6 +83,7 @@ class Target:
         self.client = Client(host, self.port)
         self.keys: dict[str, str] = {"admin": ADMIN_KEY}
         self.ids: dict[str, str] = {}
+        self.browsers: list[Browser] = []
         self._lags_read: dict[Path, int] = {}
         self._log_read = 0
 
@@ -195,7 +236,7 @@ class Targets:
     """Starts each gateway when it is first asked for, and stops them all at the end.
 
     `keyed`: remote tiers, SQLite, tenants with keys. `open`: the same, without keys. `administered`: its administrator
-    is the attacker. `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis, where
+    is the attacker. `redacting`: expressions that can take for ever are searched in its texts. `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis, where
     both are installed.
     """
 
@@ -233,6 +274,11 @@ class Targets:
         if name != "laptop":
             catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url)
             options += ["--catalog", str(catalog)]
+        if name == "redacting":
+            patterns = data / "patterns"
+            patterns.write_text("[\\w.+-]+@[\\w-]+\\.[\\w.]+\n(a+)+x\n(\\d+-?)+y\n")
+            catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
+            environment["AIO_REDACTION"] = str(patterns)
         if name == "shared":
             options += ["--gateway-workers", "2"]
             environment |= stack.enter_context(_servers())
@@ -242,6 +288,9 @@ class Targets:
         if name != "open":
             _make_keys(target)
             _make_texts(target)
+            for _ in range(4):
+                target.browsers.append(Browser(target.client))
+                assert target.browsers[-1].sign_in(target.keys["second admin"]).status == 303
         return target
 
 

@@ -83,13 +83,13 @@ def _document(target: Target) -> Any:
     return answer.json
 
 
-def _operations(target: Target, within: tuple[str, ...]) -> list[tuple[str, str, Mapping[str, Any]]]:
+def operations(target: Target, within: tuple[str, ...]) -> list[tuple[str, str, Mapping[str, Any]]]:
     paths = _document(target)["paths"].items()
     return [
         (method.upper(), path, operation)
-        for path, operations in paths
+        for path, of_path in paths
         if path.startswith(within)
-        for method, operation in operations.items()
+        for method, operation in of_path.items()
         if f"{method.upper()} {path}" not in _LEFT_OUT
     ]
 
@@ -97,9 +97,9 @@ def _operations(target: Target, within: tuple[str, ...]) -> list[tuple[str, str,
 @attack_class("orders of an administrator", 1500, "administered", privileged=True)
 def orders(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Bodies and queries for every administrative route, from who may: nothing that is accepted breaks the gateway."""
-    operations = _operations(target, ("/admin/api", "/v1/admin"))
+    routes = operations(target, ("/admin/api", "/v1/admin"))
     for number in range(count):
-        method, path, operation = draw.choice(operations)
+        method, path, operation = draw.choice(routes)
         for parameter in operation.get("parameters", ()):
             value = draw.choice([*ODD_IDS, "ada", "bob", "1", "smollm2-int4", target.ids["request"]])
             path = path.replace("{" + parameter["name"] + "}", quote(value, safe="", errors="surrogateescape"))
@@ -151,7 +151,7 @@ def queries(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Numbers, cursors and ids of lists and single rows: infinite, endless, of other alphabets, of other tenants."""
     mine = ["/v1/files", "/v1/batches", "/v1/models", "/v1/requests/{}", "/v1/files/{}", "/v1/files/{}/content", "/v1/batches/{}"]
     mine += ["/v1/responses/{}", "/v1/responses/{}/input_items", "/v1/models/{}"]
-    admins = [path for method, path, _ in _operations(target, ("/admin/api", "/v1/admin")) if method == "GET"]
+    admins = [path for method, path, _ in operations(target, ("/admin/api", "/v1/admin")) if method == "GET"]
     own = [*target.ids.values(), *(f"{value}x" for value in target.ids.values()), *(value[:-1] for value in target.ids.values())]
     for number in range(count):
         administers = draw.random() < 0.4
