@@ -76,7 +76,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.write(pongs)
 
     def send_receive_event_to_app(self) -> None:
-        """See uvicorn, which logs a traceback for each text that is not UTF-8, and fails if a close frame follows it."""
+        """See uvicorn, which logs a traceback for a text that is not UTF-8, and fails if a close frame follows it."""
         if self.close_sent or self.curr_msg_data_type != "text":
             super().send_receive_event_to_app()
             return

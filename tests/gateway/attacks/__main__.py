@@ -11,6 +11,7 @@ right to it. Each class is described where it is defined, in the modules of `fam
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -18,9 +19,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.gateway.attacks.families import load_classes
-from tests.gateway.attacks.report import HEAD, line, markdown, row, total
-from tests.gateway.attacks.runner import Verdict, run_classes
+from tests.gateway.attacks.report import HEAD, line, markdown, row
+from tests.gateway.attacks.runner import Verdict, run_classes, run_together, total
 from tests.gateway.attacks.targets import Targets
+
+TOGETHER_INPUTS = 1500
 
 
 def main() -> None:
@@ -47,6 +50,8 @@ def main() -> None:
         return
     scale = 1.0 if given.inputs is None else given.inputs / sum(one.inputs for one in chosen)
     began = time.monotonic()
+    # The attacked gateways end with this process, however it is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     def show(verdict: Verdict) -> None:
         print(line(row(verdict)), flush=True)
@@ -55,8 +60,12 @@ def main() -> None:
 
     print(line(HEAD), flush=True)
     with tempfile.TemporaryDirectory(prefix="aio-attack-") as folder, ExitStack() as stack:
-        verdicts = run_classes(chosen, Targets(Path(folder), stack), given.seed, scale, show)
-    print(line(row(total(verdicts))))
+        targets = Targets(Path(folder), stack)
+        verdicts = run_classes(chosen, targets, given.seed, scale, show)
+        if not (given.classes or given.on):
+            verdicts.append(run_together(classes, targets, given.seed, round(TOGETHER_INPUTS * scale)))
+            show(verdicts[-1])
+    print(line(row(total("all", verdicts))))
     print(f"seed {given.seed}; {time.monotonic() - began:.0f} s")
     if given.markdown:
         given.markdown.write_text(markdown(verdicts) + "\n")

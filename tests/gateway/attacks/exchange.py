@@ -41,7 +41,6 @@ class Answer(NamedTuple):
         return str(found)
 
 
-
 def encoded(body: Any) -> bytes:
     """Bytes as they are, else JSON."""
     if isinstance(body, bytes):

@@ -2,9 +2,20 @@
 
 from collections.abc import Sequence
 
-from tests.gateway.attacks.runner import Verdict
+from tests.gateway.attacks.runner import Verdict, total
 
-HEAD = ("class", "inputs", "5xx", "deaths", "stalls", "worst lag ms", "errors logged", "unanswered", "memory MiB", "bypasses")
+HEAD = (
+    "class",
+    "inputs",
+    "5xx",
+    "deaths",
+    "stalls",
+    "worst lag ms",
+    "errors logged",
+    "unanswered",
+    "memory MiB",
+    "bypasses",
+)
 
 
 def row(verdict: Verdict) -> tuple[str, ...]:
@@ -23,15 +34,6 @@ def row(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def total(verdicts: Sequence[Verdict]) -> Verdict:
-    """All classes together; memory and lag are those of the worst."""
-    names = ("inputs", "server_errors", "deaths", "stalls", "errors", "unanswered", "bypasses")
-    whole = Verdict("all", **{name: sum(getattr(verdict, name) for verdict in verdicts) for name in names})
-    whole.worst_lag = max((verdict.worst_lag for verdict in verdicts), default=0.0)
-    whole.grown_bytes = max((verdict.grown_bytes for verdict in verdicts), default=0)
-    return whole
-
-
 def line(cells: Sequence[str]) -> str:
     """A row for a terminal."""
     return f"{cells[0]:34}" + "".join(f"{cell:>14}" for cell in cells[1:])
@@ -39,5 +41,5 @@ def line(cells: Sequence[str]) -> str:
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
     """The table of the documentation."""
-    rows = [HEAD, ("---",) + ("---:",) * (len(HEAD) - 1), *map(row, verdicts), row(total(verdicts))]
+    rows = [HEAD, ("---",) + ("---:",) * (len(HEAD) - 1), *map(row, verdicts), row(total("all", verdicts))]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)

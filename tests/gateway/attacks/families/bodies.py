@@ -13,44 +13,65 @@ from tests.gateway.attacks.hostile_json import RAW, instance_of, mutated
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, HELLO, Target, multipart
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}}
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}},
+}
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+}
 VALID: dict[str, dict[str, Any]] = {
     CHAT: {
-        "model": "tier-1", "messages": HELLO, "max_tokens": 4, "temperature": 0.5, "top_p": 0.9, "n": 1, "stop": ["x"], "seed": 1,
-        "logit_bias": {"5": 1}, "logprobs": True, "top_logprobs": 2, "stream": False, "user": "u", "metadata": {"a": "b"},
-        "presence_penalty": 0.1, "frequency_penalty": 0.1, "service_tier": "auto", "min_tokens": 1, "priority": 1, "store": True,
-        "top_k": 5, "min_p": 0.1, "stop_token_ids": [1], "ignore_eos": False, "chat_template_kwargs": {"enable_thinking": False},
+        "model": "tier-1", "messages": HELLO, "max_tokens": 4, "temperature": 0.5, "top_p": 0.9, "n": 1, "stop": ["x"],
+        "seed": 1,
+        "logit_bias": {"5": 1}, "logprobs": True, "top_logprobs": 2, "stream": False, "user": "u",
+        "metadata": {"a": "b"},
+        "presence_penalty": 0.1, "frequency_penalty": 0.1, "service_tier": "auto", "min_tokens": 1, "priority": 1,
+        "store": True,
+        "top_k": 5, "min_p": 0.1, "stop_token_ids": [1], "ignore_eos": False,
+        "chat_template_kwargs": {"enable_thinking": False},
         "repetition_penalty": 1.1, "reasoning_effort": "low", "seed_": 1,
     },
-    CHAT + "#tools": {"model": "tier-1", "messages": HELLO, "tools": [TOOL], "tool_choice": "auto", "max_tokens": 4, "parallel_tool_calls": True},
+    CHAT + "#tools": {"model": "tier-1", "messages": HELLO, "tools": [TOOL], "tool_choice": "auto", "max_tokens": 4,
+    "parallel_tool_calls": True},
     CHAT + "#calls": {
         "model": "tier-1", "max_tokens": 4,
         "messages": [
             *HELLO,
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function",
+            "function": {"name": "f", "arguments": "{}"}}]},
             {"role": "tool", "tool_call_id": "c", "content": "x"},
         ],
     },
     CHAT + "#schema": {"model": "tier-1", "messages": HELLO, "response_format": SCHEMA, "max_tokens": 4},
-    CHAT + "#stream": {"model": "tier-1", "messages": HELLO, "max_tokens": 2, "stream": True, "stream_options": {"include_usage": True}},
+    CHAT + "#stream": {"model": "tier-1", "messages": HELLO, "max_tokens": 2, "stream": True,
+    "stream_options": {"include_usage": True}},
     CHAT + "#parts": {
         "model": "tier-1", "max_tokens": 2,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url",
+        "image_url": {"url": "data:image/png;base64,AA=="}}]}],
     },
     "/v1/completions": {
-        "model": "tier-1", "prompt": ["Hello", "there"], "max_tokens": 2, "n": 1, "best_of": 1, "echo": True, "logprobs": 1, "stop": "x",
+        "model": "tier-1", "prompt": ["Hello", "there"], "max_tokens": 2, "n": 1, "best_of": 1, "echo": True,
+        "logprobs": 1, "stop": "x",
         "suffix": None, "temperature": 0, "stream": False, "seed": 3,
     },
-    "/v1/embeddings": {"model": "smollm2-embed", "input": ["a", "b"], "encoding_format": "float", "dimensions": 8, "user": "u"},
+    "/v1/embeddings": {"model": "smollm2-embed", "input": ["a", "b"], "encoding_format": "float", "dimensions": 8,
+    "user": "u"},
     "/v1/responses": {
-        "model": "tier-1", "input": [{"role": "user", "content": "Hello"}], "max_output_tokens": 4, "store": True, "instructions": "x",
-        "tools": [{"type": "function", "name": "f", "parameters": {}}], "temperature": 0.1, "metadata": {"a": "b"}, "stream": False,
-        "previous_response_id": None, "truncation": "auto", "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"},
+        "model": "tier-1", "input": [{"role": "user", "content": "Hello"}], "max_output_tokens": 4, "store": True,
+        "instructions": "x",
+        "tools": [{"type": "function", "name": "f", "parameters": {}}], "temperature": 0.1, "metadata": {"a": "b"},
+        "stream": False,
+        "previous_response_id": None, "truncation": "auto", "text": {"format": {"type": "text"}},
+        "reasoning": {"effort": "low"},
     },
     "/v1/messages": {
-        "model": "tier-1", "max_tokens": 4, "messages": HELLO, "system": [{"type": "text", "text": "x"}], "temperature": 0.1, "stop_sequences": ["x"],
-        "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"}, "metadata": {"user_id": "u"}, "top_k": 3,
+        "model": "tier-1", "max_tokens": 4, "messages": HELLO, "system": [{"type": "text", "text": "x"}],
+        "temperature": 0.1, "stop_sequences": ["x"],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"},
+        "metadata": {"user_id": "u"}, "top_k": 3,
         "thinking": {"type": "enabled", "budget_tokens": 1024},
     },
     "/v1/messages/count_tokens": {"model": "tier-1", "messages": HELLO, "system": "x"},
@@ -114,9 +135,17 @@ def orders(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         answer = target.client.ask(method, path, body, key=target.keys["admin"])
         yield Outcome(f"{method} {path[:200]} {(body or b'')[:200]!r} #{number}", answer.status, answer.code)
     # What was accepted has left a gateway that can be administered and asked.
-    for path in ("/admin/api/keys", "/admin/api/budgets", "/admin/api/transitions", "/v1/admin/routing", "/admin/api/requests"):
+    for path in (
+        "/admin/api/keys",
+        "/admin/api/budgets",
+        "/admin/api/transitions",
+        "/v1/admin/routing",
+        "/admin/api/requests",
+    ):
         answer = target.client.ask("GET", path, key=target.keys["admin"])
-        yield Outcome(f"afterwards: {path}", answer.status, answer.code, "" if answer.status == 200 else "an order broke it")
+        yield Outcome(
+            f"afterwards: {path}", answer.status, answer.code, "" if answer.status == 200 else "an order broke it"
+        )
     answer = target.client.ask("POST", CHAT, {"model": "tier-1", "messages": HELLO}, key=target.keys["ada"])
     yield Outcome("afterwards: a chat", answer.status, answer.code, "" if answer.status == 200 else "an order broke it")
 
@@ -129,8 +158,10 @@ def _plausible(body: Any) -> dict[str, Any]:
 
 
 ODD_IDS = (
-    "x", "-1", "0", "1e400", "9" * 400, "999999999999999999999", "\x00", "a\x00b", "%00", "ä", "\udcff", "..", "../..", "a/b", "'", '"',
-    "' OR '1'='1", "%", "_", "*", "null", "NaN", "inf", "Infinity", "-inf", " ", "key_x", "team_x", "chatcmpl-x", "file-x", "batch_x", "resp_x",
+    "x", "-1", "0", "1e400", "9" * 400, "999999999999999999999", "\x00", "a\x00b", "%00", "ä", "\udcff", "..", "../..",
+    "a/b", "'", '"',
+    "' OR '1'='1", "%", "_", "*", "null", "NaN", "inf", "Infinity", "-inf", " ", "key_x", "team_x", "chatcmpl-x",
+    "file-x", "batch_x", "resp_x",
     "a" * 5000, "😀", "\r\n", "{}", "[]", "<script>", "true", "1.5", "0x10", "٣", "１", "²", "1_0", "+1", " 1",
     "000000001" + "9" * 400, "000000002" + "0" * 50,
 )  # fmt: skip
@@ -138,10 +169,29 @@ ODD_IDS = (
 
 def _query(draw: Random) -> str:
     names = (
-        "limit", "cursor", "after", "before", "order", "since", "until", "tier", "status", "days", "format", "last", "team_id", "purpose", "model", "key",
-        "metadata", "group_by", "x", "conversation", "route", "version", "reason", "min", "max", "bucket", "page", "class", "outcome", "input_items",
+        "limit", "cursor", "after", "before", "order", "since", "until", "tier", "status", "days", "format", "last",
+        "team_id", "purpose", "model", "key",
+        "metadata", "group_by", "x", "conversation", "route", "version", "reason", "min", "max", "bucket", "page",
+        "class", "outcome", "input_items",
     )  # fmt: skip
-    values = (*ODD_IDS, "1", "20", "100", "desc", "asc", "csv", "json", "1e308", "2147483648", "9223372036854775808", "1" * 10, "1" * 17, "-0", "1e5", "nan")
+    values = (
+        *ODD_IDS,
+        "1",
+        "20",
+        "100",
+        "desc",
+        "asc",
+        "csv",
+        "json",
+        "1e308",
+        "2147483648",
+        "9223372036854775808",
+        "1" * 10,
+        "1" * 17,
+        "-0",
+        "1e5",
+        "nan",
+    )
     pairs = [(draw.choice(names), draw.choice(values)) for _ in range(draw.randint(1, 3))]
     return "&".join(f"{name}={quote(value, safe='', errors='surrogateescape')}" for name, value in pairs)
 
@@ -149,16 +199,30 @@ def _query(draw: Random) -> str:
 @attack_class("queries and ids", 1800, "keyed", "shared")
 def queries(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Numbers, cursors and ids of lists and single rows: infinite, endless, of other alphabets, of other tenants."""
-    mine = ["/v1/files", "/v1/batches", "/v1/models", "/v1/requests/{}", "/v1/files/{}", "/v1/files/{}/content", "/v1/batches/{}"]
+    mine = [
+        "/v1/files",
+        "/v1/batches",
+        "/v1/models",
+        "/v1/requests/{}",
+        "/v1/files/{}",
+        "/v1/files/{}/content",
+        "/v1/batches/{}",
+    ]
     mine += ["/v1/responses/{}", "/v1/responses/{}/input_items", "/v1/models/{}"]
     admins = [path for method, path, _ in operations(target, ("/admin/api", "/v1/admin")) if method == "GET"]
-    own = [*target.ids.values(), *(f"{value}x" for value in target.ids.values()), *(value[:-1] for value in target.ids.values())]
+    own = [
+        *target.ids.values(),
+        *(f"{value}x" for value in target.ids.values()),
+        *(value[:-1] for value in target.ids.values()),
+    ]
     for number in range(count):
         administers = draw.random() < 0.4
         path = draw.choice(admins if administers else mine)
         value = draw.choice([*ODD_IDS, *own])
         if "{" in path:
-            path = path[: path.index("{")] + quote(value, safe="", errors="surrogateescape") + path[path.index("}") + 1 :]
+            path = (
+                path[: path.index("{")] + quote(value, safe="", errors="surrogateescape") + path[path.index("}") + 1 :]
+            )
         path += f"?{_query(draw)}"
         # A viewer reads what every caller's requests are.
         answer = target.ask("GET", path, key=target.keys["viewer"] if administers else target.caller)
@@ -168,7 +232,27 @@ def queries(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
 @attack_class("uploads", 900, "keyed", "shared")
 def uploads(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Multipart forms: wrong boundaries, endless parts, odd names, numbers of expiry, fields twice."""
-    numbers = ("1e400", "inf", "NaN", "-1", "0", "3600", "2592000", "9" * 400, "9" * 10, "000003600" + "9" * 400, "000003600" + "0" * 30, "003600000" + "1", "1.5", "", " 3600", "٣600", "3600\x00", "1_000", "+3600")
+    numbers = (
+        "1e400",
+        "inf",
+        "NaN",
+        "-1",
+        "0",
+        "3600",
+        "2592000",
+        "9" * 400,
+        "9" * 10,
+        "000003600" + "9" * 400,
+        "000003600" + "0" * 30,
+        "003600000" + "1",
+        "1.5",
+        "",
+        " 3600",
+        "٣600",
+        "3600\x00",
+        "1_000",
+        "+3600",
+    )
     for number in range(count):
         fields = {"purpose": draw.choice(["batch", "user_data", "assistants", "\x00", "x" * 2000, "", "fine-tune"])}
         if draw.random() < 0.6:
@@ -176,17 +260,45 @@ def uploads(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             fields["expires_after[seconds]"] = draw.choice(numbers)
         if draw.random() < 0.2:
             fields[draw.choice(["x", "", "a\x00", "é", 'a"; filename="b', "file", "purpose\r\nx: y"])] = "y"
-        filename = draw.choice(["a.jsonl", "../../../etc/passwd", "..\\x", "\x00", "a" * 600, "é😀", 'a"b', "a\r\nx: y", "", "/etc/passwd", "=1+1", "<b>"])
-        content = draw.choice([b"", b"{}\n", b"x" * draw.randint(0, 200_000), draw.randbytes(5000), b"--b", b"\r\n--b--\r\n--b\r\n", b"\r\n" * 5000])
+        filename = draw.choice(
+            [
+                "a.jsonl",
+                "../../../etc/passwd",
+                "..\\x",
+                "\x00",
+                "a" * 600,
+                "é😀",
+                'a"b',
+                "a\r\nx: y",
+                "",
+                "/etc/passwd",
+                "=1+1",
+                "<b>",
+            ]
+        )
+        content = draw.choice(
+            [
+                b"",
+                b"{}\n",
+                b"x" * draw.randint(0, 200_000),
+                draw.randbytes(5000),
+                b"--b",
+                b"\r\n--b--\r\n--b\r\n",
+                b"\r\n" * 5000,
+            ]
+        )
         body, kind = multipart(fields, content, filename), "multipart/form-data; boundary=b"
         damage = draw.randrange(12)
         if damage == 0:
             body = body[: draw.randrange(len(body))]
         elif damage == 1:
             kind = draw.choice([
-                "multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=" + "b" * 5000, 'multipart/form-data; boundary="b',
-                "multipart/form-data; boundary=\xff", "multipart/mixed; boundary=b", "multipart/form-data; boundary=b; boundary=c", "application/json",
-                "multipart/form-data; boundary=c", "text/plain", "multipart/form-data; boundary=b; charset=utf-16", "multipart/form-data; boundary*=utf-8''b",
+                "multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=" + "b" * 5000,
+                'multipart/form-data; boundary="b',
+                "multipart/form-data; boundary=\xff", "multipart/mixed; boundary=b",
+                "multipart/form-data; boundary=b; boundary=c", "application/json",
+                "multipart/form-data; boundary=c", "text/plain", "multipart/form-data; boundary=b; charset=utf-16",
+                "multipart/form-data; boundary*=utf-8''b",
                 "multipart/form-data; boundary=b; charset=nonsense", "application/x-www-form-urlencoded",
             ])  # fmt: skip
         elif damage == 2:
@@ -194,7 +306,17 @@ def uploads(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         elif damage == 3:
             body = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * draw.choice([20, 5000]) + body
         elif damage == 4:
-            body = body.replace(b"Content-Disposition", draw.choice([b"X" * 20_000, b"content-disposition: x\r\nContent-Disposition", b"\0", b"Content-Length: 5\r\nContent-Disposition"]))
+            body = body.replace(
+                b"Content-Disposition",
+                draw.choice(
+                    [
+                        b"X" * 20_000,
+                        b"content-disposition: x\r\nContent-Disposition",
+                        b"\0",
+                        b"Content-Length: 5\r\nContent-Disposition",
+                    ]
+                ),
+            )
         elif damage == 5:
             damaged = bytearray(body)
             for _ in range(9):
@@ -205,7 +327,11 @@ def uploads(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         if answer.status == 200:
             kept = answer.json["id"]
             # What was accepted can be listed, read and deleted.
-            for method, path in (("GET", "/v1/files"), ("GET", f"/v1/files/{kept}/content"), ("DELETE", f"/v1/files/{kept}")):
+            for method, path in (
+                ("GET", "/v1/files"),
+                ("GET", f"/v1/files/{kept}/content"),
+                ("DELETE", f"/v1/files/{kept}"),
+            ):
                 after = target.ask(method, path)
                 bypass = "" if after.status == 200 else "a file that was accepted breaks the list"
                 yield outcome_of(after, f"{method} {path} after upload #{number} {fields}", bypass)
@@ -218,21 +344,33 @@ def batch_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     while sent < count:
         lines = []
         for _ in range(draw.randint(5, 40)):
-            name = draw.choice([CHAT, CHAT, CHAT + "#tools", CHAT + "#calls", CHAT + "#schema", CHAT + "#stream", CHAT + "#parts"])
+            name = draw.choice(
+                [CHAT, CHAT, CHAT + "#tools", CHAT + "#calls", CHAT + "#schema", CHAT + "#stream", CHAT + "#parts"]
+            )
             line = {"custom_id": f"c{draw.randrange(10**9)}", "method": "POST", "url": CHAT, "body": VALID[name]}
             encoded = mutated(line, draw).replace(b"\n", b" ")
             lines.append(encoded[:100_000])
-        answer = target.ask("POST", "/v1/files", multipart({"purpose": "batch"}, b"\n".join(lines), "b.jsonl"), content_type="multipart/form-data; boundary=b")
+        answer = target.ask(
+            "POST",
+            "/v1/files",
+            multipart({"purpose": "batch"}, b"\n".join(lines), "b.jsonl"),
+            content_type="multipart/form-data; boundary=b",
+        )
         yield outcome_of(answer, f"upload of {len(lines)} lines")
         if answer.status != 200:
             continue
-        order = {"input_file_id": answer.json["id"], "endpoint": CHAT, "completion_window": "24h", "metadata": draw.choice([{}, {"a\u202e": "\x1b[31m"}, {"a": "=1+1"}])}
+        order = {
+            "input_file_id": answer.json["id"],
+            "endpoint": CHAT,
+            "completion_window": "24h",
+            "metadata": draw.choice([{}, {"a\u202e": "\x1b[31m"}, {"a": "=1+1"}]),
+        }
         answer = target.ask("POST", "/v1/batches", order)
         yield outcome_of(answer, f"batch of {lines[0][:100]!r}")
         sent += len(lines)
         if answer.status == 200:
             made.append(answer.json["id"])
-            for line in lines:
+            for _ in lines:
                 yield Outcome("a line of a batch", answer.status)
         if len(made) % 3 == 0:
             yield from _ended(target, made)
@@ -272,13 +410,25 @@ def _status_of(line: bytes) -> int:
 def media_types(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Bodies declared as forms, texts, compressed or in other encodings, and forms for routes of JSON."""
     kinds = (
-        "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b", "application/xml", "application/msgpack",
-        "application/json; charset=utf-16", "application/json; charset=utf-7", "a" * 3000, "", "/", "application/", "\xff", "application/a+json", "APPLICATION/JSON",
+        "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b", "application/xml",
+        "application/msgpack",
+        "application/json; charset=utf-16", "application/json; charset=utf-7", "a" * 3000, "", "/", "application/",
+        "\xff", "application/a+json", "APPLICATION/JSON",
     )  # fmt: skip
     for number in range(count):
         name = draw.choice(list(VALID))
         kind = draw.choice(kinds)
-        body = draw.choice([mutated(VALID[name], draw), b"a=b", multipart({"a": "b"}, b"x", "x"), b"<?xml version='1.0'?><!DOCTYPE x [<!ENTITY y SYSTEM 'file:///etc/passwd'>]><x>&y;</x>", RAW[draw.randrange(len(RAW))].encode()])
-        headers = draw.choice([{}, {"content-encoding": "gzip"}, {"content-encoding": "br"}, {"expect": "100-continue"}])
+        body = draw.choice(
+            [
+                mutated(VALID[name], draw),
+                b"a=b",
+                multipart({"a": "b"}, b"x", "x"),
+                b"<?xml version='1.0'?><!DOCTYPE x [<!ENTITY y SYSTEM 'file:///etc/passwd'>]><x>&y;</x>",
+                RAW[draw.randrange(len(RAW))].encode(),
+            ]
+        )
+        headers = draw.choice(
+            [{}, {"content-encoding": "gzip"}, {"content-encoding": "br"}, {"expect": "100-continue"}]
+        )
         answer = target.ask("POST", name.partition("#")[0], body, headers=headers, content_type=kind)
         yield outcome_of(answer, f"{name} as {kind[:40]!r} {headers} #{number}: {body[:80]!r}")

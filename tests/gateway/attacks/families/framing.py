@@ -9,9 +9,10 @@ from tests.gateway.attacks.targets import CANARY, CHAT, Target
 
 BODY = b'{"model":"tier-1","messages":[{"role":"user","content":"Hello there"}]}'
 METHODS = (
-    "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK SEARCH PURGE "
-    "LINK UNLINK MERGE REPORT SUBSCRIBE NOTIFY BREW get post G GETT PRI SOURCE QUERY"
-).split()
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "PROPPATCH",
+    "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "SEARCH", "PURGE", "LINK", "UNLINK", "MERGE", "REPORT", "SUBSCRIBE",
+    "NOTIFY", "BREW", "get", "post", "G", "GETT", "PRI", "SOURCE", "QUERY",
+)  # fmt: skip
 ROUTES = (
     CHAT, "/v1/models", "/v1/files", "/v1/batches", "/v1/responses", "/v1/messages", "/v1/requests/x", "/tokenize",
     "/admin", "/admin/login", "/admin/logout", "/admin/keys", "/admin/api/keys", "/admin/api/requests",
@@ -48,7 +49,11 @@ def _head(target: Target, method: str = "POST", path: str = CHAT, *lines: bytes)
 @attack_class("request heads", 500, "keyed", "shared")
 def request_heads(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Endless, cut off and damaged request lines and headers."""
-    good = _head(target, "POST", CHAT, b"Content-Type: application/json", b"Content-Length: %d" % len(BODY)) + b"\r\n" + BODY
+    good = (
+        _head(target, "POST", CHAT, b"Content-Type: application/json", b"Content-Length: %d" % len(BODY))
+        + b"\r\n"
+        + BODY
+    )
     for number in range(count):
         kind = draw.randrange(6)
         if kind == 0:  # any byte of the head replaced
@@ -60,7 +65,9 @@ def request_heads(target: Target, draw: Random, count: int) -> Iterator[Outcome]
             sent = good[: draw.randrange(1, len(good) - len(BODY))]
         elif kind == 2:  # bytes put in
             place = draw.randrange(len(good) - len(BODY))
-            sent = good[:place] + draw.choice([b"\0", b"\r", b"\n", b"\r\n", b"\xff" * 9, b" " * 99, b":"]) + good[place:]
+            sent = (
+                good[:place] + draw.choice([b"\0", b"\r", b"\n", b"\r\n", b"\xff" * 9, b" " * 99, b":"]) + good[place:]
+            )
         elif kind == 3:  # too long
             name = draw.choice([b"Cookie", b"X-A", b"Authorization", b"Host", b"Content-Type", b"Accept"])
             line = name + b": " + b"a" * draw.choice([8191, 16_300, 16_500, 65_000, 70_000, 300_000])
@@ -86,7 +93,8 @@ def smuggling(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
     codings = (
         b"chunked", b"Chunked", b"xchunked", b"chunked, identity", b"identity, chunked", b"chunked\x0b", b"\x0bchunked",
-        b" chunked", b"chunked;q=1", b'"chunked"', b"chunked, chunked", b"gzip, chunked", b"identity", b"", b"chun\0ked",
+        b" chunked", b"chunked;q=1", b'"chunked"', b"chunked, chunked", b"gzip, chunked", b"identity", b"",
+        b"chun\0ked",
     )  # fmt: skip
     for number in range(count):
         kind = draw.randrange(8)
@@ -113,10 +121,14 @@ def smuggling(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             ])  # fmt: skip
             lines = [length % len(body), name + b": chunked"]
         elif kind == 5:  # folded lines
-            lines = [length % len(body), b"Transfer-Encoding:" + draw.choice([b"\r\n chunked", b"\n chunked", b"\r\n\tchunked"])]
+            lines = [
+                length % len(body),
+                b"Transfer-Encoding:" + draw.choice([b"\r\n chunked", b"\n chunked", b"\r\n\tchunked"]),
+            ]
         elif kind == 6:  # sizes of chunks that are no sizes
             size = draw.choice([
-                b"%x;\n" % len(BODY), b"0x%x\r\n" % len(BODY), b"-1\r\n", b"ffffffffffffffff\r\n", b"fffffffffffffffff\r\n",
+                b"%x;\n" % len(BODY), b"0x%x\r\n" % len(BODY), b"-1\r\n", b"ffffffffffffffff\r\n",
+                b"fffffffffffffffff\r\n",
                 b"%x \r\n" % len(BODY), b"+%x\r\n" % len(BODY), b"\r\n", b"%x\n" % len(BODY), b"1_0\r\n", b"g\r\n",
                 b"%x\r\r\n" % len(BODY),
             ])  # fmt: skip
@@ -129,7 +141,9 @@ def smuggling(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         body = body if kind != 3 else chunked + hidden
         # A body that ends with its chunks is followed by a request of the same client, as HTTP has it.
         only_chunked = kind == 3 and b"Content-Length" not in sent
-        yield _smuggled(target.client.raw(sent + body), "" if only_chunked else marker, f"smuggling {kind} #{number}: {sent!r}")
+        yield _smuggled(
+            target.client.raw(sent + body), "" if only_chunked else marker, f"smuggling {kind} #{number}: {sent!r}"
+        )
 
 
 def _smuggled(answers: list[Answer], marker: str, label: str) -> Outcome:
@@ -142,7 +156,9 @@ def methods(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Every method on every route, with methods that the route does not have named by headers and queries, too."""
     for number in range(count):
         method, path = draw.choice(METHODS), draw.choice(ROUTES)
-        headers = draw.choice([{}, {"x-http-method-override": "DELETE"}, {"x-method-override": "PUT"}, {"connection": "upgrade"}])
+        headers = draw.choice(
+            [{}, {"x-http-method-override": "DELETE"}, {"x-method-override": "PUT"}, {"connection": "upgrade"}]
+        )
         path += draw.choice(["", "?_method=DELETE", "?" + "a=b&" * 500])
         if path == "/health/live" and method == "CONNECT":
             path = "example.org:443"
@@ -168,7 +184,8 @@ def paths(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     )  # fmt: skip
     ends = (
         "etc/passwd", "etc%2fpasswd", "proc/self/environ", "aio.db", "log", "catalog.toml", "gateway/http.py", "keys",
-        "admin/api/keys", "v1/admin/knobs", "admin/api/keys%00", "admin/api/keys/", "ADMIN/API/KEYS", "admin%2fapi%2fkeys", "",
+        "admin/api/keys", "v1/admin/knobs", "admin/api/keys%00", "admin/api/keys/", "ADMIN/API/KEYS",
+        "admin%2fapi%2fkeys", "",
         "admin/keys", "metrics", ".git/config", "site.py", "style.css/../../../site.py",
     )  # fmt: skip
     for number in range(count):
@@ -184,21 +201,31 @@ def paths(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
 def headers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Headers that are repeated, endless, not Latin-1, and that name hosts, proxies, sizes and times."""
     values = (
-        b"", b" ", b"\xff\xfe", b"\x80", "ü€😀".encode(), b"a" * 9000, b"0", b"-1", b"1e400", b"NaN", b"9" * 400, b"[", b"[::1",
-        b"[]", b"]", b"]:80", b":", b"::", b":99999", b"a:b:c", b"@", b"a@b", b"%00", b"%", b"\\", b"/", b"//", b"?", b"#", b"null", b"*",
-        b"127.0.0.1", b"[::1]:0", b"http://[", b"http://", b"javascript:alert(1)", b"a,b,c", b'"', b'"\\', b";", b"=;=", b"{}", b"[]",
+        b"", b" ", b"\xff\xfe", b"\x80", "ü€😀".encode(), b"a" * 9000, b"0", b"-1", b"1e400", b"NaN", b"9" * 400, b"[",
+        b"[::1",
+        b"[]", b"]", b"]:80", b":", b"::", b":99999", b"a:b:c", b"@", b"a@b", b"%00", b"%", b"\\", b"/", b"//", b"?",
+        b"#", b"null", b"*",
+        b"127.0.0.1", b"[::1]:0", b"http://[", b"http://", b"javascript:alert(1)", b"a,b,c", b'"', b'"\\', b";",
+        b"=;=", b"{}", b"[]",
         b"\t", b"a\tb", b"xn--\xff", b"bytes=0-,0-,0-", b"../..", b"text/html; charset=\xff", b"multipart/form-data",
-        b"application/json; charset=utf-7", b"00-" + b"f" * 32 + b"-" + b"f" * 16 + b"-zz", b"gzip", b"100-continue", b"close, keep-alive",
-        b"websocket", b"h2c", b"Bearer", b"Bearer ", b"Basic YTpi", b"Bearer \xff", b"bearer x y", b"aio_session=x", b"a" * 200 + b"=b",
+        b"application/json; charset=utf-7", b"00-" + b"f" * 32 + b"-" + b"f" * 16 + b"-zz", b"gzip", b"100-continue",
+        b"close, keep-alive",
+        b"websocket", b"h2c", b"Bearer", b"Bearer ", b"Basic YTpi", b"Bearer \xff", b"bearer x y", b"aio_session=x",
+        b"a" * 200 + b"=b",
     )  # fmt: skip
     names = (
         b"Host", b"Origin", b"Referer", b"Sec-Fetch-Site", b"Authorization", b"X-Api-Key", b"Cookie", b"Content-Type",
         b"Content-Encoding", b"Content-Length", b"Expect", b"Accept", b"Accept-Encoding", b"Accept-Language", b"Range",
-        b"If-None-Match", b"If-Modified-Since", b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Forwarded-Port",
-        b"Forwarded", b"X-Real-IP", b"X-Original-URL", b"X-Rewrite-URL", b"Via", b"Traceparent", b"Tracestate", b"Baggage", b"Upgrade", b"Connection",
-        b"X-Request-Id", b"X-Aio-Quality", b"X-Aio-Cache", b"X-Aio-Conversation", b"X-Aio-Slo", b"X-Aio-Tier", b"X-Aio-Max-Cost",
-        b"X-Aio-Metadata", b"X-Aio-Store", b"Openai-Organization", b"Anthropic-Version", b"Anthropic-Beta", b"X-Stainless-Timeout",
-        b"Sec-Websocket-Version", b"Sec-Websocket-Key", b"Sec-Websocket-Protocol", b"Sec-Websocket-Extensions", b"Date", b"TE", b"Trailer",
+        b"If-None-Match", b"If-Modified-Since", b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Forwarded-Host",
+        b"X-Forwarded-Port",
+        b"Forwarded", b"X-Real-IP", b"X-Original-URL", b"X-Rewrite-URL", b"Via", b"Traceparent", b"Tracestate",
+        b"Baggage", b"Upgrade", b"Connection",
+        b"X-Request-Id", b"X-Aio-Quality", b"X-Aio-Cache", b"X-Aio-Conversation", b"X-Aio-Slo", b"X-Aio-Tier",
+        b"X-Aio-Max-Cost",
+        b"X-Aio-Metadata", b"X-Aio-Store", b"Openai-Organization", b"Anthropic-Version", b"Anthropic-Beta",
+        b"X-Stainless-Timeout",
+        b"Sec-Websocket-Version", b"Sec-Websocket-Key", b"Sec-Websocket-Protocol", b"Sec-Websocket-Extensions",
+        b"Date", b"TE", b"Trailer",
         b"X-Csrf-Token", b"Idempotency-Key",
     )  # fmt: skip
     for number in range(count):
@@ -211,7 +238,9 @@ def headers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             lines.append((b"Host", f"{target.host}:{target.port}".encode()))
         if b"authorization" not in given and target.caller and draw.random() < 0.7:
             lines.append((b"Authorization", b"Bearer " + target.caller.encode()))
-        head = f"{'GET' if reads else 'POST'} {path} HTTP/1.1\r\n".encode() + b"".join(b"%b: %b\r\n" % line for line in lines)
+        head = f"{'GET' if reads else 'POST'} {path} HTTP/1.1\r\n".encode() + b"".join(
+            b"%b: %b\r\n" % line for line in lines
+        )
         if not reads and b"content-length" not in given:
             head += b"Content-Length: %d\r\n" % len(BODY)
         answer = target.client.raw(head + b"\r\n" + (b"" if reads else BODY), most=1)[0]

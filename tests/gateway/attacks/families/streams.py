@@ -21,7 +21,9 @@ LONG = [{"role": "user", "content": f"{PAUSE} for a while"}]
 PATIENCE = 30.0
 
 
-def frame(draw: Random, opcode: int, payload: bytes, *, final: bool = True, masked: bool = True, reserved: int = 0) -> bytes:
+def frame(
+    draw: Random, opcode: int, payload: bytes, *, final: bool = True, masked: bool = True, reserved: int = 0
+) -> bytes:
     """A client's frame."""
     head = bytes([final << 7 | reserved << 4 | opcode])
     mark = 0x80 if masked else 0
@@ -36,19 +38,30 @@ def frame(draw: Random, opcode: int, payload: bytes, *, final: bool = True, mask
 
 def upgrade(target: Target, *, key: str | None, more: bytes = b"") -> bytes:
     """The head of a handshake."""
-    lines = f"GET {WS} HTTP/1.1\r\nHost: {target.host}:{target.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n".encode()
-    lines += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + more
+    lines = f"GET {WS} HTTP/1.1\r\nHost: {target.host}:{target.port}\r\n".encode()
+    lines += (
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        + more
+    )
     return lines + (b"" if key is None else b"Authorization: Bearer %b\r\n" % key.encode()) + b"\r\n"
 
 
 @attack_class("WebSocket frames", 900, "keyed", "open")
 def web_sockets(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
-    """Frames that are reserved, unmasked, endless, fragmented, no UTF-8; messages that are no chats; keys sent first."""
+    """Frames that are reserved, unmasked, endless, fragmented, no UTF-8; messages that are no chats; odd first keys."""
     chat = {"type": "chat", "request": "a", "model": "tier-1", "messages": HELLO, "max_tokens": 2}
     for number in range(count):
         keyed = draw.random() < 0.7
         kind = draw.randrange(12)
-        more = draw.choice([b"", b"", b"Sec-WebSocket-Protocol: x\r\n", b"Sec-WebSocket-Extensions: permessage-deflate\r\n", b"Sec-WebSocket-Version: 12\r\n"])
+        more = draw.choice(
+            [
+                b"",
+                b"",
+                b"Sec-WebSocket-Protocol: x\r\n",
+                b"Sec-WebSocket-Extensions: permessage-deflate\r\n",
+                b"Sec-WebSocket-Version: 12\r\n",
+            ]
+        )
         pieces = [upgrade(target, key=target.caller if keyed else None, more=more)]
         if kind == 0:
             pieces.append(frame(draw, draw.choice([3, 4, 7, 11, 15]), b"x"))
@@ -61,18 +74,49 @@ def web_sockets(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         elif kind == 4:
             pieces.append(frame(draw, 2, draw.choice([b"{}", b"\xff" * 200, b""])))
         elif kind == 5:
-            pieces.append(bytes([0x81, 0xFF]) + draw.choice([2**63, 2**63 - 1, 2**40, 2**31]).to_bytes(8, "big") + bytes(4) + b"x" * 1000)
+            pieces.append(
+                bytes([0x81, 0xFF])
+                + draw.choice([2**63, 2**63 - 1, 2**40, 2**31]).to_bytes(8, "big")
+                + bytes(4)
+                + b"x" * 1000
+            )
         elif kind == 6:
-            pieces.append(frame(draw, 1, b"", final=False) + frame(draw, 0, b"ab", final=False) * 2000 + frame(draw, 1, b"x"))
+            pieces.append(
+                frame(draw, 1, b"", final=False) + frame(draw, 0, b"ab", final=False) * 2000 + frame(draw, 1, b"x")
+            )
         elif kind == 7:
-            pieces.append(frame(draw, draw.choice([8, 9, 10]), draw.choice([b"", b"\x03", b"\x03\xe8\xff", b"\xff\xff", b"x" * 125]), final=draw.random() < 0.8))
+            pieces.append(
+                frame(
+                    draw,
+                    draw.choice([8, 9, 10]),
+                    draw.choice([b"", b"\x03", b"\x03\xe8\xff", b"\xff\xff", b"x" * 125]),
+                    final=draw.random() < 0.8,
+                )
+            )
         elif kind == 8:
             pieces.append(frame(draw, 9, b"x" * 125) * 500)
         elif kind == 9:  # a first message that should be a key
-            key = draw.choice(['"\\ud800"', '"\\u0000"', '"a\\r\\nx: y"', "null", "[]", '""', '"' + "k" * 9000 + '"', '"é"', '"sk-aio-x"'])
+            key = draw.choice(
+                [
+                    '"\\ud800"',
+                    '"\\u0000"',
+                    '"a\\r\\nx: y"',
+                    "null",
+                    "[]",
+                    '""',
+                    '"' + "k" * 9000 + '"',
+                    '"é"',
+                    '"sk-aio-x"',
+                ]
+            )
             pieces.append(frame(draw, 1, b'{"type":"authorize","api_key":' + key.encode() + b"}"))
         else:
-            messages = [mutated(draw.choice([chat, {"type": "cancel", "request": "a"}, {"type": "authorize", "api_key": "x"}]), draw) for _ in range(draw.randint(1, 12))]
+            messages = [
+                mutated(
+                    draw.choice([chat, {"type": "cancel", "request": "a"}, {"type": "authorize", "api_key": "x"}]), draw
+                )
+                for _ in range(draw.randint(1, 12))
+            ]
             pieces.append(b"".join(frame(draw, 1, message[:200_000]) for message in messages))
         with target.client.connect() as connection:
             connection.settimeout(0.15)
@@ -103,7 +147,9 @@ def _heard(connection: socket.socket) -> bytes:
 
 
 def _streaming(target: Target, key: str | None, content: str) -> bytes:
-    body = json.dumps({"model": "tier-1", "stream": True, "max_tokens": 500, "messages": [{"role": "user", "content": content}]}).encode()
+    body = json.dumps(
+        {"model": "tier-1", "stream": True, "max_tokens": 500, "messages": [{"role": "user", "content": content}]}
+    ).encode()
     lines = f"POST {CHAT} HTTP/1.1\r\nHost: {target.host}:{target.port}\r\nContent-Type: application/json\r\n".encode()
     lines += b"" if key is None else b"Authorization: Bearer %b\r\n" % key.encode()
     return lines + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -123,7 +169,11 @@ def slow_readers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
                 done += 1
                 if number % 20 == 0:
                     answer = target.ask("POST", CHAT, BODY)
-                    yield outcome_of(answer, f"a chat beside {number} unread streams", "" if answer.status == 200 else "others are not served")
+                    yield outcome_of(
+                        answer,
+                        f"a chat beside {number} unread streams",
+                        "" if answer.status == 200 else "others are not served",
+                    )
                 else:
                     yield Outcome(f"unread stream #{number}", 200)
             time.sleep(draw.choice([0.0, 0.5, 2.5]))
@@ -177,7 +227,16 @@ def connections(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
                 connection = stack.enter_context(target.client.connect())
                 held.append(connection)
                 with suppress(ConnectionError):
-                    connection.sendall(draw.choice([b"", b"G", b"GET / HT", b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n"]))
+                    connection.sendall(
+                        draw.choice(
+                            [
+                                b"",
+                                b"G",
+                                b"GET / HT",
+                                b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n",
+                            ]
+                        )
+                    )
                 done += 1
                 yield Outcome(f"held connection #{number}", 0)
             time.sleep(0.3)
@@ -186,4 +245,6 @@ def connections(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         while answer.status != 200 and time.monotonic() < until:
             time.sleep(0.1)
             answer = Client(target.host, target.port).ask("GET", "/health/live")
-        yield outcome_of(answer, "liveness after the crowd left", "" if answer.status == 200 else "the crowd's connections are kept")
+        yield outcome_of(
+            answer, "liveness after the crowd left", "" if answer.status == 200 else "the crowd's connections are kept"
+        )
