@@ -2,8 +2,8 @@
 
 The folder is on the PYTHONPATH of attacked processes, workers of a supervisor included. A thread asks the loop to run a
 callback every few milliseconds. How long that took is written to `$ATTACK_LAGS/PID`, one JSON object a line, where it
-took longer than `FLOOR` seconds: `lag` seconds, of which the machine kept the loop's thread or the watching one from a
-core for `machine` seconds (run-queue time of the kernel), and `stack`, what the loop was doing meanwhile.
+took longer than `FLOOR` seconds: `lag` seconds, of which the machine kept its threads from a core for
+`machine` seconds (the kernel's run-queue time), and `stack`, what the loop was doing meanwhile.
 """
 
 import contextlib
@@ -18,15 +18,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-INTERVAL, FLOOR, PATIENCE = 0.01, 0.05, 0.05
+INTERVAL, FLOOR, PATIENCE = 0.02, 0.05, 0.05
 
 
-def _waited(thread: int) -> float:
-    """Seconds that the thread was ready to run and had no core."""
-    try:
-        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
-    except OSError:
-        return 0.0
+def _waited() -> dict[str, float]:
+    """Seconds that each thread was ready to run and had no core."""
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError, IndexError):
+            found[thread] = int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    return found
 
 
 class Watch(threading.Thread):
@@ -35,12 +36,12 @@ class Watch(threading.Thread):
     def __init__(self, loop: Any, file: Path) -> None:
         super().__init__(name="loop-watch", daemon=True)
         self._loop, self._file = loop, file
-        self._owner, self._native = threading.get_ident(), threading.get_native_id()
+        self._owner, self._native = threading.get_ident(), str(threading.get_native_id())
 
     def run(self) -> None:
         while True:
             due = time.monotonic() + INTERVAL
-            before = _waited(self._native) + _waited(threading.get_native_id())
+            before = _waited()
             time.sleep(INTERVAL)
             ran: list[float] = []
             seen = threading.Event()
@@ -55,10 +56,17 @@ class Watch(threading.Thread):
                 seen.wait()
                 lag = ran[0] - due
                 if lag > FLOOR:
-                    machine = _waited(self._native) + _waited(threading.get_native_id()) - before
-                    self._note({"at": ran[0], "lag": lag, "machine": machine, "stack": stack})
+                    self._note({"at": ran[0], "lag": lag, "machine": self._machine(before), "stack": stack})
                 continue
             return
+
+    def _machine(self, before: dict[str, float]) -> float:
+        """Seconds that the machine took: from the loop's thread, from this one, and from the one of the others that
+        waited longest, which may have held the interpreter's lock meanwhile."""
+        own = (self._native, str(threading.get_native_id()))
+        waited = {thread: seconds - before.get(thread, 0.0) for thread, seconds in _waited().items()}
+        others = [seconds for thread, seconds in waited.items() if thread not in own]
+        return sum(waited.get(thread, 0.0) for thread in own) + max(others, default=0.0)
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._owner)
