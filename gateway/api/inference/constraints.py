@@ -157,13 +157,21 @@ def template_variables_of(body: ChatRequest) -> dict[str, Any]:
             raise bad_request(
                 f"chat_template_kwargs cannot set {name}.", f"chat_template_kwargs.{name}", "invalid_value"
             )
-    if len(msgspec.json.encode(given)) > MAX_VARIABLES_BYTES or _depth(given) > MAX_VARIABLES_DEPTH:
+    if _depth(given) > MAX_VARIABLES_DEPTH or len(_packed(given, "chat_template_kwargs")) > MAX_VARIABLES_BYTES:
         raise bad_request(
             f"chat_template_kwargs may have {MAX_VARIABLES_BYTES} bytes and {MAX_VARIABLES_DEPTH} levels at most.",
             "chat_template_kwargs",
             "invalid_value",
         )
     return given
+
+
+def _packed(value: dict[str, Any], where: str) -> bytes:
+    """Return `value` as the cache's keys and the records hold it. Raises `ApiError` 400 if they cannot."""
+    try:
+        return msgspec.msgpack.encode(value)
+    except OverflowError:
+        raise bad_request(f"{where} has an integer of more than 64 bits.", where, "invalid_value") from None
 
 
 def _depth(value: Any, level: int = 1) -> int:
@@ -189,6 +197,8 @@ def _tool(given: ToolDefinition, where: str) -> Tool:
             f"{where}.function.parameters",
             "invalid_value",
         )
+    if function.parameters is not None:
+        _packed(function.parameters, f"{where}.function.parameters")
     return Tool(
         name=function.name,
         description=function.description,

@@ -193,9 +193,8 @@ def _errors(one: Learned, steps: list[int]) -> list[float | None]:
 
 
 def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:
-    if routes and not registry.versions():
-        shipped = default_artefact().name
-        return Registered([shipped], VersionsNow(current=shipped, previous=None, trial=None, share=0.0))
+    if not registry.versions():
+        return Registered([default_artefact().name], versions_now(registry)) if routes else Registered([], None)
     try:
         return Registered(registry.versions(), versions_now(registry))
     except ArtefactError:
