@@ -49,7 +49,9 @@ def main() -> int:
         return _replay(given.target, given.file)
     if given.command == "worker":
         _work(given.target, given.seconds, given.engine, given.seed)
-        return 0
+        # Threads that a target started must not keep the process.
+        sys.stdout.flush()
+        os._exit(0)
     return _run(given)
 
 
@@ -91,17 +93,19 @@ def _one(name: str, seconds: float, engine: str, seed: int) -> dict[str, Any]:
     """Run a target in a process of its own, which a native crash may end."""
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    (folder / "tmp").mkdir(parents=True)
     command = [sys.executable, "-m", "tests.fuzz", "worker", name]
     command += ["--seconds", f"{seconds:g}", "--engine", engine, "--seed", str(seed)]
     started = time.monotonic()
     with (folder / "log").open("w+b") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        own = os.environ | {"TMPDIR": str((folder / "tmp").resolve())}
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=own)
         try:
             ended = process.wait(seconds + HANG_SECONDS + _STARTING_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             ended = process.wait()
+    shutil.rmtree(folder / "tmp", ignore_errors=True)
     row = _figures(folder) | {"target": name}
     printed = (folder / "log").read_text(errors="replace")
     row["coverage"] = (re.findall(r"cov: (\d+)", printed) or ["-"])[-1]

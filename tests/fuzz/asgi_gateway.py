@@ -5,21 +5,24 @@ import atexit
 import json
 import tempfile
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from litestar import Litestar
 
 from gateway.app import create_app
 from gateway.settings import Settings
+from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.gateway.administrator import ADMIN_HEADERS, ADMIN_KEYS
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.inference_core.tokenization.vocabularies import write_sentencepiece
 
 Headers = list[tuple[bytes, bytes]]
 ADMIN: Headers = [(name.encode(), value.encode()) for name, value in ADMIN_HEADERS.items()]
 JSON: Headers = [(b"content-type", b"application/json")]
 # Longer than any answer of the scripted tiers takes.
-_SECONDS = 30.0
+_SECONDS = 20.0
 
 
 class Reply(NamedTuple):
@@ -35,12 +38,16 @@ class Reply(NamedTuple):
         return f"{self.status} {self._error_code}"
 
     @property
+    def json(self) -> Any:
+        """The decoded body."""
+        return json.loads(self.body)
+
+    @property
     def _error_code(self) -> str:
         if self.status < 400 or b"json" not in self.headers.get(b"content-type", b""):
             return ""
-        error = json.loads(self.body).get("error", {})
-        param = str(error.get("param") or "").partition("[")[0][:40]
-        return f"{error.get('code') or error.get('type')} {param}"
+        error = self.json.get("error", {})
+        return str(error.get("code") or error.get("type"))
 
 
 class InProcessGateway:
@@ -51,6 +58,9 @@ class InProcessGateway:
         self._loop = asyncio.new_event_loop()
         settings = Settings(data_dir=self._folder.name, monitor=False, drain_seconds=1, admin_keys=ADMIN_KEYS)
         self._tiers = scripted_tiers()
+        tokenizer = load_tokenizer(write_sentencepiece(Path(self._folder.name) / "vocabulary.gguf"))
+        for tier in self._tiers:
+            tier.vocabulary = tokenizer
         self._app = self._loop.run_until_complete(self._started(settings))
         atexit.register(self._folder.cleanup)
 
@@ -80,6 +90,7 @@ class InProcessGateway:
 
     async def _ask(self, method: str, path: str, pieces: list[bytes], headers: Headers, query: bytes) -> Reply:
         sent: list[Any] = []
+        answered = asyncio.Event()
         waiting = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces[:-1]]
         waiting.append({"type": "http.request", "body": pieces[-1], "more_body": False})
         waiting.reverse()
@@ -87,12 +98,15 @@ class InProcessGateway:
         async def receive() -> Any:
             if waiting:
                 return waiting.pop()
-            await asyncio.sleep(_SECONDS)
+            await answered.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
             sent.append(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                answered.set()
 
+        host = [] if any(name == b"host" for name, _ in headers) else [(b"host", b"127.0.0.1:8080")]
         scope: Any = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -103,7 +117,7 @@ class InProcessGateway:
             "raw_path": path.encode(errors="surrogateescape"),
             "root_path": "",
             "query_string": query,
-            "headers": [(b"host", b"127.0.0.1:8080"), *headers, (b"content-length", b"%d" % sum(map(len, pieces)))],
+            "headers": [*host, *headers, (b"content-length", b"%d" % sum(map(len, pieces)))],
             "client": ("127.0.0.1", 50000),
             "server": ("127.0.0.1", 8080),
             "state": {},

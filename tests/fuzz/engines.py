@@ -1,7 +1,9 @@
 """Two ways of choosing inputs: by coverage of our bytecode (atheris over libFuzzer), and by mutation alone."""
 
+import faulthandler
 import importlib.util
 import mmap
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -36,15 +38,22 @@ def mutate_for(trial: Trial, *, seconds: float | None = None, executions: int | 
         current.note(data)
         known.add(trial(data))
     until = time.monotonic() + seconds if seconds is not None else float("inf")
+    if trial.folder is not None:
+        # Its traceback is printed, then the signal ends the process, which may be stuck in native code.
+        faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
     while time.monotonic() < until and (executions is None or trial.seen.executions < executions):
         data = mutation_of(target, random.choice(corpus), corpus, random)
         current.note(data)
+        if trial.folder is not None:
+            signal.setitimer(signal.ITIMER_REAL, HANG_SECONDS)
         outcome = trial(data)
         if random.randrange(_LONG_EVERY) == 0:
             _run_long(trial, current, data, random)
         if outcome is not None and outcome not in known and len(corpus) < _MOST_KEPT:
             known.add(outcome)
             corpus.append(data)
+    if trial.folder is not None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     trial.save(engine="mutation", corpus=len(corpus))
 
 

@@ -4,7 +4,6 @@ import zlib
 from collections.abc import Iterator
 from random import Random
 
-
 # So many that every place of a short input is cut sometimes, and a long one takes no seconds.
 _MOST_PIECES = 256
 

@@ -1,4 +1,4 @@
-"""A fuzz target: a function of bytes that fails unless a parser does what it documents, and what to start on it with."""
+"""A fuzz target: a function of bytes that fails unless a parser does what it documents, and how to start on it."""
 
 import importlib
 from collections.abc import Callable, Sequence

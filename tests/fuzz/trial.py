@@ -117,7 +117,7 @@ class Trial:
 
     def _minimised(self, finding: Finding) -> Finding:
         """Leave out pieces, ever smaller ones, as long as the rest fails in the same way."""
-        if finding.cause in ("slow", "memory"):
+        if finding.cause in ("slow", "memory") or finding.cause.startswith("TimeoutError"):
             return finding
         best, size = finding, max(1, len(finding.data) // 2)
         until = time.monotonic() + _MINIMISING_SECONDS

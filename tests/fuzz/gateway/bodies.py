@@ -1,6 +1,7 @@
 """JSON bodies of every endpoint that takes one, through the whole application: never a 5xx, always the envelope."""
 
 import json
+from random import Random
 from typing import Any
 
 from tests.fuzz.asgi_gateway import ADMIN, JSON, gateway
@@ -98,7 +99,7 @@ MESSAGES: list[Any] = [
     {"model": "auto", "max_tokens": 16, "messages": [USER]},
     {
         "model": "auto",
-        "max_tokens": 16,
+        "max_tokens": 2000,
         "system": [{"type": "text", "text": "s"}],
         "stream": True,
         "messages": [
@@ -151,8 +152,8 @@ ROUTE: list[Any] = [
     {"prompt": "a"},
 ]
 TOKENIZE: list[Any] = [
-    {"model": "auto", "prompt": "a", "add_special_tokens": False, "return_token_strs": True},
-    {"model": "auto", "messages": [USER], "add_generation_prompt": True},
+    {"model": "tier-1", "prompt": "a", "add_special_tokens": False, "return_token_strs": True},
+    {"model": "tier-1", "messages": [USER], "add_generation_prompt": True},
 ]
 
 
@@ -190,7 +191,7 @@ messages = endpoint("POST", "/v1/messages", MESSAGES)
 messages_count_tokens = endpoint("POST", "/v1/messages/count_tokens", MESSAGES)
 route = endpoint("POST", "/v1/route", ROUTE)
 tokenize = endpoint("POST", "/v1/tokenize", TOKENIZE)
-detokenize = endpoint("POST", "/v1/detokenize", [{"model": "auto", "tokens": [1, 2, 3]}])
+detokenize = endpoint("POST", "/v1/detokenize", [{"model": "tier-1", "tokens": [1, 2, 3]}])
 feedback = endpoint("POST", "/v1/feedback", [{"request_id": "chatcmpl-1", "score": 1, "comment": "a", "correct": True}])
 batches = endpoint(
     "POST",
@@ -205,3 +206,47 @@ batches = endpoint(
         }
     ],
 )
+
+CHANGES: dict[tuple[str, str], list[Any]] = {
+    ("PATCH", "/v1/admin/knobs"): [{"changes": {"max_running": 8}}, {"model": "m", "changes": {"a": None}, "reason": "r"}],
+    ("PATCH", "/v1/admin/routing"): [{"changes": {"target": 0.9}}, {"target": 0.9, "minimum": 1}],
+    ("PATCH", "/v1/admin/cache"): [{"changes": {"ttl_seconds": 60}}, {"max_entries": 5, "enabled": True}],
+    ("PATCH", "/v1/admin/batches"): [{"changes": {"concurrency": 2}}, {"max_running": 1}],
+    ("PATCH", "/v1/admin/replicas"): [{"tier": "tier-1", "replicas": {"a": {"weight": 1}}}],
+    ("POST", "/v1/admin/adapters"): [{"model": "m", "name": "a", "path": "/tmp/a"}],
+    ("POST", "/admin/api/keys"): [
+        {"name": "a", "team": "t", "scopes": ["inference"], "requests_per_minute": 5, "tokens_per_minute": 9},
+        {"name": "a", "expires_at": 2e9, "monthly_usd": 5.5, "models": ["auto"], "priority": 1, "consent": True},
+    ],
+    ("PATCH", "/admin/api/keys/k"): [{"requests_per_minute": 5, "expires_at": None}],
+    ("POST", "/admin/api/teams"): [{"name": "t", "monthly_usd": 1}],
+    ("PUT", "/admin/api/budgets"): [{"scope": "key", "id": "k", "limit_usd": 5, "period": "month"}],
+    ("POST", "/admin/api/experiments"): [{"name": "e", "arms": [{"name": "a", "share": 0.5, "tier": 1}], "share": 0.1}],
+    ("PUT", "/admin/api/trial"): [{"version": "v", "share": 0.1}],
+    ("POST", "/admin/api/artefacts/rollback"): [{"version": "v", "reason": "r"}],
+    ("POST", "/admin/api/verifications/1/review"): [{"no_worse": True, "note": "n"}],
+    ("POST", "/admin/api/retrainings"): [{"reason": "r"}],
+}  # fmt: skip
+
+
+def _all_changes() -> list[bytes]:
+    return [
+        bytes([place]) + json.dumps(body).encode()
+        for place, bodies in enumerate(CHANGES.values())
+        for body in bodies
+    ]  # fmt: skip
+
+
+def _change_mutated(data: bytes, random: Random) -> bytes:
+    return data[:1] + json_mutated(data[1:], random)
+
+
+@fuzz_target(
+    _all_changes(),
+    [b'"' + word.encode() + b'"' for word in sorted(names_in(list(CHANGES.values()))) if word],
+    _change_mutated,
+)
+def changes(data: bytes) -> str:
+    """Bodies of an administrator's changes; the first byte chooses the endpoint."""
+    method, path = list(CHANGES)[data[0] % len(CHANGES)] if data else ("POST", "/admin/api/keys")
+    return f"{path} {gateway().ask(method, path, data[1:], ADMIN + JSON).code}"
