@@ -56,7 +56,16 @@ class InProcessGateway:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="aio-fuzz-")
         self._loop = asyncio.new_event_loop()
-        settings = Settings(data_dir=self._folder.name, monitor=False, drain_seconds=1, admin_keys=ADMIN_KEYS)
+        settings = Settings(
+            data_dir=self._folder.name,
+            monitor=False,
+            drain_seconds=1,
+            admin_keys=ADMIN_KEYS,
+            # Nothing listens there: what comes back from a provider is read without one.
+            oidc_issuer="http://127.0.0.1:1",
+            oidc_client_id="aio",
+            oidc_roles="*=viewer",
+        )
         self._tiers = scripted_tiers()
         tokenizer = load_tokenizer(write_sentencepiece(Path(self._folder.name) / "vocabulary.gguf"))
         for tier in self._tiers:

@@ -29,7 +29,17 @@ _VALUES: list[Any] = [
         1e308,
         1e-320,
     ),
-    *([], {}, [[]], [{}], {"": ""}, [None], [0], ["a"], {"type": "a"}, float("inf"), float("nan")),
+    [],
+    {},
+    [[]],
+    [{}],
+    {"": ""},
+    [None],
+    [0],
+    ["a"],
+    {"type": "a"},
+    float("inf"),
+    float("nan"),
     *_TEXTS,
 ]
 _NUMBER = b"0123456789"

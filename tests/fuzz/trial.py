@@ -103,7 +103,9 @@ class Trial:
     def _run(self, data: bytes) -> tuple[Finding | None, str]:
         try:
             return None, self.target.run(data) or "read"
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # Panics of native libraries are no subclasses of Exception.
             return Finding(_cause_of(error), "".join(traceback.format_exception(error)[-12:]), data), ""
 
     def _too_slow(self, data: bytes) -> Finding | None:
@@ -143,7 +145,7 @@ class Trial:
 
 def replay_command(target: Target, folder: Path, name: str) -> str:
     """Return the command that runs a kept input again."""
-    return f"{Path(sys.executable)} -m tests.fuzz replay {target.name} {folder / f'crash-{name}'}"
+    return f"{sys.executable} -m tests.fuzz replay {target.name} {folder / f'crash-{name}'}"
 
 
 def _cause_of(error: BaseException) -> str:

@@ -208,7 +208,10 @@ batches = endpoint(
 )
 
 CHANGES: dict[tuple[str, str], list[Any]] = {
-    ("PATCH", "/v1/admin/knobs"): [{"changes": {"max_running": 8}}, {"model": "m", "changes": {"a": None}, "reason": "r"}],
+    ("PATCH", "/v1/admin/knobs"): [
+        {"changes": {"max_running": 8}},
+        {"model": "m", "changes": {"a": None}, "reason": "r"},
+    ],
     ("PATCH", "/v1/admin/routing"): [{"changes": {"target": 0.9}}, {"target": 0.9, "minimum": 1}],
     ("PATCH", "/v1/admin/cache"): [{"changes": {"ttl_seconds": 60}}, {"max_entries": 5, "enabled": True}],
     ("PATCH", "/v1/admin/batches"): [{"changes": {"concurrency": 2}}, {"max_running": 1}],
@@ -226,15 +229,13 @@ CHANGES: dict[tuple[str, str], list[Any]] = {
     ("POST", "/admin/api/artefacts/rollback"): [{"version": "v", "reason": "r"}],
     ("POST", "/admin/api/verifications/1/review"): [{"no_worse": True, "note": "n"}],
     ("POST", "/admin/api/retrainings"): [{"reason": "r"}],
-}  # fmt: skip
+}
 
 
 def _all_changes() -> list[bytes]:
     return [
-        bytes([place]) + json.dumps(body).encode()
-        for place, bodies in enumerate(CHANGES.values())
-        for body in bodies
-    ]  # fmt: skip
+        bytes([place]) + json.dumps(body).encode() for place, bodies in enumerate(CHANGES.values()) for body in bodies
+    ]
 
 
 def _change_mutated(data: bytes, random: Random) -> bytes:

@@ -6,7 +6,7 @@ from tests.gateway.attacks.test_request_heads import LIMIT, Connection
 
 _SEEDS = [
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-    b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nHelloGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"POST /v1/batches HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nHelloGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nHello\r\n0\r\nTrailer: v\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n",
     b"\r\n\r\nGET /a?b=c#d HTTP/1.0\r\nConnection: keep-alive\r\nX:\r\n\r\n",

@@ -19,12 +19,32 @@ _HEADERS = [
     b"content-type: multipart/form-data; boundary=x\nsec-fetch-site: cross-site",
     b"x-aio-quality-target: 0.9\nx-aio-min-tier: 2\nx-aio-max-cost-usd: 0.5\nx-aio-deadline-ms: 100\nx-aio-cache: off",
     b"x-request-id: abc\nx-aio-conversation: c\nx-aio-slo: interactive\nx-forwarded-for: 1.2.3.4\nforwarded: for=1",
-    b"anthropic-version: 2023-06-01\nanthropic-beta: a,b\nif-none-match: \"a\"\nrange: bytes=0-5\nexpect: 100-continue",
+    b'anthropic-version: 2023-06-01\nanthropic-beta: a,b\nif-none-match: "a"\nrange: bytes=0-5\nexpect: 100-continue',
     b"host: [::1]:8080\ncontent-length: 5",
-]  # fmt: skip
-_NAMES = (b"authorization", b"cookie", b"traceparent", b"tracestate", b"accept", b"origin", b"content-type", b"host", b"range",
-          b"x-api-key", b"x-aio-conversation", b"x-aio-quality-target", b"x-aio-deadline-ms", b"sec-fetch-site", b"x-request-id",
-          b"accept-encoding", b"if-none-match", b"x-forwarded-for", b"referer", b"anthropic-beta", b"x-csrf-token")  # fmt: skip
+]
+_NAMES = (
+    b"authorization",
+    b"cookie",
+    b"traceparent",
+    b"tracestate",
+    b"accept",
+    b"origin",
+    b"content-type",
+    b"host",
+    b"range",
+    b"x-api-key",
+    b"x-aio-conversation",
+    b"x-aio-quality-target",
+    b"x-aio-deadline-ms",
+    b"sec-fetch-site",
+    b"x-request-id",
+    b"accept-encoding",
+    b"if-none-match",
+    b"x-forwarded-for",
+    b"referer",
+    b"anthropic-beta",
+    b"x-csrf-token",
+)
 _TOKEN = frozenset(string.ascii_letters.encode() + string.digits.encode() + b"!#$%&'*+-.^_`|~")
 
 
@@ -63,12 +83,34 @@ _LISTS = (
         "/v1/responses/r/input_items",
         "/v1/admin/knobs/changes",
     ),
-    *("/admin/api/requests", "/admin/api/verifications", "/admin/api/artefacts", "/admin/api/retrainings"),
-    *("/admin/api/rollouts", "/admin/api/experiments", "/admin/api/costs", "/admin/api/batches", "/admin/api/keys"),
-    *("/admin/api/estimates", "/admin/api/reviews", "/admin/api/overview", "/admin/api/transitions", "/admin/api/slo"),
-    *("/admin/api/routing/curve", "/admin/api/routing/kinds", "/admin/api/routing/preview", "/admin/api/routing/tiers"),
-    *("/admin/api/routing/reliability", "/admin/api/routing/traffic", "/admin/api/learning", "/admin/api/shadow"),
-    *("/admin/login", "/admin/oidc/callback", "/admin/oidc/login", "/admin/requests", "/admin/keys", "/admin/routing"),
+    "/admin/api/requests",
+    "/admin/api/verifications",
+    "/admin/api/artefacts",
+    "/admin/api/retrainings",
+    "/admin/api/rollouts",
+    "/admin/api/experiments",
+    "/admin/api/costs",
+    "/admin/api/batches",
+    "/admin/api/keys",
+    "/admin/api/estimates",
+    "/admin/api/reviews",
+    "/admin/api/overview",
+    "/admin/api/transitions",
+    "/admin/api/slo",
+    "/admin/api/routing/curve",
+    "/admin/api/routing/kinds",
+    "/admin/api/routing/preview",
+    "/admin/api/routing/tiers",
+    "/admin/api/routing/reliability",
+    "/admin/api/routing/traffic",
+    "/admin/api/learning",
+    "/admin/api/shadow",
+    "/admin/login",
+    "/admin/oidc/callback",
+    "/admin/oidc/login",
+    "/admin/requests",
+    "/admin/keys",
+    "/admin/routing",
     *(
         "/admin/quality",
         "/admin/overview",
@@ -86,8 +128,27 @@ _QUERIES = [
     b"next=/admin/keys&error=access_denied&code=a&state=b",
     b"target=0.9&quality=0.5&from=2026-01-01&to=2026-02-01&group=team&format=csv",
 ]
-_QUERY_WORDS = [b"limit=", b"cursor=", b"since=", b"until=", b"&", b"=", b"%00", b"%ff", b"1e999", b"nan", b"-1", b"after=",
-                b"99999999999999999999", b"next=//a", b"order=desc", b"%F0%9F%98%80", b"days=", b"format=csv", b"tier="]  # fmt: skip
+_QUERY_WORDS = [
+    b"limit=",
+    b"cursor=",
+    b"since=",
+    b"until=",
+    b"&",
+    b"=",
+    b"%00",
+    b"%ff",
+    b"1e999",
+    b"nan",
+    b"-1",
+    b"after=",
+    b"99999999999999999999",
+    b"next=//a",
+    b"order=desc",
+    b"%F0%9F%98%80",
+    b"days=",
+    b"format=csv",
+    b"tier=",
+]
 
 
 @fuzz_target([bytes([place]) + query for place, query in enumerate(_QUERIES * 4)], _QUERY_WORDS)
@@ -99,7 +160,10 @@ def queries(data: bytes) -> str:
 
 
 _PATHS = [
-    *(b"/v1/models/a/b", b"/v1/files/file-1/content", b"/v1/requests/chatcmpl-1", b"/admin/static/1/a.css"),
+    b"/v1/models/a/b",
+    b"/v1/files/file-1/content",
+    b"/v1/requests/chatcmpl-1",
+    b"/admin/static/1/a.css",
     *(
         b"/admin/api/users/k",
         b"/docs/a",
@@ -127,9 +191,24 @@ def paths(data: bytes) -> str:
     return f"{method} {gateway().ask(method, text, b'', ADMIN).status}"
 
 
-_FORMS = ("/admin/login", "/admin/keys", "/admin/teams", "/admin/users", "/admin/budgets", "/admin/routing/target", "/admin/core",
-          "/admin/core/common", "/admin/experiments", "/admin/quality/promote", "/admin/quality/trial", "/admin/shadow/mode",
-          "/admin/quality/review/1", "/admin/keys/k", "/admin/users/u", "/admin/quality/retrain")  # fmt: skip
+_FORMS = (
+    "/admin/login",
+    "/admin/keys",
+    "/admin/teams",
+    "/admin/users",
+    "/admin/budgets",
+    "/admin/routing/target",
+    "/admin/core",
+    "/admin/core/common",
+    "/admin/experiments",
+    "/admin/quality/promote",
+    "/admin/quality/trial",
+    "/admin/shadow/mode",
+    "/admin/quality/review/1",
+    "/admin/keys/k",
+    "/admin/users/u",
+    "/admin/quality/retrain",
+)
 _FORM_SEEDS = [
     b"name=a&password=b&next=%2Fadmin&csrf_token=c&reason=r",
     b"name=team&scopes=inference&models=auto&monthly_usd=5&requests_per_minute=1&expires_at=2027-01-01&reason=r",
@@ -158,8 +237,18 @@ _UPLOADS = [
     _part(b'name="file"; filename="a"', b"") + b"--x--",
     _part(b'name="purpose"', b"user_data") + _part(b"name=\"file\"; filename*=utf-8''%c3%a9", b"--x") + b"--x--\r\n",
 ]
-_UPLOAD_WORDS = [b"--x", b"--x--", b"\r\n", b'name="', b'filename="', b"content-type: text/plain; charset=utf-7\r\n", b"\r\n\r\n",
-                 b"content-disposition: form-data", b"expires_after[seconds]", b"content-transfer-encoding: base64\r\n"]  # fmt: skip
+_UPLOAD_WORDS = [
+    b"--x",
+    b"--x--",
+    b"\r\n",
+    b'name="',
+    b'filename="',
+    b"content-type: text/plain; charset=utf-7\r\n",
+    b"\r\n\r\n",
+    b"content-disposition: form-data",
+    b"expires_after[seconds]",
+    b"content-transfer-encoding: base64\r\n",
+]
 
 
 @fuzz_target(_UPLOADS, _UPLOAD_WORDS)
@@ -186,14 +275,21 @@ def upload_boundaries(data: bytes) -> str:
 
 
 @fuzz_target(
-    [b"7b7d", b'{"state": "a", "nonce": "b", "verifier": "c", "page": "/admin"}', b"/admin/keys", b"//evil"],
+    [
+        b"7b7d",
+        b'{"state": "a", "nonce": "b", "verifier": "c", "page": "/admin"}',
+        b"/admin/keys",
+        b"//evil",
+        b"[" * 3000,
+    ],
     [b"/", b"\\", b"%"],
 )
 def sign_in_cookies(data: bytes) -> str:
     """Cookies of sessions and of sign-ins under way, and where to go after them."""
     value = quote(data).encode()
     given = [(b"cookie", b"aio_oidc=" + data.hex().encode() + b"; aio_session=" + value)]
-    codes = [gateway().ask("GET", "/admin/oidc/callback", b"", given, b"code=a&state=b&error=" + value).status]
+    back = gateway().ask("GET", "/admin/oidc/callback", b"", given, b"code=a&state=a&error=" + value)
+    codes = [back.status, b"cannot be reached" in back.body]
     page = gateway().ask("GET", "/admin/login", b"", given, b"next=" + value)
     codes += [page.status, gateway().ask("GET", "/admin/keys", b"", given).status]
     return f"{codes}"

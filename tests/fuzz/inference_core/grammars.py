@@ -27,10 +27,37 @@ _SEEDS = [
     b'3["a", "b\\n"]',
 ]
 _WORDS = [
-    *(b'"type"', b'"anyOf"', b'"allOf"', b'"$ref"', b'"#"', b'"pattern"', b'"enum"', b'"minimum"', b'"items"', b'"format"'),
-    *(b"{1,99999}", b"(?:", b"(?=", b"\\p{L}", b"[^", b"]", b"|", b"*", b"%json ", b"::=", b"start: ", b"%ignore ", b"<[1]>"),
-    *(b'"minLength": 99999999', b'"maxItems"', b'"not"', b'"oneOf"', b'"if"', b'"x-guidance"', b"(a*)*"),
-]  # fmt: skip
+    b'"type"',
+    b'"anyOf"',
+    b'"allOf"',
+    b'"$ref"',
+    b'"#"',
+    b'"pattern"',
+    b'"enum"',
+    b'"minimum"',
+    b'"items"',
+    b'"format"',
+    b"{1,99999}",
+    b"(?:",
+    b"(?=",
+    b"\\p{L}",
+    b"[^",
+    b"]",
+    b"|",
+    b"*",
+    b"%json ",
+    b"::=",
+    b"start: ",
+    b"%ignore ",
+    b"<[1]>",
+    b'"minLength": 99999999',
+    b'"maxItems"',
+    b'"not"',
+    b'"oneOf"',
+    b'"if"',
+    b'"x-guidance"',
+    b"(a*)*",
+]
 
 
 def grammar_of(data: bytes) -> Grammar:

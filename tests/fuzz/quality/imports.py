@@ -38,7 +38,7 @@ _OUTCOMES = [
 
 
 @fuzz_target(
-    [b"\n".join(json.dumps(one).encode() for one in _OUTCOMES)],
+    [b"\n".join(json.dumps(one).encode() for one in _OUTCOMES), b"[" * 3000],
     [b"\n", b'"scores"', b'"1"', b"1e999", b"NaN"],
     json_lines_mutated,
 )
@@ -87,17 +87,21 @@ async def _lines(pieces: list[bytes]) -> tuple[list[InputLine], list[str]]:
     found: list[InputLine] = []
     try:
         async for line in checked_lines(content(), _ENDPOINT, 1024):
-            found.append(line)
+            found.append(line)  # noqa: PERF401 - those before an error count
     except InputRefusedError as error:
         return found, [f"{one.line} {one.code}" for one in error.errors]
     return found, []
 
 
 @fuzz_target(
-    [b"\n".join(json.dumps(_LINE | {"custom_id": name}).encode() for name in "abc"), b"\xef\xbb\xbf{}\n\n", b"x" * 2000],
+    [
+        b"\n".join(json.dumps(_LINE | {"custom_id": name}).encode() for name in "abc"),
+        b"\xef\xbb\xbf{}\n\n",
+        b"x" * 2000,
+    ],
     [b"\n", b"\r\n", b'"custom_id"', b'"body": {', b"\xef\xbb\xbf", b"\xff"],
     json_lines_mutated,
-)  # fmt: skip
+)
 def batch_lines(data: bytes) -> str:
     """Requests of a batch, or errors by line; the same however the file is cut."""
     whole, cut = (_loop.run_until_complete(_lines(pieces)) for pieces in ([data], list(pieces_of(data))))
@@ -128,9 +132,24 @@ api_key_env = "KEY"
 
 @fuzz_target(
     [_CATALOGUE, b"[[tiers]]\nname = 'a'\n", b"[cores.cpu]\nthreads = 2\n[[tiers]]\ncore = 'cpu'\n"],
-    [b"[[tiers]]\n", b"[tiers.remote]\n", b"name = ", b"url = ", b"[cores.a]\n", b"replicas = []\n", b"= 1e999", b"= nan", b"= -1",
-     b"{}", b"[[tiers.remote.replicas]]\n", b"embeddings = []\n", b"http://169.254.169.254/", b"max_context = ", b"= true"],
-)  # fmt: skip
+    [
+        b"[[tiers]]\n",
+        b"[tiers.remote]\n",
+        b"name = ",
+        b"url = ",
+        b"[cores.a]\n",
+        b"replicas = []\n",
+        b"= 1e999",
+        b"= nan",
+        b"= -1",
+        b"{}",
+        b"[[tiers.remote.replicas]]\n",
+        b"embeddings = []\n",
+        b"http://169.254.169.254/",
+        b"max_context = ",
+        b"= true",
+    ],
+)
 def catalogues(data: bytes) -> str:
     """A catalogue that keeps the rules, or all of its problems in one error."""
     try:

@@ -12,7 +12,9 @@ from gateway.telemetry.objectives.service_levels import LevelsByTier
 from inference_core.io.json_errors import JSON_ERRORS
 from quality.ledger.journal_segment import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover
 from quality.records.any_record import decoded, encoded
+from quality.records.embedding_record import EmbeddingRecord
 from tests.fuzz.target import fuzz_target
+from tests.quality.store.records import make_record
 from tiers.tier import Delta, Usage
 
 
@@ -75,14 +77,24 @@ def kept_answers(data: bytes) -> str:
     return f"{min(len(kept.deltas), 3)} deltas"
 
 
-_RECORDS = [
-    {"api": "chat", "request_id": "a", "created_at": 1.5},
-    {"api": "embedding", "request_id": "a", "created_at": 1.5, "model": "m"},
-]
+_EMBEDDING = EmbeddingRecord(
+    request_id="a",
+    created_at=1.5,
+    requested_model="m",
+    key_id=None,
+    status="ok",
+    http_status=200,
+    error=None,
+    model="m",
+    prompt_tokens=1,
+    cost_usd=0.1,
+    e2e_ms=1.0,
+    overhead_ms=0.5,
+)
 
 
 @fuzz_target(
-    [msgspec.msgpack.encode(one) for one in _RECORDS], [b"\xa3api", b"\xa9embedding", b"\xa1\xff", b"\xc0", b"\xcb"]
+    [encoded(make_record()), encoded(_EMBEDDING)], [b"\xa3api", b"\xa9embedding", b"\xa1\xff", b"\xc0", b"\xcb"]
 )
 def records(data: bytes) -> str:
     """A record of a request, written again as it is, or refused."""
