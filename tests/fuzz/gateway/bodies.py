@@ -207,28 +207,40 @@ batches = endpoint(
     ],
 )
 
+_TERMS = {
+    "scopes": ["inference"],
+    "tiers": [1, 2],
+    "models": ["auto"],
+    "quality": 0.9,
+    "min_tier": 1,
+    "consent": True,
+    "priority_ceiling": 1,
+    "requests_per_minute": 5,
+    "tokens_per_minute": 9,
+    "concurrency": 2,
+    "strict": False,
+    "aliases": {"a": "auto"},
+    "expires_at": 2e9,
+}
+_ARMS = {"name": "e", "share": 0.1, "a": {"tier": 1}, "b": {"version": "v"}, "level": 0.05, "most_probes": 9}
 CHANGES: dict[tuple[str, str], list[Any]] = {
-    ("PATCH", "/v1/admin/knobs"): [
-        {"changes": {"max_running": 8}},
-        {"model": "m", "changes": {"a": None}, "reason": "r"},
-    ],
-    ("PATCH", "/v1/admin/routing"): [{"changes": {"target": 0.9}}, {"target": 0.9, "minimum": 1}],
-    ("PATCH", "/v1/admin/cache"): [{"changes": {"ttl_seconds": 60}}, {"max_entries": 5, "enabled": True}],
-    ("PATCH", "/v1/admin/batches"): [{"changes": {"concurrency": 2}}, {"max_running": 1}],
-    ("PATCH", "/v1/admin/replicas"): [{"tier": "tier-1", "replicas": {"a": {"weight": 1}}}],
+    ("PATCH", "/v1/admin/knobs"): [{"max_running": 8, "model": "m", "core": "cpu", "keep": False, "reason": "r"}],
+    ("PATCH", "/v1/admin/routing"): [{"target": 0.9, "reason": "r"}],
+    ("PATCH", "/v1/admin/cache"): [{"max_entries": 5, "enabled": True, "ttl_seconds": 60, "reason": "r"}],
+    ("PATCH", "/v1/admin/batches"): [{"max_running": 1, "reason": "r"}],
+    ("PATCH", "/v1/admin/replicas"): [{"tier": 1, "slow_start_seconds": 1.0, "reason": "r"}],
     ("POST", "/v1/admin/adapters"): [{"model": "m", "name": "a", "path": "/tmp/a"}],
-    ("POST", "/admin/api/keys"): [
-        {"name": "a", "team": "t", "scopes": ["inference"], "requests_per_minute": 5, "tokens_per_minute": 9},
-        {"name": "a", "expires_at": 2e9, "monthly_usd": 5.5, "models": ["auto"], "priority": 1, "consent": True},
-    ],
-    ("PATCH", "/admin/api/keys/k"): [{"requests_per_minute": 5, "expires_at": None}],
-    ("POST", "/admin/api/teams"): [{"name": "t", "monthly_usd": 1}],
-    ("PUT", "/admin/api/budgets"): [{"scope": "key", "id": "k", "limit_usd": 5, "period": "month"}],
-    ("POST", "/admin/api/experiments"): [{"name": "e", "arms": [{"name": "a", "share": 0.5, "tier": 1}], "share": 0.1}],
-    ("PUT", "/admin/api/trial"): [{"version": "v", "share": 0.1}],
-    ("POST", "/admin/api/artefacts/rollback"): [{"version": "v", "reason": "r"}],
-    ("POST", "/admin/api/verifications/1/review"): [{"no_worse": True, "note": "n"}],
+    ("POST", "/admin/api/keys"): [{"name": "a", "team": None, "terms": _TERMS, "reason": "r"}],
+    ("PATCH", "/admin/api/keys/k"): [{"terms": _TERMS, "reason": "r"}],
+    ("POST", "/admin/api/keys/k/rotate"): [{"grace_seconds": 5, "reason": "r"}],
+    ("POST", "/admin/api/teams"): [{"name": "t", "reason": "r"}],
+    ("PUT", "/admin/api/budgets"): [{"kind": "key", "subject": "k", "period": "month", "amount_usd": 5, "reason": "r"}],
+    ("POST", "/admin/api/experiments"): [_ARMS | {"reason": "r"}],
+    ("PUT", "/admin/api/trial"): [{"version": "v", "share": 0.1, "reason": "r"}],
+    ("POST", "/admin/api/artefacts/rollback"): [{"reason": "r"}],
+    ("POST", "/admin/api/verifications/1/review"): [{"verdict": "no_worse", "comment": "n"}],
     ("POST", "/admin/api/retrainings"): [{"reason": "r"}],
+    ("POST", "/v1/admin/reload"): [{"reason": "r"}],
 }
 
 

@@ -129,9 +129,7 @@ def test_the_dialect_is_read_off_the_template() -> None:
     ],
     ids=["too many", "broken", "two names", "a call within a call"],
 )
-def test_a_malformed_answer_is_read_the_same_in_pieces_of_any_size(
-    dialect: Dialect, text: str, most: int | None
-) -> None:
+def test_a_malformed_answer_reads_the_same_in_pieces_of_any_size(dialect: Dialect, text: str, most: int | None) -> None:
     assert read(dialect, list(text), most) == read(dialect, [text], most)
 
 
