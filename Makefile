@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -118,8 +118,24 @@ soak: install
 explore: install
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"
 
-# The same tests as in `make test`, with 5,000 damaged files each.
-fuzz: install
+# Every parser of bytes that others choose, FUZZ_SECONDS each, guided by coverage: a table of what ran, and every input that
+# fails in build/fuzz with the command that replays it. TARGET: a part of the names, as `python -m tests.fuzz list` prints
+# them. ENGINE=mutation needs no further package.
+FUZZ_SECONDS ?= 300
+FUZZ_JOBS ?= 1
+ENGINE ?= auto
+TARGET ?= *
+
+fuzz: $(STAMP)-fuzz
+	$(BIN)/python -m tests.fuzz run --target "$(TARGET)" --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS) --engine $(ENGINE)
+
+# atheris has wheels for Linux on x86-64 and some versions of Python; without it inputs are chosen by mutation alone.
+$(STAMP)-fuzz: $(STAMP)
+	$(BIN)/pip install --quiet --only-binary :all: --group fuzz || echo "atheris is not available here"
+	touch $@
+
+# Model files damaged field by field, with 5,000 examples of each test in `make test`.
+fuzz-files: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/inference_core/fuzz
 
 # Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.

@@ -42,13 +42,7 @@ def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
     if response_format is None or response_format.type == "text":
         return None
     built: dict[str, Any] = msgspec.to_builtins(response_format)
-    try:
-        # As the request's record will be encoded: an answer that cannot be recorded is not given.
-        msgspec.msgpack.encode(built)
-    except OverflowError:
-        raise bad_request(
-            "response_format has an integer of more than 64 bits.", "response_format", "invalid_value"
-        ) from None
+    _packed(built, "response_format")
     inner = built.get("json_schema")
     given = {"type": built["type"]}
     return given if inner is None else given | {"json_schema": {k: v for k, v in inner.items() if v is not None}}

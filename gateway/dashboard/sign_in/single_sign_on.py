@@ -23,6 +23,7 @@ from gateway.tenancy.dashboard_users.sessions import Holder
 from gateway.tenancy.dashboard_users.users import admit_provider_user
 from gateway.tenancy.errors import TenancyError
 from gateway.tenancy.orders import Order
+from inference_core.io.json_errors import JSON_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ def _provider(request: HttpRequest) -> IdentityProvider:
 
 
 def _attempt(request: HttpRequest) -> Attempt | None:
-    with suppress(ValueError, msgspec.MsgspecError, RecursionError):
+    with suppress(ValueError, *JSON_ERRORS):
         return msgspec.json.decode(bytes.fromhex(request.cookies.get(cookie_name(request, COOKIE), "")), type=Attempt)
     return None
 
