@@ -149,5 +149,17 @@ def cores_private(facts: Facts) -> Finding:
     return failed(says, mend) if folder.stat().st_uid == facts.user else warning(says, mend)
 
 
+def cores_encrypted(facts: Facts) -> Finding:
+    """Prompts and answers between gateways and the cores of other machines."""
+    if not facts.settings.cluster:
+        return ok("no core is on another machine")
+    if facts.settings.core_tls == "off":
+        return warning(
+            "AIO_CORE_TLS=off leaves the encryption between gateways and cores to the network",
+            "a folder of `aio certificates` in AIO_CORE_TLS, unless a service mesh encrypts",
+        )
+    return ok("gateways and cores of other machines speak mutual TLS")
+
+
 def _entries(setting: str) -> set[str]:
     return {entry.strip() for entry in setting.split(",")} - {""}

@@ -32,6 +32,7 @@ ITEMS = (
     Item("tiers-encrypted", network_checks.tiers_encrypted),
     Item("stores-encrypted", network_checks.stores_encrypted),
     Item("cores-private", network_checks.cores_private),
+    Item("cores-encrypted", network_checks.cores_encrypted),
     Item("admin-keys", data_checks.admin_keys),
     Item("keys-hashed", data_checks.keys_hashed),
     Item("database-password", data_checks.database_password),

@@ -97,6 +97,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("stores-encrypted", "ok", {"database_url": "postgresql://aio:x@127.0.0.1/aio"}),
     ("stores-encrypted", "warning", {"redis_url": "redis://:x@redis.example:6379/0"}),
     ("cores-private", "warning", {"cluster": "auto"}),
+    ("cores-encrypted", "warning", {"cluster": "auto", "core_tls": "off"}),
     ("admin-keys", "warning", {"stored": NO_KEYS}),
     ("admin-keys", "warning", {"stored": StoredKeys(True, (AdminKey("boss", NOW - 400 * DAY, None),))}),
     ("admin-keys", "ok", {"stored": StoredKeys(True, (AdminKey("boss", NOW - 400 * DAY, NOW + DAY),))}),
