@@ -39,10 +39,8 @@ def frame(
 def upgrade(target: Target, *, key: str | None, more: bytes = b"") -> bytes:
     """The head of a handshake."""
     lines = f"GET {WS} HTTP/1.1\r\nHost: {target.host}:{target.port}\r\n".encode()
-    lines += (
-        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + more
-    )
+    lines += b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    lines += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + more
     return lines + (b"" if key is None else b"Authorization: Bearer %b\r\n" % key.encode()) + b"\r\n"
 
 

@@ -165,7 +165,7 @@ def tool_calls(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
                 "tools": [tool],
                 "max_output_tokens": 20,
                 "stream": body["stream"],
-                "input": text[:5000],
+                "input": text[:400],
             }
         yield outcome_of(target.ask("POST", path, body), f"{path} {text[:80]!r} stream {body['stream']} #{number}")
 
