@@ -11,7 +11,7 @@ from tests.gateway.running_gateway import RunningGateway
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_the_schema_is_derived_beside_the_event_loop(
+async def test_the_schema_is_derived_off_the_event_loop(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()

@@ -79,7 +79,7 @@ def echo_upstream() -> Iterator[EchoUpstream]:
 
 
 class Canary:
-    """A listening address that nobody may be made to ask: it counts the connections."""
+    """A listening address that no one may be made to ask: it counts the connections."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -359,7 +359,7 @@ def test_frames_that_cannot_be_answered_are_no_failure_of_ours(aio: ServedProces
             connection.sendall(UPGRADE + b"\r\n")
             assert connection.recv(12) == b"HTTP/1.1 101"
             connection.sendall(frames)
-            # A close frame of ours, whoever closes.
+            # A close frame of ours, no matter which side closes.
             assert b"\x88" in said(connection)
     assert answered(aio)
     written = (data / "log").read_bytes()[logged:].decode()

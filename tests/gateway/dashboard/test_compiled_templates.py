@@ -1,4 +1,4 @@
-"""Templates are compiled beside the event loop: a large page's would hold it up for a tenth of a second."""
+"""Templates are compiled off the event loop: a large page's would hold it up for a tenth of a second."""
 
 import threading
 from typing import Any

@@ -151,7 +151,7 @@ def orders(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
 
 
 def _plausible(body: Any) -> dict[str, Any]:
-    """A body whose changes concern nobody who is needed later."""
+    """A body whose changes concern no one that is needed later."""
     body = body if isinstance(body, dict) else {}
     body.setdefault("reason", "an attack")
     return body
