@@ -112,7 +112,7 @@ async def _shaken(client: bool, pieces: list[bytes]) -> _Peer:
     if client:
         handshake: Any = ClientHandshake(b"secret", _Accepted())
     else:
-        handshake = ServerHandshake(b"secret", _Accepted)
+        handshake = ServerHandshake(b"secret", _Accepted, lambda reason: None)
     handshake.connection_made(cast(Any, peer))
     for piece in pieces:
         if not peer.aborted and peer.protocol is None:
