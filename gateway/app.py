@@ -145,7 +145,11 @@ class Composition:
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self.catalog = load_catalog(settings.catalog)
-        self._redact = load_redaction(settings.redaction) if settings.redaction else None
+        self._redaction = None
+        if settings.redaction:
+            # A redaction that cannot be loaded stops the start.
+            load_redaction(settings.redaction)
+            self._redaction = RedactionProcess(settings.redaction)
         self._exporter = _span_exporter(settings)
         if settings.alert_webhook:
             webhook_url(settings)  # an invalid URL is an error at once
@@ -183,6 +187,8 @@ class Composition:
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
+        if self._redaction is not None:
+            stack.push_async_callback(self._redaction.close)
         loop = await self._start_quality_loop(stack, database, engine, encode, knobs)
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
@@ -191,10 +197,7 @@ class Composition:
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
         self.metrics.registry.register(OverloadCollector(overload))
         cache = await self._start_cache(stack, redis, routing)
-        redaction = RedactionProcess(settings.redaction) if settings.redaction else None
-        if redaction is not None:
-            stack.push_async_callback(redaction.close)
-        service = Service(routing, self.sinks, probes, self._redact, tenancy, overload, cache, redaction)
+        service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep()))
         learning = LearningRecord(database)
@@ -226,7 +229,7 @@ class Composition:
                 database,
                 encode,
                 len(self.catalog.tiers),
-                redact=self._redact,
+                redact=None if self._redaction is None else self._redaction.text,
                 fingerprints=lambda: self.catalog.tier_fingerprints,
             ),
             privacy=privacy,
@@ -404,7 +407,7 @@ class Composition:
             database,
             engine.tiers,
             encode,
-            self._redact,
+            None if self._redaction is None else self._redaction.text,
             lambda: knobs.active.shadow_share,
         )
         await stack.enter_async_context(running_quality_loop(loop))

@@ -19,7 +19,7 @@ from quality.monitor.drift import CalibrationDrift, InputDrift, InputWatch, cali
 from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
 from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
-from quality.records.redaction import Redact
+from quality.records.redaction import RedactText
 from quality.verification.queue import Depth, Ruling, VerificationJob, VerificationQueue
 from quality.verification.sampling import (
     Draw,
@@ -99,7 +99,7 @@ class Monitor:
         encode: Encode | None = None,
         on_alarm: OnAlarm | None = None,
         samples: Callable[[int], int] = lambda tier: 1,
-        redact: Redact | None = None,
+        redact: RedactText | None = None,
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
         shadow_rate: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.time,

@@ -236,8 +236,8 @@ class Targets:
     """Starts each gateway when it is first asked for, and stops them all at the end.
 
     `keyed`: remote tiers, SQLite, tenants with keys. `open`: the same, without keys. `administered`: its administrator
-    is the attacker. `redacting`: an operator's expressions are searched in its texts, in quadratic time. `laptop`: the
-    laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis.
+    is the attacker. `redacting`: an operator's expressions are searched in its texts, in quadratic and in
+    exponential time. `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -276,7 +276,7 @@ class Targets:
             options += ["--catalog", str(catalog)]
         if name == "redacting":
             patterns = data / "patterns"
-            patterns.write_text("[\\w.+-]+@[\\w-]+\\.[\\w.]+\n\\d[\\d -]*\\d#\n")
+            patterns.write_text("[\\w.+-]+@[\\w-]+\\.[\\w.]+\n\\d[\\d -]*\\d#\n(z+)+y\n")
             catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
             environment["AIO_REDACTION"] = str(patterns)
         if name == "shared":

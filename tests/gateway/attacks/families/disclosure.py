@@ -394,6 +394,7 @@ def redaction(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
                     "-" * size,
                     f"{'a' * size}@",
                     "é" * (size // 2),
+                    "z" * 60,
                 ]
             )
             + " ada@example.org"
