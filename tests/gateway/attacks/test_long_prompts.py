@@ -18,6 +18,7 @@ from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
+from tiers.json_bounds import MAX_CONTAINERS
 
 pytestmark = pytest.mark.processes
 
@@ -103,13 +104,14 @@ def attacks(text: str) -> list[Attack]:
 def turns(number: int) -> list[Attack]:
     many = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] * (number // 2)
     expected = (400, "messages", "array_too_long")
+    too_many = "array_too_long" if number > MAX_CONTAINERS else "invalid_value"
     parts = [{"role": "user", "content": [{"type": "text", "text": "a"}] * number}]
     return [
         Attack("/v1/chat/completions", {"model": "auto", "messages": many}, expected),
         Attack("/v1/chat/completions", {"model": "auto", "messages": parts}, expected),
         Attack("/v1/route", {"messages": many}, expected),
         Attack("/tokenize", {"model": "tier-1", "messages": many}, expected),
-        Attack("/v1/responses", {"model": "auto", "input": many}, (400, "input", "invalid_value")),
+        Attack("/v1/responses", {"model": "auto", "input": many}, (400, "input", too_many)),
         Attack("/v1/completions", {"model": "tier-1", "prompt": ["a"] * number}, (400, "prompt", "array_too_long")),
     ]
 
