@@ -4,8 +4,7 @@ import re
 
 import msgspec
 
-from gateway.errors import bad_request
-from tiers.json_bounds import (
+from gateway.api.inference.json_bounds import (
     MAX_CONTAINERS,
     MAX_DEPTH,
     MAX_EXPONENTS,
@@ -14,6 +13,7 @@ from tiers.json_bounds import (
     Excess,
     json_excess,
 )
+from gateway.errors import bad_request
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 # The name of a field that begins later is not looked for: reading takes a microsecond a token.

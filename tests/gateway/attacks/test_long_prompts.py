@@ -14,11 +14,11 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from gateway.api.inference.json_bounds import MAX_CONTAINERS
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 from tests.polling import until
-from tiers.json_bounds import MAX_CONTAINERS
 
 pytestmark = pytest.mark.processes
 

@@ -77,7 +77,7 @@ async def test_a_scrape_with_a_key_for_viewing_sees_everything(tmp_path: Path) -
 async def test_without_inference_keys_only_this_machine_by_its_own_name_sees_everything(
     tmp_path: Path, bound: str, host: str, shown: bool
 ) -> None:
-    settings = msgspec.structs.replace(keyed(tmp_path), api_keys="", host=bound)
+    settings = msgspec.structs.replace(keyed(tmp_path), api_keys="", host=bound, insecure=True)
     async with running_gateway(settings) as gateway:
         _, names = await scraped(gateway, host=f"{host}:{gateway.port}")
         assert names >= OPEN
