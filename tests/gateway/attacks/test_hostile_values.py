@@ -23,7 +23,7 @@ pytestmark = pytest.mark.processes
 CLIENT = httpx.Client(timeout=60)
 MIB = 1 << 20
 QUOTA = 6 * MIB
-KEY = "ada-has-a-key-of-some-length"
+KEY = "sk-ada-1c9e07b452d84f6aa3b1907e5d2cf886"
 BEARER = {"authorization": f"Bearer {KEY}"}
 JSON = BEARER | {"content-type": "application/json"}
 USER = [{"role": "user", "content": "Hello"}]
