@@ -78,7 +78,7 @@ async def retrained(gateway: RunningGateway, loop: QualityLoop) -> str:
 
     async def serves() -> bool:
         simple = await decision_of(gateway, SIMPLE)
-        return simple.inputs.prediction.classifier_version == serving
+        return bool(simple.inputs.prediction.classifier_version == serving)
 
     await eventually(serves)
     return str(serving)
