@@ -70,10 +70,9 @@ class ArtefactRegistry:
 
     def folder(self, version: str) -> Path:
         """Return the folder of `version`. Raises `ArtefactError` if there is no such version."""
-        folder = self.root / version
-        if version.startswith(".") or Path(version).name != version or not (folder / "manifest.json").is_file():
-            raise ArtefactError(f"no artefact version {version!r} under {self.root}; there are {self.versions()}.")
-        return folder
+        if version not in (known := self.versions()):
+            raise ArtefactError(f"no artefact version {version!r:.80} under {self.root}; there are {known}.")
+        return self.root / version
 
     def promote(self, version: str) -> Path:
         """Make `version` current and store the previous one; promoting the current version only ends a canary."""
