@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--without", action="append", default=[], metavar="TARGET", help="leave a target out")
     parser.add_argument("--inputs", type=int, help="about as many inputs altogether")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ignore-stalls", action="store_true", help="show them, but exit with 0: on a loaded machine")
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
     parser.add_argument("--list", action="store_true", help="print the classes and their targets")
     given = parser.parse_args()
@@ -69,6 +70,9 @@ def main() -> None:
     print(f"seed {given.seed}; {time.monotonic() - began:.0f} s")
     if given.markdown:
         given.markdown.write_text(markdown(verdicts) + "\n")
+    if given.ignore_stalls:
+        for verdict in verdicts:
+            verdict.stalls = 0
     sys.exit(0 if all(verdict.is_clean for verdict in verdicts) else 1)
 
 
