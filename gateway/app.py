@@ -70,7 +70,7 @@ from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.records.record import Record
-from quality.records.redaction import load_redaction
+from quality.records.redaction import RedactText, load_redaction
 from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
 from quality.verification.feedback import FeedbackDesk
@@ -145,11 +145,13 @@ class Composition:
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self.catalog = load_catalog(settings.catalog)
-        self._redaction = None
+        self._redaction: RedactionProcess | None = None
+        self._redact: RedactText | None = None
         if settings.redaction:
             # A redaction that cannot be loaded stops the start.
             load_redaction(settings.redaction)
             self._redaction = RedactionProcess(settings.redaction)
+            self._redact = self._redaction.text
         self._exporter = _span_exporter(settings)
         if settings.alert_webhook:
             webhook_url(settings)  # an invalid URL is an error at once
@@ -229,7 +231,7 @@ class Composition:
                 database,
                 encode,
                 len(self.catalog.tiers),
-                redact=None if self._redaction is None else self._redaction.text,
+                redact=self._redact,
                 fingerprints=lambda: self.catalog.tier_fingerprints,
             ),
             privacy=privacy,
@@ -407,7 +409,7 @@ class Composition:
             database,
             engine.tiers,
             encode,
-            None if self._redaction is None else self._redaction.text,
+            self._redact,
             lambda: knobs.active.shadow_share,
         )
         await stack.enter_async_context(running_quality_loop(loop))

@@ -70,9 +70,12 @@ class ArtefactRegistry:
 
     def folder(self, version: str) -> Path:
         """Return the folder of `version`. Raises `ArtefactError` if there is no such version."""
-        if version not in (known := self.versions()):
-            raise ArtefactError(f"no artefact version {version!r:.80} under {self.root}; there are {known}.")
-        return self.root / version
+        folder = self.root / version
+        # Unlike `Path.is_file`, this is False for a name that is too long for a file system.
+        is_known = Path(version).name == version and os.path.isfile(folder / "manifest.json")
+        if version.startswith(".") or not is_known:
+            raise ArtefactError(f"no artefact version {version!r:.80} under {self.root}; there are {self.versions()}.")
+        return folder
 
     def promote(self, version: str) -> Path:
         """Make `version` current and store the previous one; promoting the current version only ends a canary."""

@@ -66,10 +66,14 @@ class RedactionProcess:
     async def text(self, text: str) -> str | None:
         """Return `text` as it may be stored; None if that fails (a `RedactText`)."""
         try:
-            return msgspec.json.decode(await self._asked(_TEXT + msgspec.json.encode(text), len(text)), type=str | None)
+            answer = await self._asked(_TEXT + msgspec.json.encode(text), len(text))
         except RedactionFailedError as error:
             log.error("the redaction of a text %s; it is dropped", error)
             return None
+        found = msgspec.json.decode(answer, type=str | None)
+        if found is None:
+            log.error("the redaction of a text failed; it is dropped")
+        return found
 
     async def close(self) -> None:
         """End the process. Idempotent."""
@@ -141,6 +145,7 @@ def _answer(kind: bytes, payload: bytes, redact: Redact) -> bytes:
         try:
             return msgspec.json.encode(redact(msgspec.json.decode(payload, type=str)))
         except Exception:
+            # The error may contain the text; the asking process logs that there was one.
             return b"null"
     record = decoded(payload)
     assert isinstance(record, Record)

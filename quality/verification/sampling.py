@@ -1,7 +1,7 @@
 """Which answers are verified: reproducible draws by request id, under ceilings and within a budget."""
 
 import hashlib
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ Purpose = Literal["sample", "downgrade", "probe", "shadow"]
 is the answer of the tier that it would have taken as good as the given one?"""
 
 _PROBES: frozenset[Purpose] = frozenset({"probe"})
-_OTHERS: frozenset[Purpose] = frozenset({"sample", "downgrade", "shadow"})
+_OTHERS: frozenset[Purpose] = frozenset(get_args(Purpose)) - _PROBES
 
 Number = TypeVar("Number", float, npt.NDArray[np.floating])
 

@@ -42,7 +42,7 @@ def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
     if response_format is None or response_format.type == "text":
         return None
     built: dict[str, Any] = msgspec.to_builtins(response_format)
-    _packed(built, "response_format")
+    _check_packable(built, "response_format")
     inner = built.get("json_schema")
     given = {"type": built["type"]}
     return given if inner is None else given | {"json_schema": {k: v for k, v in inner.items() if v is not None}}
@@ -151,19 +151,20 @@ def template_variables_of(body: ChatRequest) -> dict[str, Any]:
             raise bad_request(
                 f"chat_template_kwargs cannot set {name}.", f"chat_template_kwargs.{name}", "invalid_value"
             )
-    if _depth(given) > MAX_VARIABLES_DEPTH or len(_packed(given, "chat_template_kwargs")) > MAX_VARIABLES_BYTES:
+    if _depth(given) > MAX_VARIABLES_DEPTH or len(msgspec.json.encode(given)) > MAX_VARIABLES_BYTES:
         raise bad_request(
             f"chat_template_kwargs may have {MAX_VARIABLES_BYTES} bytes and {MAX_VARIABLES_DEPTH} levels at most.",
             "chat_template_kwargs",
             "invalid_value",
         )
+    _check_packable(given, "chat_template_kwargs")
     return given
 
 
-def _packed(value: dict[str, Any], where: str) -> bytes:
-    """Return `value` as the cache's keys and the records hold it. Raises `ApiError` 400 if they cannot."""
+def _check_packable(value: dict[str, Any], where: str) -> None:
+    """Raises `ApiError` 400 for what the cache's keys and the records cannot hold."""
     try:
-        return msgspec.msgpack.encode(value)
+        msgspec.msgpack.encode(value)
     except OverflowError:
         raise bad_request(f"{where} has an integer of more than 64 bits.", where, "invalid_value") from None
 
@@ -192,7 +193,7 @@ def _tool(given: ToolDefinition, where: str) -> Tool:
             "invalid_value",
         )
     if function.parameters is not None:
-        _packed(function.parameters, f"{where}.function.parameters")
+        _check_packable(function.parameters, f"{where}.function.parameters")
     return Tool(
         name=function.name,
         description=function.description,

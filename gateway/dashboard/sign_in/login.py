@@ -98,9 +98,9 @@ async def _by_password(request: HttpRequest, name: str, secret: str, response: R
     if kept is None:
         return await _wrong(request, name, "password")
     attempt.take_back()
-    begun = await begin_session(request, Holder(user_name=name), "password", response)
+    signed_in = await begin_session(request, Holder(user_name=name), "password", response)
     cookie = new_device_cookie(name, kept, parts_of(request).tenancy.clock.now())
-    return set_cookie(request, begun, device_cookie_name(name), cookie, max_age=DEVICE_SECONDS, path=PATH)
+    return set_cookie(request, signed_in, device_cookie_name(name), cookie, max_age=DEVICE_SECONDS, path=PATH)
 
 
 async def _device(request: HttpRequest, name: str) -> str | None:

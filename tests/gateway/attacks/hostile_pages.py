@@ -168,13 +168,13 @@ def status_of(url: str, data: bytes) -> int:
     host, port = url.removeprefix("http://").split(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(data)
-        begun = b""
-        while b" " not in begun or len(begun) < len(b"HTTP/1.1 200 "):
+        received = b""
+        while b" " not in received or len(received) < len(b"HTTP/1.1 200 "):
             piece = connection.recv(4096)
             if not piece:
                 break
-            begun += piece
-        return int(begun[9:12] or 0)
+            received += piece
+        return int(received[9:12] or 0)
     return 0
 
 

@@ -1,8 +1,6 @@
 """Other users of the machine can read nothing of what a gateway stores, whatever the umask and the folder's past."""
 
-import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,14 +12,6 @@ from tests.gateway.served_process import served
 from tests.gateway.upstream import running_upstream
 
 KEPT_FILES = {"aio.sqlite3", "routing_knobs.json", "keys_required"}
-
-
-@pytest.fixture(autouse=True)
-def usual_umask() -> Iterator[None]:
-    """022, as in most shells."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
 
 
 def modes_of(folder: Path) -> dict[str, int]:

@@ -192,8 +192,8 @@ def leavers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             status = 0
             if cut == len(request) and draw.random() < 0.5:
                 connection.settimeout(30)
-                begun = connection.recv(draw.choice([1, 100, 3000]))
-                status = 200 if begun else 0
+                first = connection.recv(draw.choice([1, 100, 3000]))
+                status = 200 if first else 0
             if draw.random() < 0.2:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_WR)
