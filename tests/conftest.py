@@ -28,6 +28,9 @@ from tests.ports import held_port
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
+# All servers of the tests are on this machine, whatever proxy its user has.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
 # Property tests draw the same examples in every run; the other profiles draw new ones each time, and more of them.
 # There is no deadline: an example's time depends on the machine.
 settings.register_profile("reproducible", deadline=None, derandomize=True, database=None)

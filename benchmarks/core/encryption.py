@@ -65,7 +65,7 @@ class _InstantCore:
         """Has nothing open."""
 
     def __getattr__(self, name: str) -> Any:
-        raise NotImplementedError(f"a core without {name}")
+        raise AttributeError(f"a core without {name}")
 
 
 async def bench_encryption(rounds: int, progress: Progress) -> Mapping[str, Cost]:

@@ -2,6 +2,8 @@
 
 from sqlalchemy import make_url
 
+from gateway.protocols.trusted_proxies import TrustedProxies
+from gateway.settings import SettingsError
 from gateway.setup.security_facts import Facts, Finding, failed, host_of, is_plain_and_remote, ok, open_mode, warning
 from gateway.tenancy.host_names import is_loopback_host
 
@@ -68,12 +70,11 @@ def connections_encrypted(facts: Facts) -> Finding:
 
 def trusted_proxies(facts: Facts) -> Finding:
     """Whose word about a client's address and scheme is taken."""
+    try:
+        TrustedProxies(facts.settings.trusted_proxies)
+    except SettingsError as error:
+        return failed(str(error), "the proxies' own addresses in AIO_TRUSTED_PROXIES")
     entries = _entries(facts.settings.trusted_proxies)
-    if everyone := sorted(entry for entry in entries if entry == "*" or entry.endswith("/0")):
-        return failed(
-            f"every client chooses the address that limits of sign-in count: {', '.join(everyone)}",
-            "the proxies' own addresses in AIO_TRUSTED_PROXIES",
-        )
     if facts.is_reachable and not entries:
         return warning(
             "behind a proxy every client has the proxy's address, and cookies of the dashboard are not marked Secure",

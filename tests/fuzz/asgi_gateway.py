@@ -23,6 +23,8 @@ ADMIN: Headers = [(name.encode(), value.encode()) for name, value in ADMIN_HEADE
 JSON: Headers = [(b"content-type", b"application/json")]
 # Longer than any answer of the scripted tiers takes.
 _SECONDS = 20.0
+# Turns of the loop that chats over a WebSocket have before their caller leaves.
+_TURNS = 200
 
 
 class Reply(NamedTuple):
@@ -97,6 +99,57 @@ class InProcessGateway:
             assert "error" in json.loads(reply.body), reply.body[:200]
         return reply
 
+    def talk(self, messages: list[str | bytes], headers: Headers) -> list[Any]:
+        """Send messages over one WebSocket of chats, then leave; return what was sent back, decoded, without chunks."""
+        sent = self._loop.run_until_complete(self._talk(messages, headers))
+        for tier in self._tiers:
+            tier.requests.clear()
+        decoded = [json.loads(message["text"]) for message in sent if message["type"] == "websocket.send"]
+        return [message for message in decoded if "choices" not in message]
+
+    async def _talk(self, messages: list[str | bytes], headers: Headers) -> list[Any]:
+        sent: list[Any] = []
+        waiting: list[Any] = [
+            {"type": "websocket.receive", "text": message} if isinstance(message, str)
+            else {"type": "websocket.receive", "bytes": message}
+            for message in messages
+        ]  # fmt: skip
+        waiting = [{"type": "websocket.connect"}, *waiting][::-1]
+
+        async def receive() -> Any:
+            if waiting:
+                return waiting.pop()
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            return {"type": "websocket.disconnect", "code": 1000}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = self._scope("websocket", "/v1/chat/completions/ws", headers, b"")
+        scope |= {"scheme": "ws", "subprotocols": [], "extensions": {"aio.admission": {"admit": lambda: None}}}
+        async with asyncio.timeout(_SECONDS):
+            await self._app(scope, receive, send)
+        return sent
+
+    def _scope(self, kind: str, path: str, headers: Headers, query: bytes) -> Any:
+        host = [] if any(name == b"host" for name, _ in headers) else [(b"host", b"127.0.0.1:8080")]
+        return {
+            "type": kind,
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(errors="surrogateescape"),
+            "root_path": "",
+            "query_string": query,
+            "headers": [*host, *headers],
+            "client": ("127.0.0.1", 50000),
+            "server": ("127.0.0.1", 8080),
+            "state": {},
+            "extensions": {},
+        }
+
     async def _ask(self, method: str, path: str, pieces: list[bytes], headers: Headers, query: bytes) -> Reply:
         sent: list[Any] = []
         answered = asyncio.Event()
@@ -115,23 +168,8 @@ class InProcessGateway:
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 answered.set()
 
-        host = [] if any(name == b"host" for name, _ in headers) else [(b"host", b"127.0.0.1:8080")]
-        scope: Any = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(errors="surrogateescape"),
-            "root_path": "",
-            "query_string": query,
-            "headers": [*host, *headers, (b"content-length", b"%d" % sum(map(len, pieces)))],
-            "client": ("127.0.0.1", 50000),
-            "server": ("127.0.0.1", 8080),
-            "state": {},
-            "extensions": {},
-        }
+        length = (b"content-length", b"%d" % sum(map(len, pieces)))
+        scope = self._scope("http", path, [*headers, length], query) | {"method": method}
         async with asyncio.timeout(_SECONDS):
             await self._app(scope, receive, send)
         start = next(message for message in sent if message["type"] == "http.response.start")

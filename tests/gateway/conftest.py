@@ -1,4 +1,4 @@
-"""Fixtures of the gateway's tests: one gateway per module, fresh tiers per test."""
+"""Fixtures of the gateway's tests: one gateway or upstream per module, fresh tiers per test."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -8,12 +8,20 @@ import pytest_asyncio
 
 from gateway.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.upstream import Upstream, running_upstream
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """A gateway with its own data folder, without a monitor."""
     return Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Upstream]:
+    """A server for tiers elsewhere, for a gateway process that serves the module's tests."""
+    with running_upstream() as server:
+        yield server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

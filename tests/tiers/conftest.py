@@ -11,8 +11,3 @@ from tiers.catalog.load import load_catalog
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     return load_tokenizer(resolve_model_path(load_catalog("laptop").core.models[0].path))
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")

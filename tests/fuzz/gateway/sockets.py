@@ -1,6 +1,7 @@
-"""WebSocket frames as packets, through the server's WebSocket protocol: however they are cut, the same messages."""
+"""What arrives over WebSockets: frames as packets, through the server's WebSocket protocol, and messages in them."""
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,8 @@ from uvicorn.server import ServerState
 
 from gateway.processes.server import WEBSOCKETS
 from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
+from tests.fuzz.asgi_gateway import ADMIN, gateway
+from tests.fuzz.gateway.bodies import CHAT
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import fuzz_target
 from tests.gateway.attacks.test_websocket_bounds import UPGRADE, frame
@@ -123,3 +126,42 @@ def frames(data: bytes) -> str:
     assert len(fewer) == len(more) or whole.code != 1005 != cut.code
     assert sum(map(len, whole.messages)) <= len(data)
     return f"{min(len(whole.messages), 3)} messages, {whole.code}"
+
+
+_CHATS = [json.dumps({"type": "chat", "request": f"r{place}", **body}).encode() for place, body in enumerate(CHAT)]
+
+
+@fuzz_target(
+    [
+        *_CHATS,
+        b"\n".join(_CHATS[:3]),
+        _CHATS[0] + b'\n{"type": "cancel", "request": "r0"}',
+        b'{"api_key": "sk-aio-1"}\n' + _CHATS[0],
+        b"\xff\xfe\n[]",
+    ],
+    [
+        b'"type": "cancel"',
+        b'"type": "chat"',
+        b'"request": "r0"',
+        b'"api_key": ""',
+        b"\n",
+        b"{}",
+        b"\\ud800",
+        b"\\u0000",
+    ],
+)
+def messages(data: bytes) -> str:
+    """A message a line, with a key and without: each is answered or refused, and no error is the gateway's own."""
+    lines: list[str | bytes] = []
+    for line in data.split(b"\n")[:16]:
+        try:
+            lines.append(line.decode())
+        except UnicodeDecodeError:
+            lines.append(line)
+    labels = []
+    for headers in (ADMIN, []):
+        replies = gateway().talk(lines, headers)
+        errors = [reply["error"] for reply in replies if reply.get("error")]
+        assert all(error["type"] != "server_error" for error in errors), errors
+        labels += [error["code"] for error in errors[:1]] or [reply["status"] for reply in replies[:1]]
+    return ", ".join(map(str, labels))

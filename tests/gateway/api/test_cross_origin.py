@@ -56,8 +56,7 @@ def aio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
     """It asks its callers for no keys; one administrator has one."""
     data = tmp_path_factory.mktemp("data")
     more = {"AIO_CORS_ORIGINS": FRIEND, "AIO_ALLOWED_HOSTS": "ai.example, *.lab.example"}
-    with pytest.MonkeyPatch.context() as patch, running_upstream() as upstream:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with running_upstream() as upstream:
         catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url)
         with served(data, data / "cache", "--catalog", str(catalog), environment=more) as process:
             yield process

@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import UNCACHED, ServedProcess, served
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.gateway.upstream import Upstream
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
@@ -18,14 +18,6 @@ pytestmark = pytest.mark.processes
 CHAT = "/v1/chat/completions"
 ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 WORDS = 200
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        with running_upstream() as server:
-            yield server
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,6 @@ async def ask(http: httpx.AsyncClient, model: str, **fields: Any) -> httpx.Respo
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 async def test_header_record_and_ledger_bill_cached_tokens_alike(tmp_path: Path) -> None:

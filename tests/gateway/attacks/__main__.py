@@ -70,10 +70,7 @@ def main() -> None:
     print(f"seed {given.seed}; {time.monotonic() - began:.0f} s")
     if given.markdown:
         given.markdown.write_text(markdown(verdicts) + "\n")
-    if given.ignore_stalls:
-        for verdict in verdicts:
-            verdict.stalls = 0
-    sys.exit(0 if all(verdict.is_clean for verdict in verdicts) else 1)
+    sys.exit(0 if all(verdict.is_clean(not given.ignore_stalls) for verdict in verdicts) else 1)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,10 @@ class Verdict(msgspec.Struct):
     statuses: Counter[int] = msgspec.field(default_factory=Counter)
     examples: list[str] = msgspec.field(default_factory=list)
 
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing was found."""
-        found = (self.server_errors, self.deaths, self.stalls, self.errors, self.bypasses, self.unanswered)
-        return not any(found) and self.grown_bytes <= MOST_GROWTH
+    def is_clean(self, with_stalls: bool = True) -> bool:
+        """Whether nothing was found, or nothing but stalls."""
+        found = (self.server_errors, self.deaths, self.errors, self.bypasses, self.unanswered)
+        return not any(found) and self.grown_bytes <= MOST_GROWTH and not (with_stalls and self.stalls)
 
     def note(self, kind: str, what: str) -> None:
         """Keep an example of a finding, the first few of each kind."""
@@ -163,7 +162,7 @@ def judge_lags(verdict: Verdict, lags: Iterable[dict[str, Any]]) -> None:
         if own > STALL_SECONDS:
             verdict.stalls += 1
             verdict.note(
-                "stall", f"{own * 1e3:.0f} ms (and {lag['machine'] * 1e3:.0f} ms of the machine)\n{lag['stack']}"
+                "stall", f"{own * 1e3:.0f} ms (and {lag['machine'] * 1e3:.0f} ms of the machine)\n{lag['doing']}"
             )
 
 

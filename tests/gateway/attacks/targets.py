@@ -140,7 +140,7 @@ class Target:
     def new_lags(self) -> list[dict[str, Any]]:
         """What the watches inside the processes noted since the last call."""
         found = []
-        for file in sorted((self.data / "lags").iterdir()):
+        for file in sorted((self.data / "lags").glob("[0-9]*")):
             text = file.read_bytes()[self._lags_read.get(file, 0) :]
             whole = text[: text.rfind(b"\n") + 1]
             self._lags_read[file] = self._lags_read.get(file, 0) + len(whole)

@@ -37,8 +37,8 @@ def test_a_stall_counts_without_what_the_machine_took() -> None:
     judge_lags(
         verdict,
         [
-            {"lag": 0.5, "machine": 0.45, "stack": "descheduled"},
-            {"lag": 0.3, "machine": 0.01, "stack": "regular expression"},
+            {"lag": 0.5, "machine": 0.45, "doing": "descheduled"},
+            {"lag": 0.3, "machine": 0.01, "doing": "regular expression"},
         ],
     )
     assert FLOOR < STALL_SECONDS

@@ -21,8 +21,7 @@ def modes_of(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.processes
-def test_all_that_a_served_process_writes_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_all_that_a_served_process_writes_is_its_users_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "journal" / "earlier").mkdir(parents=True)
     (data / "journal" / "earlier" / "segment").write_text("a prompt of an earlier version")

@@ -14,7 +14,7 @@ import pytest
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.gateway.upstream import Upstream
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
@@ -30,14 +30,6 @@ USER = [{"role": "user", "content": "Hello"}]
 DEEP, FLAT = '{"a":' * 980 + "1" + "}" * 980, "[" + "[]," * 40_000 + "[]]"
 HUGE = "9" * 60
 NUMBERS = ("", "-1", "0", "1.5", "1e400", "inf", "nan", "٣", "1_0", " 1", HUGE, "000003600" + "0" * 400, "9" * 5000)
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        with running_upstream() as server:
-            yield server
 
 
 @pytest.fixture(scope="module")

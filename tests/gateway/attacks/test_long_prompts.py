@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 from gateway.api.inference.json_bounds import MAX_CONTAINERS
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.gateway.upstream import Upstream
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
@@ -169,14 +169,6 @@ def test_a_chat_over_a_web_socket_is_refused_for_its_length_too(aio: ServedProce
             error = json.loads(socket.recv(120))["error"]
             assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
     assert liveness.worst < PATIENCE
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        with running_upstream() as server:
-            yield server
 
 
 def test_a_text_that_a_redaction_fails_on_delays_no_other(upstream: Upstream, tmp_path: Path) -> None:

@@ -33,11 +33,6 @@ def options(tmp_path: Path) -> list[str]:
     return ["--catalog", str(write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1"))]
 
 
-@pytest.fixture(autouse=True)
-def direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 async def has_keys(settings: Settings) -> bool:
     found = await stored_keys(settings)
     assert found is not None

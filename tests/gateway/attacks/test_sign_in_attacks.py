@@ -30,8 +30,7 @@ TRUSTED, DIRECT = {"AIO_TRUSTED_PROXIES": "localhost, 10.9.0.0/16"}, {"AIO_TRUST
 
 
 def gateway(data: Path, environment: dict[str, str]) -> Iterator[ServedProcess]:
-    with pytest.MonkeyPatch.context() as patch, running_upstream() as upstream:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with running_upstream() as upstream:
         catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url)
         with served(data, data / "cache", "--catalog", str(catalog), environment=environment) as process:
             yield process

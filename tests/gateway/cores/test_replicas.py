@@ -29,11 +29,6 @@ async def well(call: Call) -> None:
     await call.chunk("Hello", finish="stop")
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 async def recorded(*servers: LoopbackServer) -> Record:
     """Return the record of the first request sent to two of these servers, tier 1, read back from JSON."""
     records: list[Record] = []

@@ -65,8 +65,7 @@ class OtherSite(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
     data = tmp_path_factory.mktemp("data")
-    with pytest.MonkeyPatch.context() as patch, running_upstream() as upstream:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with running_upstream() as upstream:
         catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url)
         with served(data, data / "cache", "--catalog", str(catalog)) as process:
             yield process

@@ -218,7 +218,6 @@ async def test_a_model_by_its_hugging_face_id_is_downloaded_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     engine = ScriptedEngine(tmp_path / "bin")
     with running_hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)

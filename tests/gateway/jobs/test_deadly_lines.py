@@ -41,8 +41,7 @@ LEASE = 3.0
 
 
 @pytest.fixture
-def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def upstream() -> Iterator[Upstream]:
     with running_upstream() as server:
         yield server
 

@@ -15,21 +15,13 @@ import pytest
 from tests.gateway.jobs.batching import ENDED, request_line
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served, started
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.gateway.upstream import Upstream
 from tests.polling import until
 
 pytestmark = pytest.mark.slow
 LINES = 40
 # Running lines of one worker: all of them are held upstream before a worker is killed.
 CONCURRENCY = 3
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        with running_upstream() as server:
-            yield server
 
 
 class Site:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.gateway.engines.scripted_engine import ScriptedEngine
 from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.gateway.upstream import Upstream
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
@@ -29,14 +29,6 @@ model = "{model}"
 name = "large"
 url = "{url}"
 """
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        with running_upstream() as server:
-            yield server
 
 
 @pytest.fixture

@@ -35,8 +35,7 @@ ORDER = Order(actor="test", now=1.0)
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch, running_upstream() as upstream:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with running_upstream() as upstream:
         yield write_remote_catalog(tmp_path_factory.mktemp("catalog") / "catalog.toml", upstream.base_url)
 
 

@@ -21,8 +21,7 @@ HOLD = [{"role": "user", "content": "hold the line"}]
 
 
 @pytest.fixture
-def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def upstream() -> Iterator[Upstream]:
     with running_upstream() as server:
         yield server
 

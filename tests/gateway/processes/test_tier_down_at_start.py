@@ -19,11 +19,6 @@ from tiers.errors import CatalogError
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 class Server(LoopbackServer):
     """Answers requests; while it is `loading` it reports that instead."""
 

@@ -13,20 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.telemetry.metrics_export.worker_metrics import merged_exposition
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served, started
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.gateway.upstream import Upstream
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
 
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        with running_upstream() as server:
-            yield server
 
 
 @pytest.fixture(scope="module")

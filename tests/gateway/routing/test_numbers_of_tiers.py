@@ -5,7 +5,6 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.gateway.dashboard.browsing import forms_of
 from tests.gateway.dashboard.real_traffic import WATCHED
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
-from tests.gateway.upstream import Upstream, running_upstream
+from tests.gateway.upstream import Upstream
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
@@ -38,12 +37,6 @@ VIEWS = (
     "learning",
     "routing/tiers",
 )
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with running_upstream() as running:
-        yield running
 
 
 def ask(gateway: ServedProcess, model: str = "auto", **headers: str) -> httpx.Response:

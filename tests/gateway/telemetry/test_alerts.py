@@ -99,7 +99,6 @@ def test_figures_are_those_of_the_window() -> None:
 
 
 async def test_a_gateway_tells_its_webhook(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "error_share"), for_seconds=0.0)
     monkeypatch.setattr("gateway.app.keep_looking", partial(keep_looking, rules=[rule]))
     heard = asyncio.Queue[dict[str, Any]]()

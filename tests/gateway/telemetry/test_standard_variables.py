@@ -85,7 +85,6 @@ def test_a_sampler_that_asks_no_parent_decides_about_callers_traces() -> None:
 async def test_spans_reach_the_endpoint_of_the_environment_under_the_environments_name_and_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], service: str
 ) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with running_collector() as collector:
         monkeypatch.setenv(TRACES_ENDPOINT, f"{collector.url}/custom/path")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=secret")

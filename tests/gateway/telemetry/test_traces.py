@@ -82,10 +82,8 @@ async def test_an_answer_that_fails_is_an_error_whose_words_stay_out_of_the_trac
 
 
 async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewhere(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings,
 ) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
     async def well(call: Call) -> None:
         await call.reply(200, {"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]})
 
@@ -113,9 +111,7 @@ async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewher
     )
 
 
-async def test_without_an_exporter_a_callers_trace_passes_through_unchanged(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_an_exporter_a_callers_trace_passes_through_unchanged(settings: Settings) -> None:
     async with running_gateway(settings) as gateway:
         await ask(gateway, traceparent=TRACEPARENT)
         await ask(gateway)

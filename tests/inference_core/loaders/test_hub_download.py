@@ -23,7 +23,6 @@ MEGABYTE = 1 << 20
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(hub_download.time, "sleep", lambda seconds: None)
     with running_hub() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)

@@ -3,10 +3,13 @@
 The folder is on the PYTHONPATH of attacked processes, workers of a supervisor included. A thread asks the loop to run a
 callback every few milliseconds. How long that took is written to `$ATTACK_LAGS/PID`, one JSON object a line, where it
 took longer than `FLOOR` seconds: `lag` seconds, of which the machine kept its threads from a core for
-`machine` seconds (the kernel's run-queue time), and `stack`, what the loop was doing meanwhile.
+`machine` seconds (the kernel's run-queue time, and what a hypervisor gave to other machines), and `doing`: what all
+threads did when `FLOOR` had passed, which threads had a core, and collections of garbage.
 """
 
 import contextlib
+import faulthandler
+import gc
 import importlib.abc
 import importlib.util
 import json
@@ -14,20 +17,32 @@ import os
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-INTERVAL, FLOOR, PATIENCE = 0.02, 0.05, 0.05
+INTERVAL, FLOOR = 0.02, 0.05
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_STOLEN_COLUMN = 8
 
 
-def _waited() -> dict[str, float]:
-    """Seconds that each thread was ready to run and had no core."""
-    found = {}
+class _Times(NamedTuple):
+    """Seconds since the start: by thread, with a core and waiting for one; of all cores, given to other machines."""
+
+    ran: dict[str, float]
+    waited: dict[str, float]
+    stolen: float
+
+
+def _times() -> _Times:
+    ran, waited = {}, {}
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError, IndexError):
-            found[thread] = int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
-    return found
+            with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+                columns = file.read().split()
+            ran[thread], waited[thread] = int(columns[0]) / 1e9, int(columns[1]) / 1e9
+    with open("/proc/stat", "rb") as file:
+        stolen = int(file.readline().split()[_STOLEN_COLUMN]) / _TICKS_A_SECOND
+    return _Times(ran, waited, stolen)
 
 
 class Watch(threading.Thread):
@@ -36,13 +51,16 @@ class Watch(threading.Thread):
     def __init__(self, loop: Any, file: Path) -> None:
         super().__init__(name="loop-watch", daemon=True)
         self._loop, self._file = loop, file
-        self._owner, self._native = threading.get_ident(), str(threading.get_native_id())
+        self._native = str(threading.get_native_id())
+        # Written without the interpreter's lock, which the reason of a stall may hold.
+        self._stacks = file.with_name(f".{file.name}-stacks").open("w+b")
+        self._collections: list[str] = []
+        self._collection_began = 0.0
+        gc.callbacks.append(self._on_collection)
 
     def run(self) -> None:
         while True:
-            due = time.monotonic() + INTERVAL
-            before = _waited()
-            time.sleep(INTERVAL)
+            before, due = _times(), time.monotonic() + INTERVAL
             ran: list[float] = []
             seen = threading.Event()
 
@@ -50,31 +68,50 @@ class Watch(threading.Thread):
                 ran.append(time.monotonic())
                 seen.set()
 
-            with contextlib.suppress(RuntimeError):
+            faulthandler.dump_traceback_later(INTERVAL + FLOOR, file=self._stacks)
+            time.sleep(INTERVAL)
+            try:
                 self._loop.call_soon_threadsafe(beat)
-                stack = "" if seen.wait(PATIENCE) else self._stack()
-                seen.wait()
-                lag = ran[0] - due
-                if lag > FLOOR:
-                    self._note({"at": ran[0], "lag": lag, "machine": self._machine(before), "stack": stack})
-                continue
-            return
+            except RuntimeError:
+                faulthandler.cancel_dump_traceback_later()
+                return
+            seen.wait()
+            faulthandler.cancel_dump_traceback_later()
+            lag = ran[0] - due
+            if lag > FLOOR:
+                self._note(ran[0], lag, before, _times())
+            self._collections.clear()
 
-    def _machine(self, before: dict[str, float]) -> float:
-        """Seconds that the machine took: from the loop's thread, from this one, and from the one of the others that
-        waited longest, which may have held the interpreter's lock meanwhile."""
+    def _note(self, at: float, lag: float, before: _Times, after: _Times) -> None:
+        """Note a lag. The machine took what the loop's thread and this one waited, and what the one of the others that
+        waited longest did, which may have held the interpreter's lock meanwhile."""
         own = (self._native, str(threading.get_native_id()))
-        waited = {thread: seconds - before.get(thread, 0.0) for thread, seconds in _waited().items()}
+        waited = {thread: seconds - before.waited.get(thread, 0.0) for thread, seconds in after.waited.items()}
         others = [seconds for thread, seconds in waited.items() if thread not in own]
-        return sum(waited.get(thread, 0.0) for thread in own) + max(others, default=0.0)
-
-    def _stack(self) -> str:
-        frame = sys._current_frames().get(self._owner)
-        return "" if frame is None else "".join(traceback.format_stack(frame)[-8:])
-
-    def _note(self, found: dict[str, Any]) -> None:
+        machine = sum(waited.get(thread, 0.0) for thread in own) + max(others, default=0.0)
+        machine += after.stolen - before.stolen
+        names = {str(thread.native_id): thread.name for thread in threading.enumerate()} | {self._native: "the loop"}
+        ran = {
+            names.get(thread, thread): f"{(seconds - before.ran.get(thread, 0.0)) * 1e3:.0f} ms"
+            for thread, seconds in after.ran.items()
+            if seconds - before.ran.get(thread, 0.0) > FLOOR / 10
+        }
+        doing = f"threads with a core: {ran}; collections of garbage: {self._collections}\n{self._taken_stacks()}"
         with self._file.open("a") as file:
-            file.write(json.dumps(found) + "\n")
+            file.write(json.dumps({"at": at, "lag": lag, "machine": machine, "doing": doing}) + "\n")
+
+    def _taken_stacks(self) -> str:
+        self._stacks.seek(0)
+        text = self._stacks.read().decode(errors="replace")
+        self._stacks.seek(0)
+        self._stacks.truncate()
+        return text
+
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._collection_began = time.monotonic()
+        elif (seconds := time.monotonic() - self._collection_began) > FLOOR / 10:
+            self._collections.append(f"generation {info['generation']}: {seconds * 1e3:.0f} ms")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
