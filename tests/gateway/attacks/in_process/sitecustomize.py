@@ -3,12 +3,11 @@
 The folder is on the PYTHONPATH of attacked processes, workers of a supervisor included. A thread asks the loop to run a
 callback every few milliseconds. How long that took is written to `$ATTACK_LAGS/PID`, one JSON object a line, where it
 took longer than `FLOOR` seconds: `lag` seconds, of which the machine kept its threads from a core for
-`machine` seconds (the kernel's run-queue time, and what a hypervisor gave to other machines), and `doing`: what all
-threads did when `FLOOR` had passed, which threads had a core, and collections of garbage.
+`machine` seconds (the run-queue time of the kernel, and what a hypervisor gave to others), and `doing`: which threads
+had a core, collections of garbage, and what all threads did once the interpreter's lock was to be had.
 """
 
 import contextlib
-import faulthandler
 import gc
 import importlib.abc
 import importlib.util
@@ -17,6 +16,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,17 @@ def _times() -> _Times:
     return _Times(ran, waited, stolen)
 
 
+def _stacks() -> str:
+    """What the other threads do, the ends of their stacks."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = [(names.get(ident, str(ident)), frame) for ident, frame in sys._current_frames().items()]
+    return "".join(
+        f"{name}:\n{''.join(traceback.format_stack(frame)[-6:])}"
+        for name, frame in frames
+        if name != threading.current_thread().name
+    )
+
+
 class Watch(threading.Thread):
     """Asks one loop for signs of life until the loop is closed."""
 
@@ -52,8 +63,6 @@ class Watch(threading.Thread):
         super().__init__(name="loop-watch", daemon=True)
         self._loop, self._file = loop, file
         self._native = str(threading.get_native_id())
-        # Written without the interpreter's lock, which the reason of a stall may hold.
-        self._stacks = file.with_name(f".{file.name}-stacks").open("w+b")
         self._collections: list[str] = []
         self._collection_began = 0.0
         gc.callbacks.append(self._on_collection)
@@ -68,21 +77,21 @@ class Watch(threading.Thread):
                 ran.append(time.monotonic())
                 seen.set()
 
-            faulthandler.dump_traceback_later(INTERVAL + FLOOR, file=self._stacks)
             time.sleep(INTERVAL)
             try:
                 self._loop.call_soon_threadsafe(beat)
             except RuntimeError:
-                faulthandler.cancel_dump_traceback_later()
                 return
+            # This thread itself is late where another one kept the interpreter's lock.
+            is_late = time.monotonic() - due > FLOOR or not seen.wait(FLOOR)
+            stacks = _stacks() if is_late else ""
             seen.wait()
-            faulthandler.cancel_dump_traceback_later()
             lag = ran[0] - due
             if lag > FLOOR:
-                self._note(ran[0], lag, before, _times())
+                self._note(ran[0], lag, before, _times(), stacks)
             self._collections.clear()
 
-    def _note(self, at: float, lag: float, before: _Times, after: _Times) -> None:
+    def _note(self, at: float, lag: float, before: _Times, after: _Times, stacks: str) -> None:
         """Note a lag. The machine took what the loop's thread and this one waited, and what the one of the others that
         waited longest did, which may have held the interpreter's lock meanwhile."""
         own = (self._native, str(threading.get_native_id()))
@@ -96,16 +105,9 @@ class Watch(threading.Thread):
             for thread, seconds in after.ran.items()
             if seconds - before.ran.get(thread, 0.0) > FLOOR / 10
         }
-        doing = f"threads with a core: {ran}; collections of garbage: {self._collections}\n{self._taken_stacks()}"
+        doing = f"threads with a core: {ran}; collections of garbage: {self._collections}\n{stacks}"
         with self._file.open("a") as file:
             file.write(json.dumps({"at": at, "lag": lag, "machine": machine, "doing": doing}) + "\n")
-
-    def _taken_stacks(self) -> str:
-        self._stacks.seek(0)
-        text = self._stacks.read().decode(errors="replace")
-        self._stacks.seek(0)
-        self._stacks.truncate()
-        return text
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
