@@ -277,5 +277,8 @@ def long_prompts(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         ])  # fmt: skip
         if path in (CHAT, "/v1/completions"):
             body = body | {"max_tokens": 1}
+        elif path == "/v1/responses":
+            # Without it the answer of a small model to nonsense may take minutes.
+            body = body | {"max_output_tokens": 16}
         sent = json.dumps(body, ensure_ascii=draw.random() < 0.3).encode("utf-8", "surrogatepass")
         yield outcome_of(target.ask("POST", path, sent), f"{path} {len(sent)} bytes of {piece[:10]!r} #{number}")
