@@ -31,13 +31,14 @@ FILE_FLAGS = {
     "kernels_portable.cpp": NARROW,
     "kernels_avx2.cpp": [*NARROW, *AVX2],
     "kernels_avx512.cpp": AVX512,
+    "kernels_amx.cpp": AVX512,
     "row_sampler.cpp": EXACT,
     "sampling_portable.cpp": [*NARROW, *EXACT],
     "sampling_avx2.cpp": [*NARROW, *AVX2, *EXACT],
     "sampling_avx512.cpp": [*AVX512, *EXACT],
 }
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
-CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512" if X86 else "").split()
+CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512 amx" if X86 else "").split()
 CHECKED = [
     "-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",
     # Checks of every access as calls, and none for what addresses already show: unrolled kernels compile in minutes.
@@ -46,7 +47,7 @@ CHECKED = [
 SOURCES = sorted(
     path.name
     for path in Path(NATIVE).glob("*.cpp")
-    if not path.stem.endswith(("_avx2", "_avx512")) or path.stem.rpartition("_")[2] in CHOSEN
+    if not path.stem.endswith(("_avx2", "_avx512", "_amx")) or path.stem.rpartition("_")[2] in CHOSEN
 )
 
 

@@ -53,8 +53,12 @@ def linear(
     bias: torch.Tensor | None = None,
     *,
     accumulate: bool = False,
+    prompt: bool = False,
 ) -> None:
-    """out[T, N] (+)= x[T, K] W^T + bias for panels uint8 [ceil(N / 16), panel bytes] of `linear.panels`."""
+    """out[T, N] (+)= x[T, K] W^T + bias for panels uint8 [ceil(N / 16), panel bytes] of `linear.panels`.
+
+    `prompt`: in prompt arithmetic. Raises ValueError if the chosen kernels have none.
+    """
     extension().linear(
         SCHEMES[scheme],
         panels.data_ptr(),
@@ -68,6 +72,7 @@ def linear(
         out.data_ptr(),
         out.stride(0),
         accumulate,
+        prompt,
     )
 
 
