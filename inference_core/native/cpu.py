@@ -2,6 +2,7 @@
 
 Every tensor is float32 on the CPU with a contiguous last dimension unless stated otherwise. Importing this module never
 fails; `AVAILABLE` is False if the extension was not built or is switched off by `AIO_NATIVE=off` in the environment.
+`AIO_INSTRUCTION_SET=NAME` there chooses other kernels than this processor's best, `amx-emulated` among them.
 Results do not depend on how many rows are computed at once.
 """
 
@@ -22,6 +23,8 @@ if os.environ.get("AIO_NATIVE") == "off":
     _cpu = None
 
 AVAILABLE = _cpu is not None
+if _cpu is not None and "AIO_INSTRUCTION_SET" in os.environ:
+    _cpu.use_instruction_set(os.environ["AIO_INSTRUCTION_SET"])
 Scheme = Literal["int4-int8", "int4-centred-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
 # x ~ scale * q over 32 activations, with the factors of weights' minima and offsets (`native/kernels.h`).
 QUANTIZED_GROUP = np.dtype(

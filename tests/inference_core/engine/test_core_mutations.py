@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
@@ -16,7 +17,8 @@ from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.scheduling import commit, scheduler, sequence
 from inference_core.scheduling.commit import ScheduledEntry
 from inference_core.speculation.draft_model import DraftModel
-from inference_core.step_plan import StepPlan
+from inference_core.step_plan import ScheduledSequence, StepPlan
+from tests.inference_core.hash_model import HashModelRunner
 
 # Neither shrinking nor remembering failures: they are expected here.
 HUNT = settings(
@@ -67,12 +69,28 @@ def ignore_parent(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_salt(patch: pytest.MonkeyPatch) -> None:
     """All tenants share one prefix cache."""
-    patch.setattr(sequence, "root_digest", lambda _, adapter: prefix_hash.root_digest("", adapter))
+    patch.setattr(sequence, "root_digest", lambda _, adapter, fast: prefix_hash.root_digest("", adapter, fast=fast))
 
 
 def ignore_adapter(patch: pytest.MonkeyPatch) -> None:
     """Blocks are shared between requests with and without an adapter."""
-    patch.setattr(sequence, "root_digest", lambda salt, _: prefix_hash.root_digest(salt))
+    patch.setattr(sequence, "root_digest", lambda salt, _, fast: prefix_hash.root_digest(salt, fast=fast))
+
+
+def ignore_arithmetic_of_prompts(patch: pytest.MonkeyPatch) -> None:
+    """Prompts share blocks whatever arithmetic computed them."""
+    patch.setattr(sequence, "root_digest", lambda salt, adapter, fast: prefix_hash.root_digest(salt, adapter))
+
+
+def compute_what_a_prompt_recomputes_as_prompt(patch: pytest.MonkeyPatch) -> None:
+    """The arithmetic depends on the batch: all tokens of a chunk are computed as the chunk's first one."""
+    write = HashModelRunner._write
+
+    def broken(self: HashModelRunner, share: ScheduledSequence) -> None:
+        fast_until = 1 << 30 if share.start < share.fast_until else 0
+        write(self, msgspec.structs.replace(share, fast_until=fast_until))
+
+    patch.setattr(HashModelRunner, "_write", broken)
 
 
 def ignore_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -187,6 +205,8 @@ def lend_without_return(patch: pytest.MonkeyPatch) -> None:
         (ignore_parent, ThreeModelMachine),
         (ignore_salt, OneModelMachine),
         (ignore_adapter, OneModelMachine),
+        (ignore_arithmetic_of_prompts, OneModelMachine),
+        (compute_what_a_prompt_recomputes_as_prompt, OneModelMachine),
         (ignore_tokens, OneModelMachine),
         (give_slab_twice, ThreeModelMachine),
         (keep_cache_of_evicted, OneModelMachine),
