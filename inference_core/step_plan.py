@@ -125,8 +125,8 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     draw while they are accepted (`sampling.rejection_sampling`). `draft_laws`: the distribution that each was drawn
     from, if rejection sampling verifies it.
 
-    `fast_until`: tokens at positions below it are computed in prompt arithmetic (`native/prompt_linear.h`), all others as
-    generated tokens are; 0 where the runner has one arithmetic alone.
+    `fast_until`: tokens at positions below it are computed in prompt arithmetic (`native/prompt_linear.h`), all others
+    as generated tokens are; 0 where the runner has one arithmetic alone.
     """
 
     sequence_id: str

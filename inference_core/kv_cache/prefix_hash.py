@@ -1,10 +1,10 @@
 """The chain of digests that names a full KV block by everything its content depends on.
 
 Keys and values of a token depend on all tokens before it, so a block's name covers its own tokens
-and, through its parent's name, all earlier ones and the salt. Where prompts are computed in an arithmetic of their own,
-it covers as well which tokens were: recomputing a block then gives its bits. 128-bit BLAKE2b (RFC 7693): at 10^12 blocks
-the chance of any collision is about 10^-15. The native extension hashes a whole chain in one call; without it hashlib
-gives the same names.
+and, through its parent's name, all earlier ones and the salt. Where prompts are computed in an arithmetic of their
+own, it covers as well which tokens were: recomputing a block then gives its bits. 128-bit BLAKE2b (RFC 7693): at 10^12
+blocks the chance of any collision is about 10^-15. The native extension hashes a whole chain in one call; without it
+hashlib gives the same names.
 """
 
 from array import array

@@ -90,7 +90,7 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     prefill_arithmetic: Annotated[
         Literal["fast", "exact"],
         Meta(
-            description="How prompts are computed where the CPU has AMX: in bfloat16 tiles, or as generated tokens are; "
+            description="How prompts are computed where the CPU has AMX: in its tiles, or as generated tokens are; "
             "elsewhere there is one way."
         ),
     ] = "fast"

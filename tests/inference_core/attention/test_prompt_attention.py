@@ -28,7 +28,10 @@ def threads() -> Iterator[None]:
 
 def attend(cache: Cache, spans: list[Span], prompt: bool = True) -> torch.Tensor:
     """Write the spans' tokens and attend from them, as prompt or as generated tokens."""
-    backend, batch = CpuAttention(cache.config, cache.layout, cache.arena, rotary_table(cache.config, 1024)), cache.batch(spans)
+    backend, batch = (
+        CpuAttention(cache.config, cache.layout, cache.arena, rotary_table(cache.config, 1024)),
+        cache.batch(spans),
+    )
     qkv = torch.cat([cache.tokens[s][first:end] for s, first, end in spans]).clone()
     out = torch.empty(len(qkv), cache.config.num_heads * cache.config.head_dim)
     backend.rope_and_write(qkv, 0, batch, None, None)

@@ -1,5 +1,5 @@
-"""Where prompts have an arithmetic of their own, tokens depend on positions alone: not on the cache, memory or knobs that
-change meanwhile."""
+"""Where prompts have an arithmetic of their own, tokens depend on positions alone: not on the cache, memory or knobs
+that change meanwhile."""
 
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
@@ -60,12 +60,12 @@ def test_a_preempted_answer_continues_from_its_own_blocks_and_says_the_same() ->
 
 def test_prompts_computed_exactly_and_fast_never_share_blocks() -> None:
     driver = CoreDriver(prompt_arithmetic=True)
-    driver.add(PROMPT + [3], sampling=greedy(2))
+    driver.add([*PROMPT, 3], sampling=greedy(2))
     driver.drain()
     driver.core.set_knobs({"prefill_arithmetic": "exact"})
-    exact = driver.add(PROMPT + [3], sampling=greedy(2))
+    exact = driver.add([*PROMPT, 3], sampling=greedy(2))
     driver.drain()
-    again = driver.add(PROMPT + [3], sampling=greedy(2))
+    again = driver.add([*PROMPT, 3], sampling=greedy(2))
     driver.drain()
     assert driver.finished[exact, 0].cached_tokens == 0
     assert driver.finished[again, 0].cached_tokens == len(PROMPT)

@@ -1,4 +1,4 @@
-"""Linear layers in prompt arithmetic: bfloat16 tiles, in the order of sums that TDPBF16PS defines, within a derived bound."""
+"""Linear layers in prompt arithmetic: the sums that TDPBF16PS defines, bit for bit, within a bound of float32."""
 
 from collections.abc import Iterator
 
