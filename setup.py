@@ -7,10 +7,12 @@ compiled once per instruction set and chosen at run time.
 import os
 import platform
 import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 NATIVE = "inference_core/native"
 DECISION = "classifier/native"
@@ -51,10 +53,26 @@ SOURCES = sorted(
 )
 
 
+def assembles_tiles(compiler) -> bool:
+    """Whether the assembler knows AMX, as that of binutils does from 2.36 on."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "tiles.cpp"
+        source.write_text('void release() { asm volatile("tilerelease"); }\n')
+        try:
+            compiler.compile([str(source)], output_dir=folder)
+        except CompileError:
+            return False
+    return True
+
+
 class BuildKernels(build_ext):
-    """Gives each file its own flags."""
+    """Gives each file its own flags, and leaves out AMX where it cannot be assembled."""
 
     def build_extension(self, ext: Extension) -> None:
+        tiles = f"{NATIVE}/kernels_amx.cpp"
+        if tiles in ext.sources and not assembles_tiles(self.compiler):
+            ext.sources.remove(tiles)
+            ext.define_macros.remove(("AIO_HAS_AMX", "1"))
         compile_one = self.compiler._compile
 
         def compile_with_flags(obj, src, suffix, cc_args, extra, pp_opts):

@@ -113,7 +113,7 @@ def as_prompt(sequence, until):
 
 
 def test_a_token_is_computed_by_its_position_whatever_else_is_in_its_chunk(tiles):
-    """Forty tokens of which 21 are a prompt: at once, cut anywhere, beside prompts and generated tokens."""
+    """Forty tokens of which 21 are a prompt: at once, and cut anywhere among prompts and generated tokens."""
     whole, _ = tiles.decode([as_prompt(share(0, 40, 0), 21)], list(range(40)))
     whole = whole.clone()
     exact = tiles.decode([share(0, 40, 0)], list(range(40)))[0].clone()
