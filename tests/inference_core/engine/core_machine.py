@@ -185,10 +185,6 @@ class CoreMachine(RuleBasedStateMachine):
         self.driver.core.set_knobs(changes)
         self._speculate(self.ways[way % len(self.ways)])
 
-    @rule(arithmetic=st.sampled_from(["fast", "exact"]))
-    def compute_prompts(self, arithmetic: str) -> None:
-        self.driver.core.set_knobs({"prefill_arithmetic": arithmetic})
-
     def _speculate(self, way: str) -> None:
         for model in self.models if way != "draft_model" else self.drafts:
             self.driver.core.set_knobs({"speculation": way}, model)

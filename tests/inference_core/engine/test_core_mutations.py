@@ -77,11 +77,6 @@ def ignore_adapter(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sequence, "root_digest", lambda salt, _, fast: prefix_hash.root_digest(salt, fast=fast))
 
 
-def ignore_arithmetic_of_prompts(patch: pytest.MonkeyPatch) -> None:
-    """Prompts share blocks whatever arithmetic computed them."""
-    patch.setattr(sequence, "root_digest", lambda salt, adapter, fast: prefix_hash.root_digest(salt, adapter))
-
-
 def compute_what_a_prompt_recomputes_as_prompt(patch: pytest.MonkeyPatch) -> None:
     """The arithmetic depends on the batch: all tokens of a chunk are computed as the chunk's first one."""
     write = HashModelRunner._write
@@ -205,7 +200,6 @@ def lend_without_return(patch: pytest.MonkeyPatch) -> None:
         (ignore_parent, ThreeModelMachine),
         (ignore_salt, OneModelMachine),
         (ignore_adapter, OneModelMachine),
-        (ignore_arithmetic_of_prompts, OneModelMachine),
         (compute_what_a_prompt_recomputes_as_prompt, OneModelMachine),
         (ignore_tokens, OneModelMachine),
         (give_slab_twice, ThreeModelMachine),

@@ -71,6 +71,17 @@ def test_prompts_computed_exactly_and_fast_never_share_blocks() -> None:
     assert driver.finished[again, 0].cached_tokens == len(PROMPT)
 
 
+def test_a_cache_that_ignores_the_arithmetic_would_change_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "root_digest", lambda salt, adapter, fast: root_digest(salt, adapter))
+    driver = CoreDriver(prompt_arithmetic=True)
+    driver.add([*PROMPT, 3], sampling=greedy(2))
+    driver.drain()
+    driver.core.set_knobs({"prefill_arithmetic": "exact"})
+    driver.add([*PROMPT, 3], sampling=greedy(2))
+    with pytest.raises(AssertionError, match="said"):
+        driver.drain()
+
+
 def test_a_request_keeps_the_arithmetic_that_it_came_with() -> None:
     driver = CoreDriver(prompt_arithmetic=True, knobs=Knobs(prefill_chunk=2))
     driver.add(PROMPT, sampling=greedy(4))
