@@ -7,7 +7,7 @@ RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them.
 WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-api sanitize sanitize-threads demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -118,13 +118,34 @@ soak: install
 explore: install
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n $(WORKERS) --dist loadfile --timeout 3600 -m "hypothesis and not gpu and not mesh and not kernels and not ray"
 
-# The same tests as in `make test`, with 5,000 damaged files each.
-fuzz: install
+# Every parser of bytes that others choose, FUZZ_SECONDS each, guided by coverage: a table of what ran, and every input that
+# fails in build/fuzz with the command that replays it. TARGET: a part of the names, as `python -m tests.fuzz list` prints
+# them. ENGINE=mutation needs no further package.
+FUZZ_SECONDS ?= 300
+FUZZ_JOBS ?= 1
+ENGINE ?= auto
+TARGET ?= *
+
+fuzz: $(STAMP)-fuzz
+	$(BIN)/python -m tests.fuzz run --target "$(TARGET)" --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS) --engine $(ENGINE)
+
+# atheris has wheels for Linux on x86-64 and some versions of Python; without it inputs are chosen by mutation alone.
+$(STAMP)-fuzz: $(STAMP)
+	$(BIN)/pip install --quiet --only-binary :all: --group fuzz || echo "atheris is not available here"
+	touch $@
+
+# Model files damaged field by field, with 5,000 examples of each test in `make test`.
+fuzz-files: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/inference_core/fuzz
 
 # Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.
 fuzz-api: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/api/test_api_fuzz.py
+
+# More than 20,000 hostile inputs of every class against gateways of our own, on loopback; about ten minutes on two idle cores.
+# A table of what each class did; docs/security.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.
+attack: install
+	$(BIN)/python -m tests.gateway.attacks $(ATTACK)
 
 # The extension under AddressSanitizer and UndefinedBehaviorSanitizer: every kernel test, and the real model's answers.
 # Leaks of Python's own allocations are ignored. AIO_KERNELS chooses the instruction sets, as for a plain build.
@@ -145,6 +166,11 @@ sanitize-threads:
 	$(CXX) -std=c++17 -O1 -g -pthread -fsanitize=thread tests/inference_core/native/thread_pool_stress.cpp \
 		inference_core/native/thread_pool.cpp -o build/thread_pool_stress
 	TSAN_OPTIONS=halt_on_error=1 build/thread_pool_stress
+
+# The pins and hashes of what images install, after changed dependencies; UPGRADE=1 takes the newest that pyproject.toml allows.
+lock: install
+	$(BIN)/pip install --quiet --group lock
+	UPGRADE=$(UPGRADE) sh deploy/docker/lock.sh $(BIN)/uv
 
 lint: install
 	$(BIN)/ruff check .

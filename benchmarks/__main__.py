@@ -9,6 +9,7 @@ _COMMANDS = {
     "ablation": ("core.ablation:ablation", "What each technique of the core is worth."),
     "speculation": ("core.speculation:speculation", "What drafted tokens are worth."),
     "handover": ("core.handover:handover", "Keys and values sent to another core, or computed there."),
+    "encryption": ("core.encryption:encryption", "What TLS between a gateway and a core costs."),
     "quality": ("core.quality:quality", "How far quantised arithmetic is from float32."),
     "quantisers": ("core.quantisers:quantisers", "What each way of quantising loses."),
     "kernels": ("core.kernels:kernels", "The kernels against the machine's bounds."),

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ from gateway.parts import Parts
 from gateway.peers.peer_records import PeerRecords
 from gateway.peers.peers import Peers
 from gateway.peers.worker_place import WorkerPlace
+from gateway.protocols.trusted_proxies import START_SECONDS, TrustedProxies
 from gateway.routing.active_classifier import ActiveClassifier, Serving
 from gateway.routing.class_prior import class_prior
 from gateway.routing.knobs import RoutingKnobFile
@@ -58,7 +59,7 @@ from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
-from gateway.tenancy.key_secrets import ApiKeys
+from gateway.tenancy.key_secrets import keys_of
 from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from inference_core.extras import require_extra
@@ -69,7 +70,7 @@ from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.records.record import Record
-from quality.records.redaction import load_redaction
+from quality.records.redaction import RedactText, load_redaction
 from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
 from quality.verification.feedback import FeedbackDesk
@@ -140,11 +141,17 @@ class Composition:
         self.settings = settings
         self._show_admin_key = show_admin_key
         self._peers = None if place is None else Peers(place)
-        self.keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
-        self.admin_keys = ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
+        self.keys, self.admin_keys = keys_of(settings)
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
+        self._proxies = TrustedProxies(settings.trusted_proxies)
         self.catalog = load_catalog(settings.catalog)
-        self._redact = load_redaction(settings.redaction) if settings.redaction else None
+        self._redaction: RedactionProcess | None = None
+        self._redact: RedactText | None = None
+        if settings.redaction:
+            # A redaction that cannot be loaded stops the start.
+            load_redaction(settings.redaction)
+            self._redaction = RedactionProcess(settings.redaction)
+            self._redact = self._redaction.text
         self._exporter = _span_exporter(settings)
         if settings.alert_webhook:
             webhook_url(settings)  # an invalid URL is an error at once
@@ -158,7 +165,7 @@ class Composition:
     async def start(self, stack: AsyncExitStack) -> Parts:
         """Start everything; `stack` stops it in reverse order."""
         settings = self.settings
-        settings.data_path.mkdir(parents=True, exist_ok=True)
+        settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
         database, ledger = await self._start_store(stack)
         await self._start_traces(stack)
         redis = await stack.enter_async_context(open_redis(settings.redis_url))
@@ -182,6 +189,8 @@ class Composition:
         routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
+        if self._redaction is not None:
+            stack.push_async_callback(self._redaction.close)
         loop = await self._start_quality_loop(stack, database, engine, encode, knobs)
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
@@ -190,10 +199,7 @@ class Composition:
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
         self.metrics.registry.register(OverloadCollector(overload))
         cache = await self._start_cache(stack, redis, routing)
-        redaction = RedactionProcess(settings.redaction) if settings.redaction else None
-        if redaction is not None:
-            stack.push_async_callback(redaction.close)
-        service = Service(routing, self.sinks, probes, self._redact, tenancy, overload, cache, redaction)
+        service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep()))
         learning = LearningRecord(database)
@@ -246,6 +252,7 @@ class Composition:
             away=engine.away,
             refresh_metrics=lambda: self._refresh(engine, ledger, parts, loop),
             peers=self._peers,
+            proxies=await self._start_proxies(stack),
         )
         if self._peers is not None:
             parts.records = PeerRecords(ledger, self._peers)
@@ -300,6 +307,14 @@ class Composition:
         self.sinks.append(lambda answer, record: ledger.append(record))
         return engine, ledger
 
+    async def _start_proxies(self, stack: AsyncExitStack) -> TrustedProxies:
+        """Names that take long to resolve delay nothing: until then these proxies are not believed."""
+        if self._proxies.has_names:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._proxies.resolve(), START_SECONDS)
+            await stack.enter_async_context(background(self._proxies.follow()))
+        return self._proxies
+
     async def _start_traces(self, stack: AsyncExitStack) -> None:
         if self._exporter is not None:
             from gateway.telemetry.traces import Traces, look_up_collector
@@ -314,8 +329,11 @@ class Composition:
     ) -> ResponseCache:
         knobs = KnobFile(CacheKnobs, "cache", self.settings.cache_knobs_path)
         await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
+        # A redacted answer would not be the answer, and Redis may write what it holds to a disk.
         store: AnswerStore = (
-            MemoryStore(knobs) if redis is None else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
+            MemoryStore(knobs)
+            if redis is None or self.settings.redaction
+            else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
         )
         return ResponseCache(knobs, store, routing)
 

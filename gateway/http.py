@@ -40,7 +40,7 @@ from gateway.api.admin.system import show_checklist, show_system
 from gateway.api.admin.users import erase_user
 from gateway.api.batch_files.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.api.batch_files.files import delete_file, list_files, show_content, show_file, upload_file
-from gateway.api.docs_page import DocsPage
+from gateway.api.docs_page import DocsPage, docs_router
 from gateway.api.feedback import give_feedback
 from gateway.api.health import live, metrics, ready
 from gateway.api.inference.chat import chat_completions
@@ -253,7 +253,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
                 title="AIO gateway",
                 version=__version__,
                 description="An OpenAI-compatible gateway that answers with the cheapest tier that is good enough.",
-                path="/docs",
+                openapi_router=docs_router("/docs"),
                 render_plugins=[DocsPage(), JsonRenderPlugin()],
                 use_handler_docstrings=True,
             ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from litestar.connection import Request
@@ -19,6 +20,7 @@ from gateway.embedding.embedder import Embedder
 from gateway.jobs.jobs import Jobs
 from gateway.knobs.replicas import ReplicaKnobs
 from gateway.peers.peers import Peers
+from gateway.protocols.trusted_proxies import TrustedProxies
 from gateway.routing.router import RoutingService
 from gateway.service import Service
 from gateway.settings import Settings
@@ -58,7 +60,8 @@ class Parts:
 
     `not_ready` names what keeps the whole server from serving, with the reason; `away` names disconnected cores of
     other processes, without which the remote tiers go on. `refresh_metrics` is awaited before every scrape. `peers`:
-    the other gateway processes behind the same port, if this is one of several.
+    the other gateway processes behind the same port, if this is one of several. `proxies`: those whose headers are
+    believed.
     """
 
     settings: Settings
@@ -91,6 +94,7 @@ class Parts:
     away: Mapping[str, str] = field(default_factory=dict)
     refresh_metrics: Callable[[], Awaitable[None]] = _nothing_to_refresh
     peers: Peers | None = None
+    proxies: TrustedProxies = field(default_factory=partial(TrustedProxies, ""))
 
     @property
     def fingerprint(self) -> str:

@@ -20,8 +20,8 @@ from gateway.tenancy.cost_bound import most_usd
 from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import Tenancy
 from quality.records.record import Record
-from quality.records.redaction import Redact, redacted, without_texts
-from quality.records.redaction_process import LONG_CHARS, RedactionProcess, num_chars
+from quality.records.redaction import without_texts
+from quality.records.redaction_process import RedactionProcess
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,8 @@ class RecordSink(Protocol):
 class Service:
     """Answers requests. The only state that it keeps of them is which answers are open; a shutdown waits for these.
 
-    `redact` is applied to the texts of a record before any of `sinks` gets it; long ones are left to
-    `redaction_process`, where there is one. Without `tenancy` no limits apply, and without `cache` every answer is
-    generated.
+    `redaction` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` no limits apply,
+    and without `cache` every answer is generated.
     """
 
     def __init__(
@@ -47,11 +46,10 @@ class Service:
         routing: RoutingService,
         sinks: list[RecordSink],
         probes: ActiveProbes | None = None,
-        redact: Redact | None = None,
         tenancy: Tenancy | None = None,
         overload: OverloadQueue | None = None,
         cache: ResponseCache | None = None,
-        redaction_process: RedactionProcess | None = None,
+        redaction: RedactionProcess | None = None,
     ) -> None:
         self.routing = routing
         self.replica = None if tenancy is None else tenancy.replica
@@ -59,7 +57,7 @@ class Service:
         self._admission_control = None if tenancy is None else tenancy.admission_control
         self.probes = probes
         self._cache, self._sinks = cache, sinks
-        self._redact, self._redaction_process = redact, redaction_process
+        self._redaction = redaction
         self._redacting: set[asyncio.Task[None]] = set()
         self._open: set[Answer] = set()
         self._idle = asyncio.Event()
@@ -167,16 +165,14 @@ class Service:
         admission.close(record)
         if not self._open:
             self._idle.set()
-        if self._redact is None:
+        if self._redaction is None:
             self._publish(answer, record)
-        elif self._redaction_process is None or num_chars(record) <= LONG_CHARS:
-            self._publish(answer, redacted(record, self._redact))
         else:
-            task = asyncio.create_task(self._redact_elsewhere(answer, record, self._redaction_process))
+            task = asyncio.create_task(self._redact(answer, record, self._redaction))
             self._redacting.add(task)
             task.add_done_callback(self._redacting.discard)
 
-    async def _redact_elsewhere(self, answer: Answer, record: Record, process: RedactionProcess) -> None:
+    async def _redact(self, answer: Answer, record: Record, process: RedactionProcess) -> None:
         kept = without_texts(record)
         try:
             kept = await process.redacted(record)

@@ -81,6 +81,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 1
     host: Annotated[str, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8080
+    insecure: Annotated[
+        bool,
+        Meta(
+            description="Serve callers without a key where other machines reach `AIO_HOST`; unset: that start is "
+            "refused"
+        ),
+    ] = False
     catalog: Annotated[
         str,
         Meta(
@@ -125,6 +132,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(
             description="Ray cluster that runs the cores: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`; "
             "empty: none",
+        ),
+    ] = ""
+    core_tls: Annotated[
+        str,
+        Meta(
+            description="Folder with `ca.crt`, `tls.crt` and `tls.key` (see `aio certificates`) that encrypt TCP "
+            "connections between gateways and cores; `off`: the network does; empty: on this machine only",
         ),
     ] = ""
     adapter_dir: Annotated[
@@ -236,6 +250,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(
             description="Comma-separated host names for callers without a key, besides this machine's: `NAME`, "
             "`*.NAME` or `*` for any",
+        ),
+    ] = ""
+    trusted_proxies: Annotated[
+        str,
+        Meta(
+            description="Comma-separated addresses, networks and host names of reverse proxies whose "
+            "`X-Forwarded-For`, `X-Forwarded-Proto` and `Forwarded` are believed; empty: none",
         ),
     ] = ""
     quality_target: Annotated[

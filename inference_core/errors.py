@@ -44,6 +44,11 @@ class CoreLostError(CoreGoneError):
     retry it with care."""
 
 
+class CoreTlsError(CoreGoneError):
+    """A connection to a core would not be encrypted, or an end refuses the other's certificate. Mend the certificates
+    or the settings."""
+
+
 class IntegrityError(CoreError):
     """An invariant of the engine does not hold: a bug, never the caller's fault."""
 

@@ -410,7 +410,7 @@ api_keys = Table(
     Column("key_id", String(64), primary_key=True),  # the pseudonym in all other tables
     Column("name", String(128), nullable=False),
     Column("team_id", ForeignKey("teams.team_id")),
-    Column("prefix", String(32), nullable=False),  # the key's first characters, for look-up
+    Column("prefix", String(32), nullable=False),  # 8 random characters (48 of 256 bits), by which owners recognise it
     Column("digest", String(64), nullable=False),  # SHA-256 of the key, hexadecimal
     Column("old_prefix", String(32)),  # of the key before the last rotation, which is valid until `old_until`
     Column("old_digest", String(64)),
@@ -445,19 +445,19 @@ dashboard_users = Table(
     metadata,
     Column("name", String(128), primary_key=True),
     Column("role", String(16), nullable=False),  # viewer | operator | admin
-    Column("password", String(256), nullable=False),  # scrypt:N:r:p:salt:hash, base64
+    Column("password", String(256), nullable=False),  # Argon2id in the PHC format; earlier ones scrypt:N:r:p:salt:hash
     Column("created_at", Double, nullable=False),
     Index(None, "created_at"),
 )
 
-# One row per signed-in browser: by name, by a key (the two columns), or without either on this machine.
+# One row per signed-in browser: by a user's name, or by a key.
 dashboard_sessions = Table(
     "dashboard_sessions",
     metadata,
     Column("session_id", String(64), primary_key=True),  # SHA-256 of the cookie's value, hexadecimal
     Column("user_name", ForeignKey("dashboard_users.name", ondelete="CASCADE")),
-    Column("key_prefix", String(32)),
-    Column("key_digest", String(64)),  # SHA-256 of the key, hexadecimal
+    Column("key_id", String(128)),  # of a key of the settings its name
+    Column("key_proof", String(64)),  # HMAC-SHA256 of the key's digest, keyed by the cookie's value; hexadecimal
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
     Index(None, "user_name"),

@@ -59,12 +59,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _root_log_level() -> Iterator[None]:
-    """Restore the root logger's level: commands that run inside a test configure logging for the whole process."""
+def _root_log_level_and_umask() -> Iterator[None]:
+    """Restore what commands that run inside a test set for the whole process."""
     root = logging.getLogger()
     level = root.level
+    umask = os.umask(0o022)
     yield
     root.setLevel(level)
+    os.umask(umask)
 
 
 class PostgresServer:

@@ -22,6 +22,8 @@ from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.client import CoreClient
 from inference_core.transport.core_thread import ThreadCoreClient
+from inference_core.transport.tcp import TcpCoreClient
+from inference_core.transport.tls import tls_of
 from tiers.catalog.catalog import CPU_CORE, Catalog
 
 Progress = Callable[[str, float], None]
@@ -69,7 +71,13 @@ async def _measured(
     catalog: Catalog, settings: Settings, model: str, load: Load, rounds: int, kills: int, progress: Progress
 ) -> ClusterResult:
     announced = partial(asyncio.to_thread, fleet.announced, catalog, CPU_CORE)
-    there = ReplicatedCore("the core", announced, look_seconds=_LOOK_SECONDS)
+    tls = tls_of(settings.core_tls)
+    there = ReplicatedCore(
+        "the core",
+        announced,
+        connect=lambda one: TcpCoreClient(one.address, tls=tls),
+        look_seconds=_LOOK_SECONDS,
+    )
     here = ThreadCoreClient(core_factory(catalog, settings, CPU_CORE))
     try:
         began = time.monotonic()

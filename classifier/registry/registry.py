@@ -71,8 +71,10 @@ class ArtefactRegistry:
     def folder(self, version: str) -> Path:
         """Return the folder of `version`. Raises `ArtefactError` if there is no such version."""
         folder = self.root / version
-        if version.startswith(".") or Path(version).name != version or not (folder / "manifest.json").is_file():
-            raise ArtefactError(f"no artefact version {version!r} under {self.root}; there are {self.versions()}.")
+        # Unlike `Path.is_file`, this is False for a name that is too long for a file system.
+        is_known = Path(version).name == version and os.path.isfile(folder / "manifest.json")
+        if version.startswith(".") or not is_known:
+            raise ArtefactError(f"no artefact version {version!r:.80} under {self.root}; there are {self.versions()}.")
         return folder
 
     def promote(self, version: str) -> Path:

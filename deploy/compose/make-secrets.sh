@@ -1,6 +1,6 @@
 #!/bin/sh
-# Write a random password for each server, and a key of the API, into the folder given; what is there stays, so that a
-# restart finds the same. A password given as NAME_PASSWORD (API_KEY for the key) replaces it.
+# Write a random password for each server, a key of the API and one of administration into the folder given; what is there
+# stays, so that a restart finds the same. A password given as NAME_PASSWORD (API_KEY, ADMIN_KEY for the keys) replaces it.
 set -eu
 umask 022
 folder=$1
@@ -21,3 +21,4 @@ keep postgres "${POSTGRES_PASSWORD:-}" "$(random)"
 keep redis "${REDIS_PASSWORD:-}" "$(random)"
 keep grafana "${GRAFANA_PASSWORD:-}" "$(random)"
 keep api_key "${API_KEY:-}" "sk-aio-$(random)"
+keep admin_key "${ADMIN_KEY:-}" "sk-aio-$(random)"

@@ -1,9 +1,11 @@
 """The API's documentation as one server-rendered page, without scripts, fonts or external resources."""
 
+import asyncio
 import html
 from typing import Any
 
 import msgspec
+from litestar import Router
 from litestar.connection import Request
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 
@@ -20,14 +22,32 @@ td, th { border-bottom: 1px solid #eaeef2; vertical-align: top; }
 """
 
 
+def docs_router(path: str) -> Router:
+    """The router of the documentation. Its first request derives the schema, for a quarter of a second, on a thread:
+    any caller may ask for it, and the event loop serves the others meanwhile."""
+    deriving = asyncio.Lock()
+
+    async def derive(request: Request[Any, Any, Any]) -> None:
+        async with deriving:
+            await asyncio.to_thread(lambda: request.app.openapi_schema)
+
+    return Router(path, route_handlers=[], include_in_schema=False, before_request=derive)
+
+
 class DocsPage(OpenAPIRenderPlugin):
-    """Renders the OpenAPI schema as plain HTML."""
+    """Renders the OpenAPI schema as plain HTML, once: the schema of an application does not change."""
 
     def __init__(self) -> None:
         super().__init__(path="/")
+        self._page: bytes | None = None
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         """The page, UTF-8."""
+        if self._page is None:
+            self._page = self._rendered(request, openapi_schema)
+        return self._page
+
+    def _rendered(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         info = openapi_schema["info"]
         operations = [
             _operation(method, path, operation)

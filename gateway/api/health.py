@@ -7,11 +7,16 @@ from litestar import get
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
 
+from gateway.api.access.guard import may_see_private_metrics
+from gateway.api.worker_answers import WITH_PRIVATE
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
 from gateway.telemetry.metrics_export.worker_metrics import merged_exposition
 
 NOT_READY = "not ready"
+_LEFT_OUT = (
+    b"# Left out: costs, names of keys and servers. They need Authorization: Bearer KEY with the scope viewer.\n"
+)
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,13 +59,21 @@ def health_of(parts: Parts) -> Health:
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain")
 async def metrics(request: HttpRequest) -> Response[Any]:
-    """Prometheus' text format; of several gateway processes behind one port, all."""
+    """Prometheus' text format; of several gateway processes behind one port, all.
+
+    Series with names of keys and servers or with costs need a key with the scope viewer or admin; where no key is asked
+    for, a caller on this machine.
+    """
     parts = parts_of(request)
+    private = may_see_private_metrics(request)
     await parts.refresh_metrics()
     tiers = list(parts.routing.tiers.values())
     if parts.peers is None:
-        body = parts.metrics.exposition(tiers)
+        body = parts.metrics.exposition(tiers, private=private)
     else:
-        texts = {parts.peers.place.number: parts.metrics.own_exposition(tiers), **await parts.peers.ask("metrics")}
+        own = parts.metrics.own_exposition(tiers, private=private)
+        others = await parts.peers.ask("metrics", WITH_PRIVATE if private else "")
+        texts = {parts.peers.place.number: own, **others}
         body = merged_exposition(texts) + parts.metrics.shared_exposition()
+    body = body if private else body + _LEFT_OUT
     return Response(body, headers={"content-type": CONTENT_TYPE})

@@ -9,6 +9,9 @@ from gateway.parts import Parts
 from gateway.peers.peer_records import PeerRecords
 from gateway.peers.peers import Answer
 
+WITH_PRIVATE = "private"
+"""The argument of the question `metrics` that asks for the names and costs too."""
+
 
 def worker_answers(parts: Parts, records: PeerRecords) -> dict[str, Answer]:
     """Return the answers by question: whether it is `ready`, its own `metrics` and service `levels`, and a `record`
@@ -19,9 +22,9 @@ def worker_answers(parts: Parts, records: PeerRecords) -> dict[str, Answer]:
         missing = [*parts.not_ready, *(name for name in parts.away if name.startswith("core"))]
         return (", ".join(missing) or f"ready {os.getpid()}").encode()
 
-    async def metrics(_: str) -> bytes:
+    async def metrics(which: str) -> bytes:
         await parts.refresh_metrics()
-        return parts.metrics.own_exposition(list(parts.routing.tiers.values()))
+        return parts.metrics.own_exposition(list(parts.routing.tiers.values()), private=which == WITH_PRIVATE)
 
     async def levels(_: str) -> bytes:
         return msgspec.msgpack.encode(parts.metrics.levels.figures())

@@ -18,6 +18,7 @@ from gateway.cache.stores import AnswerStore
 from gateway.knobs.file import KnobFile
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
+from inference_core.io.json_errors import JSON_ERRORS
 from quality.records.record import CacheUse
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class ResponseCache:
         value = await self.store.get(key)
         try:
             return None if value is None else _decode(value)
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             log.warning("a kept answer cannot be read: %s", error)
             return None
 

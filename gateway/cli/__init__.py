@@ -37,6 +37,10 @@ main = LazyGroup(
         "keys": ("gateway.cli.access.keys:keys", "Make, show, limit, rotate and revoke API keys."),
         "teams": ("gateway.cli.access.teams:teams", "Make and show teams and their budgets."),
         "admin": ("gateway.cli.access.admin:admin", "Add, show and remove users of the dashboard."),
+        "certificates": (
+            "gateway.cli.access.certificates:certificates",
+            "Make the certificates of cores on several machines.",
+        ),
         "new-key": ("gateway.cli.access.new_key:new_key", "Make an API key for the settings, and its hash."),
     },
 )

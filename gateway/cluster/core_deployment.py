@@ -21,13 +21,15 @@ from inference_core.errors import CoreGoneError
 from inference_core.protocol import KnobValue
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpListener
+from inference_core.transport.tls import tls_of
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
 
 class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """Start parameters of every replica of a pool; folders are on each node. `knobs`: those of the pool."""
+    """Start parameters of every replica of a pool; folders are on each node. `knobs`: those of the pool. `core_tls`:
+    the setting."""
 
     service: str
     catalog: Catalog
@@ -35,6 +37,7 @@ class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str
     cache_dir: str
     drain_seconds: float
+    core_tls: str = ""
     role: Role = "both"
     knobs: dict[str, KnobValue] = {}
 
@@ -46,8 +49,9 @@ class CoreDeployment:
         """Return when the core has loaded. Raises what prevents that."""
         self._terms = terms
         settings = Settings(data_dir=terms.data_dir, cache_dir=terms.cache_dir)
-        settings.data_path.mkdir(parents=True, exist_ok=True)
-        listener = TcpListener(ray.util.get_node_ip_address(), secrets.token_bytes(32))
+        settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tls = tls_of(terms.core_tls)
+        listener = TcpListener(ray.util.get_node_ip_address(), secrets.token_bytes(32), tls=tls)
         self._server = CoreServer(
             core_factory(terms.catalog, settings, terms.core, stage_places()),
             listener,
@@ -55,7 +59,7 @@ class CoreDeployment:
             title=core_title(terms.catalog, terms.core),
         )
         await self._server.start()
-        self._client = TcpCoreClient(listener.address)
+        self._client = TcpCoreClient(listener.address, tls=tls)
         try:
             await self._client.start()
             await self._client.set_knobs(terms.knobs)

@@ -8,17 +8,27 @@ from functools import partial
 from gateway.cluster.registry import Announced
 from gateway.cluster.replicated_core import ReplicatedCore
 from gateway.core_factory import core_title
+from gateway.settings import Settings
 from inference_core.transport.client import CoreClient
+from inference_core.transport.tcp import TcpCoreClient
+from inference_core.transport.tls import tls_of
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
 
-def cluster_cores(catalog: Catalog, address: str) -> Mapping[str, CoreClient]:
+def cluster_cores(catalog: Catalog, settings: Settings) -> Mapping[str, CoreClient]:
     """Return a client over all replicas of every core, by name, not yet started. The first to start joins the
-    cluster."""
+    cluster. Raises `CoreTlsError` if the certificates cannot be used."""
+    tls = tls_of(settings.core_tls)
+
+    def connect(announced: Announced) -> TcpCoreClient:
+        return TcpCoreClient(announced.address, tls=tls)
+
     return {
-        core: ReplicatedCore(core_title(catalog, core), partial(_announced, catalog, core, address))
+        core: ReplicatedCore(
+            core_title(catalog, core), partial(_announced, catalog, core, settings.cluster), connect=connect
+        )
         for core in catalog.core_names
     }
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from gateway.cluster.placement import NodeRoom, placement_of, require_room
 from gateway.cluster.registry import NAMESPACE, Announced, Role
 from gateway.settings import Settings
 from inference_core.protocol import KnobValue
+from inference_core.transport.tls import require_protection, tls_of
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -64,8 +66,12 @@ def deploy(
     """Start all cores of `catalog` and wait until each serves. Running ones stay as they are; with `redeploy` they get
     the numbers of `scale`. With `prefill`, a second pool of each computes long prompts for the first one.
 
-    Raises NoRoomError, with the constraint, before anything is started, and ClusterError if a core does not start.
+    Raises NoRoomError, with the constraint, and CoreTlsError before anything is started, and ClusterError if a core
+    does not start.
     """
+    tls, rooms = tls_of(settings.core_tls), free_rooms()
+    for room in rooms:
+        require_protection(tls, room.address)
     running = serve_applications()
     pools: dict[Role, Scale] = {"both": scale} if prefill is None else {"decode": scale, "prefill": prefill}
     wanted = [
@@ -76,7 +82,6 @@ def deploy(
     ]
     if not wanted:
         return
-    rooms = free_rooms()
     for core in dict.fromkeys(core for core, _ in wanted):
         # What one pool releases is room for the other.
         lacking = 0
@@ -131,7 +136,7 @@ def serve_applications() -> dict[str, str]:
 def _free_rooms() -> list[NodeRoom]:
     free = ray._private.state.available_resources_per_node()
     alive = [node for node in ray.nodes() if node["Alive"]]
-    return [NodeRoom(node["NodeID"], free.get(node["NodeID"], {})) for node in alive]
+    return [NodeRoom(node["NodeID"], free.get(node["NodeID"], {}), node["NodeManagerAddress"]) for node in alive]
 
 
 def _target(catalog: Catalog, settings: Settings, core: str, role: Role, scale: Scale) -> Any:
@@ -170,6 +175,7 @@ def _target(catalog: Catalog, settings: Settings, core: str, role: Role, scale: 
         data_dir=str(settings.data_path.absolute() / "cluster"),
         cache_dir=str(settings.cache_path.absolute()),
         drain_seconds=settings.drain_seconds,
+        core_tls=settings.core_tls if settings.core_tls in ("", "off") else str(Path(settings.core_tls).absolute()),
         role=role,
         knobs=scale.knobs,
     )

@@ -9,6 +9,9 @@ from typing import Any
 OBJECT_STORE_BYTES = 100 << 20
 """Object store of every node; almost nothing passes through it."""
 
+LOOPBACK = "127.0.0.1"
+"""Where the nodes listen: no other machine reaches them, so their connections need no certificates."""
+
 
 class LocalCluster:
     """A head without CPUs, which has Serve's controller, and `nodes` equal nodes. A context manager."""
@@ -23,8 +26,14 @@ class LocalCluster:
             "num_cpus": cpus,
             "num_gpus": gpus,
             "object_store_memory": OBJECT_STORE_BYTES,
+            "node_ip_address": LOOPBACK,
         }
-        head = {"num_cpus": 0, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+        head = {
+            "num_cpus": 0,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+            "node_ip_address": LOOPBACK,
+        }
         self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
         try:

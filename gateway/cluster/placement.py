@@ -27,10 +27,11 @@ class CorePlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeRoom(msgspec.Struct, frozen=True):
-    """A node and its free resources."""
+    """A node, its free resources and the address at which its cores listen."""
 
     name: str
     free: Mapping[str, float]
+    address: str = ""
 
 
 def placement_of(catalog: Catalog, core: str, cpus: float) -> CorePlacement:

@@ -23,7 +23,6 @@ from inference_core.protocol import (
     SequenceOutput,
 )
 from inference_core.transport.client import CoreClient
-from inference_core.transport.tcp import TcpCoreClient
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class ReplicatedCore(CoreClient):
         title: str,
         discover: Discover,
         *,
-        connect: Callable[[Announced], CoreClient] = lambda announced: TcpCoreClient(announced.address),
+        connect: Callable[[Announced], CoreClient],
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._title, self._discover, self._connect, self._look_seconds = title, discover, connect, look_seconds

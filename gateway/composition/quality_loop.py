@@ -24,7 +24,7 @@ from quality.monitor.background_loop import WorkLoop
 from quality.monitor.e_detector import ShiftAlarm
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
-from quality.records.redaction import Redact
+from quality.records.redaction import RedactText
 from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
 from quality.retraining.runs import RetrainRuns
 from quality.retraining.schedule import RetrainJob
@@ -95,7 +95,7 @@ class QualityLoop:
         engine: AsyncEngine,
         tiers: Mapping[int, Tier],
         encode: Encode | None,
-        redact: Redact | None = None,
+        redact: RedactText | None = None,
         shadow_share: Callable[[], float] | None = None,
     ) -> None:
         """`shadow_share`: the knob's value now; None is the default's."""

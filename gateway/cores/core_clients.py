@@ -12,7 +12,7 @@ def core_clients(catalog: Catalog, settings: Settings) -> dict[str, CoreClient]:
     if settings.cluster:
         from gateway.cluster.discovery import cluster_cores
 
-        return dict(cluster_cores(catalog, settings.cluster))
+        return dict(cluster_cores(catalog, settings))
     return {name: _core_client(catalog, settings, name) for name in catalog.core_names}
 
 

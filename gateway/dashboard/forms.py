@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.api.inference.parsing import refusal_of
 from gateway.errors import bad_request
+from gateway.numbers import number
 from gateway.parts import HttpRequest
 
 WAS = "was."
@@ -68,10 +69,7 @@ def reason_of(fields: dict[str, str]) -> str:
     return reason
 
 
-def number_of(fields: dict[str, str], name: str, usual: float | None = None) -> float:
-    """Return a field as a number; the default without it. Raises `ApiError` 400."""
+def number_of(fields: dict[str, str], name: str, most: float, usual: float | None = None) -> float:
+    """Return a field as a number from 0 to `most`; the default without it. Raises `ApiError` 400."""
     given = fields.get(name, "")
-    try:
-        return usual if usual is not None and not given else float(given)
-    except ValueError:
-        raise bad_request(f"Invalid {name}: {given[:64]!r} is not a number.", name, "invalid_value") from None
+    return usual if usual is not None and not given else number(given, name, 0, most)

@@ -9,6 +9,7 @@ from litestar import Router, get, head
 from litestar.response import Response
 
 from gateway import __version__
+from gateway.api.access.client_address import site_of
 from gateway.api.access.guard import admit_visitor, session_caller
 from gateway.api.health import health_of
 from gateway.dashboard.rendering import HEADERS, page
@@ -85,7 +86,7 @@ async def _front(request: HttpRequest) -> FrontPage:
 
 def _address(request: HttpRequest, parts: Parts) -> str:
     """The address by which the client reached us."""
-    url = str(request.base_url).rstrip("/")
+    url = site_of(request)
     return url if _ADDRESS.match(url) else f"http://{parts.settings.host}:{parts.settings.port}"
 
 

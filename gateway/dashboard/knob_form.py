@@ -93,6 +93,6 @@ def _value(name: str, text: str, schema: Mapping[str, Any]) -> Any:
         if schema.get("type") == "array":
             return [msgspec.json.decode(part) for part in text.split(",")]
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         message = f"Invalid {name}: {text[:64]!r} is not of type {schema.get('type')}."
         raise bad_request(message, name, "invalid_value") from None

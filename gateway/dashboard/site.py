@@ -19,7 +19,7 @@ from gateway.dashboard.pages.routing import ROUTING_PAGE
 from gateway.dashboard.pages.shadow import SHADOW_PAGE
 from gateway.dashboard.pages.system import SYSTEM_PAGE
 from gateway.dashboard.pages.users_page import USERS_PAGE
-from gateway.dashboard.rendering import failure_page
+from gateway.dashboard.rendering import CompiledTemplates, failure_page
 from gateway.dashboard.sign_in.login import show_login, sign_in, sign_out
 from gateway.dashboard.sign_in.single_sign_on import leave_for_provider, return_from_provider
 
@@ -41,14 +41,16 @@ def dashboard_routers() -> list[Router]:
     """Routers under `/admin`: the pages, which require a session, and the sign-in, which does not."""
     inside = [sign_out, *(handler for page in PAGES for handler in page.handlers)]
     outside = [show_login, sign_in, leave_for_provider, return_from_provider, static_file]
-    return [_router(inside, [admit_page]), _router(outside, [admit_visitor])]
+    compiled = CompiledTemplates()
+    return [_router(inside, [admit_page], compiled), _router(outside, [admit_visitor], compiled)]
 
 
-def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard]) -> Router:
+def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard], compiled: CompiledTemplates) -> Router:
     return Router(
         "/admin",
         route_handlers=handlers,
         guards=guards,
+        before_request=compiled,
         exception_handlers={Exception: failure_page},
         include_in_schema=False,
         opt={OPT: PAGES},

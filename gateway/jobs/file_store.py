@@ -6,7 +6,7 @@ chosen by a caller never becomes a path.
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 import msgspec
@@ -21,11 +21,12 @@ from migrations.tables import file_parts, files
 Purpose = Literal["batch", "user_data", "batch_output"]
 
 PART_BYTES = 1 << 20
-# An upload older than this was cut off with its process.
+# A file that is still unfinished then was cut off with its process.
 ABANDONED_SECONDS = 86_400.0
 DAY_SECONDS = 86_400.0
 # Files deleted per transaction, so that other writers do not wait for long.
 _DELETED_AT_ONCE = 20
+_QUOTA_LOCK = 0x41494F09  # PostgreSQL advisory lock number: "AIO", 9; the second one is the tenant's
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -72,9 +73,17 @@ class FileStore:
     ) -> None:
         self._engine, self._quota, self._keep, self._clock = engine, quota, keep_seconds, clock
 
-    def begin(self, owner: Owner) -> "FileWriter":
-        """Start a new file, which is invisible until it is finished."""
+    async def begin_upload(self, owner: Owner, size: int) -> "FileWriter":
+        """Start a file of at least `size` bytes that counts against the owner's quota as it arrives, together with all
+        uploads at the same time. Raises `QuotaError` if it cannot fit."""
+        async with self._engine.connect() as connection:
+            if await _bytes_of(connection, owner.tenant) + max(size, 1) > self._quota:
+                raise QuotaError(self._quota)
         return FileWriter(self._engine, owner, self._quota, self._keep, self._clock)
+
+    def begin(self, owner: Owner) -> "FileWriter":
+        """Start a file of our own for the owner, which no quota refuses. It is invisible until it is finished."""
+        return FileWriter(self._engine, owner, None, self._keep, self._clock)
 
     async def find(self, tenant: str, file_id: str) -> StoredFile | None:
         """Return the tenant's file of this id, unless it has expired."""
@@ -135,10 +144,13 @@ class FileStore:
 
 
 class FileWriter:
-    """A file being written: `write` its bytes, then `finish` it; leaving the block earlier deletes it."""
+    """A file being written: `write` its bytes, then `finish` it; leaving the block earlier deletes it.
+
+    `quota`: bytes that the owner's files may hold with this one; None for any number.
+    """
 
     def __init__(
-        self, engine: AsyncEngine, owner: Owner, quota: int, keep: float | None, clock: Callable[[], float]
+        self, engine: AsyncEngine, owner: Owner, quota: int | None, keep: float | None, clock: Callable[[], float]
     ) -> None:
         self.file_id = new_request_id("file")
         self.size = 0
@@ -158,7 +170,7 @@ class FileWriter:
                 await self._discard()
 
     async def write(self, content: bytes) -> None:
-        """Append bytes."""
+        """Append bytes. Raises `QuotaError`."""
         self._held += content
         self.size += len(content)
         while len(self._held) >= PART_BYTES:
@@ -167,9 +179,8 @@ class FileWriter:
     async def finish(self, purpose: Purpose, filename: str, expires_in: float | None = None) -> StoredFile:
         """Make it visible. `expires_in`: seconds from its creation. Raises `QuotaError`."""
         try:
-            async with self._engine.begin() as connection:
+            async with self._within_quota() as connection:
                 stored = await self.finish_in(connection, purpose, filename, expires_in)
-                await self._check_quota(connection)
         except BaseException:
             self._finished = False
             raise
@@ -194,7 +205,6 @@ class FileWriter:
         values = {
             "purpose": purpose,
             "filename": filename,
-            "bytes": self.size,
             "status": "processed",
             "expires_at": stored.expires_at,
         }
@@ -207,7 +217,7 @@ class FileWriter:
             await connection.execute(delete(files).where(files.c.file_id == self.file_id))
 
     async def _store(self, size: int) -> None:
-        async with self._engine.begin() as connection:
+        async with self._within_quota() as connection:
             await self._store_in(connection, size)
 
     async def _store_in(self, connection: AsyncConnection, size: int) -> None:
@@ -218,20 +228,35 @@ class FileWriter:
                 "tenant": self._owner.tenant,
                 "purpose": "",
                 "filename": "",
-                "bytes": 0,
+                "bytes": size,
                 "status": "uploading",
                 "created_at": self._created_at,
             }
             await connection.execute(insert(files), row)
+        else:
+            more = update(files).where(files.c.file_id == self.file_id).values(bytes=files.c.bytes + size)
+            await connection.execute(more)
         part = {"file_id": self.file_id, "number": self._parts, "content": bytes(self._held[:size])}
         await connection.execute(insert(file_parts), part)
         del self._held[:size]
         self._parts += 1
 
-    async def _check_quota(self, connection: AsyncConnection) -> None:
-        mine = select(func.sum(files.c.bytes)).where(files.c.tenant == self._owner.tenant)
-        if (await connection.scalar(mine) or 0) > self._quota:
-            raise QuotaError(self._quota)
+    @asynccontextmanager
+    async def _within_quota(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that is undone if the owner's files, unfinished ones of all processes included, then exceed the
+        quota. Raises `QuotaError`."""
+        async with self._engine.begin() as connection:
+            if self._quota is not None and connection.dialect.name == "postgresql":
+                # SQLite has one writer at a time anyway.
+                lock = func.pg_advisory_xact_lock(_QUOTA_LOCK, func.hashtext(self._owner.tenant))
+                await connection.execute(select(lock))
+            yield connection
+            if self._quota is not None and await _bytes_of(connection, self._owner.tenant) > self._quota:
+                raise QuotaError(self._quota)
+
+
+async def _bytes_of(connection: AsyncConnection, tenant: str) -> int:
+    return int(await connection.scalar(select(func.sum(files.c.bytes)).where(files.c.tenant == tenant)) or 0)
 
 
 def _stored(row: dict[str, Any]) -> StoredFile:

@@ -168,6 +168,8 @@ def run_server(
         lifespan="on",
         log_config=None,
         access_log=False,
+        # Only AIO_TRUSTED_PROXIES decides whose headers are believed; uvicorn would believe every local process.
+        proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=settings.drain_seconds,
     )

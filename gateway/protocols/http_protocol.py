@@ -10,6 +10,7 @@ from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import ApiError, ErrorEnvelope
+from gateway.protocols.trusted_proxies import is_authority
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +142,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise _too_many_headers()
         if self._follows:
             self._require_limits()
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if hosts and (len(hosts) > 1 or not is_authority(hosts[0])):
+            # RFC 9112, section 3.2.
+            raise ApiError(400, "The request has no single valid Host header.", param="host", code="invalid_host")
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ApiError(
                 429,

@@ -1,12 +1,14 @@
 """The server's WebSocket protocol with limits on what a connection may cost before its caller is admitted."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from litestar.types import Scope
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
-from websockets.frames import Frame
+from websockets.exceptions import HeaderLineTooLong, InvalidState, RequestLineTooLong, TooManyHeaders
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import MAX_LINE_LENGTH, Request
 
 from gateway.errors import ApiError
@@ -72,6 +74,33 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         # the last.
         if self.writable.is_set():
             self.transport.write(pongs)
+
+    def send_receive_event_to_app(self) -> None:
+        """See uvicorn, which logs a traceback for a text that is not UTF-8, and fails if a close frame follows it."""
+        if self.close_sent or self.curr_msg_data_type != "text":
+            super().send_receive_event_to_app()
+            return
+        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+        self.frames = []
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            # The client's own close frame may have been answered already.
+            with suppress(InvalidState):
+                self.conn.send_close(CloseCode.INVALID_DATA)
+            self.handle_parser_exception()
+            return
+        self.queue.put_nowait({"type": "websocket.receive", "text": text})
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    async def send(self, message: Any) -> None:
+        """See uvicorn, for which sending after the client's close frame is a failure of the application."""
+        await self.writable.wait()
+        if self.close_sent and self.handshake_complete and self.initial_response is None:
+            raise ClientDisconnected
+        await super().send(message)
 
     async def receive(self) -> Any:
         """See ASGI."""

@@ -108,6 +108,17 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """How many choices the answer has, over all prompts."""
         return self.n * len(self.prompts or [None])
 
+    @property
+    def scores_per_token(self) -> int:
+        """How many log-probabilities the answer has for each token of the prompts that it repeats; 0 for none."""
+        logprobs = self.sampling.logprobs
+        return self.n * (1 + logprobs) if self.echo and logprobs is not None else 0
+
+    def most_scores(self) -> int:
+        """Return an upper bound on the log-probabilities of repeated prompts, from their bytes."""
+        each = self.scores_per_token
+        return each and each * sum(map(_most_tokens, self.prompts or ()))
+
     def is_deterministic(self, spec: TierSpec) -> bool:
         """Whether the tier of `spec` gives equal requests equal answers: with temperature 0 or a seed, all draws of our
         tiers are functions of the request (SPEC GW-04); of other servers it is what the caller asked for."""
@@ -134,8 +145,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             if self.template_variables:
                 text += len(msgspec.json.encode(self.template_variables))
             return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
-        longest = max((len(p) if isinstance(p, list) else num_bytes(p) for p in self.prompts or ()), default=0)
-        return longest + TEMPLATE_TOKENS
+        return max(map(_most_tokens, self.prompts or ()), default=0) + TEMPLATE_TOKENS
 
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:
         """The requests for the tier of `spec`: one per prompt, with the tier's defaults and objective."""
@@ -193,6 +203,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             {"role": "prompt", "content": prompt if isinstance(prompt, str) else _written(prompt)}
             for prompt in self.prompts or []
         ]
+
+
+def _most_tokens(prompt: Prompt) -> int:
+    return len(prompt) if isinstance(prompt, list) else num_bytes(prompt)
 
 
 def num_bytes(text: str) -> int:

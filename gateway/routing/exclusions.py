@@ -32,6 +32,10 @@ class Need(msgspec.Struct, frozen=True):
     noun: str
 
 
+MAX_SCORES = 1 << 17
+"""Log-probabilities of repeated prompts in one answer: about 4 MB of JSON, as much as a request may have."""
+
+
 def needs_of(request: InferenceRequest) -> list[Need]:
     """Return what `request` needs, parts of its messages first; empty for plain text."""
     needs = list(_media(request)) if request.messages and any(m.parts for m in request.messages) else []
@@ -75,7 +79,7 @@ def exclusions(request: InferenceRequest, pinned: int | None, tiers: Mapping[int
         elif needs and (lacks := lacking(needs, spec)):
             excluded.incapable[number] = lacks
             reason = f"it does not support {' and '.join(need.noun for need in lacks)}"
-        elif reason := _context_problem(request, most, tier, spec):
+        elif reason := _context_problem(request, most, tier, spec) or _scores_problem(request, tier, spec):
             excluded.too_long.append(number)
         else:
             reason = _load_problem(request, tier)
@@ -118,7 +122,8 @@ def _in_doubt(
     most = request.most_prompt_tokens()
     for number, tier in tiers.items():
         room = request.least_room(tier.max_context)
-        asked = most + room > tier.max_context and pinned in (None, number) and request.caller.may_use(number)
+        is_unclear = most + room > tier.max_context or request.most_scores() > MAX_SCORES
+        asked = is_unclear and pinned in (None, number) and request.caller.may_use(number)
         # A tier for text alone cannot count the tokens of an image.
         if asked and not lacking(needs_of(request), catalog.tier(number)):
             yield number, tier
@@ -135,9 +140,23 @@ def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: Tie
     return f"at least {prompt} prompt tokens and {wanted} answer tokens exceed the context of {tier.max_context} tokens"
 
 
+def _scores_problem(request: InferenceRequest, tier: Tier, spec: TierSpec) -> str | None:
+    """Why the answer would have too many log-probabilities of its prompts, which each choice repeats."""
+    if request.most_scores() <= MAX_SCORES:
+        return None
+    each, tokens = request.scores_per_token, sum(_lengths(request, tier, spec))
+    if each * tokens <= MAX_SCORES:
+        return None
+    return f"{tokens} prompt tokens with {each} log-probabilities each exceed the {MAX_SCORES} that an answer may have"
+
+
 def _longest(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
+    return max(_lengths(request, tier, spec))
+
+
+def _lengths(request: InferenceRequest, tier: Tier, spec: TierSpec) -> list[int]:
     room = tier.max_context - request.least_room(tier.max_context)
-    return max(tier.prompt_tokens_up_to(one, room) for one in request.generations(spec))
+    return [tier.prompt_tokens_up_to(one, room) for one in request.generations(spec)]
 
 
 def _load_problem(request: InferenceRequest, tier: Tier) -> str | None:

@@ -1,9 +1,8 @@
 """All keys in memory: callers are identified without any I/O; polling brings changes from the database."""
 
 import asyncio
-import hmac
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.requests.caller import KEYLESS, Allowance, BudgetRef, Caller
 from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.key_secrets import PREFIX_LENGTH, ApiKeys, bearer_of, digest_of
+from gateway.tenancy.key_secrets import ApiKeys, bearer_of, digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION, KnownKey, KnownKeys
 from gateway.tenancy.periods import MICRO
 from migrations.tables import api_keys, budgets, tenancy_state
@@ -26,7 +25,6 @@ log = logging.getLogger(__name__)
 INFERENCE: frozenset[str] = frozenset({"inference"})
 # Rows per query.
 PAGE = 1000
-_NO_DIGEST = bytes(32)
 _UNREAD = -1
 
 
@@ -41,9 +39,9 @@ class KeysUnavailableError(Exception):
 class Directory:
     """The keys of the settings, and the stored ones.
 
-    `marker`: a file that records that stored keys are required, so that a restart without the database does not open a
-    closed gateway; `open_at_first`: whether callers without a key are admitted before anything could be read and
-    without the marker.
+    `may_be_open`: whether callers without a key are admitted where no keys for answers exist. `marker`: a file that
+    records that stored keys are required, so that a restart without the database does not open a closed gateway;
+    `open_at_first`: whether callers without a key are admitted before anything could be read and without the marker.
     """
 
     def __init__(
@@ -54,11 +52,13 @@ class Directory:
         admin_keys: ApiKeys,
         clock: DatabaseTime,
         *,
+        may_be_open: bool,
         marker: Path,
         open_at_first: bool,
     ) -> None:
         self._engine, self._catalog, self._clock = engine, catalog, clock
         self._keys, self._admin_keys = keys, admin_keys
+        self._is_closed = not may_be_open
         self._marker, self._open_at_first = marker, open_at_first and not marker.exists()
         self._revision: int | None = None
         self._budgets_revision: int | None = None
@@ -69,8 +69,13 @@ class Directory:
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether keys for answers exist, ended ones too: the end of the last one opens nothing."""
-        return bool(self._keys) or self._stored_inference or (self._revision is None and not self._open_at_first)
+        """Whether callers need a key: keys for answers exist, ended ones too, or the gateway may not be open."""
+        return (
+            self._is_closed
+            or bool(self._keys)
+            or self._stored_inference
+            or (self._revision is None and not self._open_at_first)
+        )
 
     @property
     def is_read(self) -> bool:
@@ -123,10 +128,23 @@ class Directory:
         self._check(known)
         return known.caller
 
-    def admin_with(self, prefix: str, digest: bytes) -> Caller:
-        """As `admin_caller`, for a key that was given earlier: its first characters and its SHA-256."""
+    def admin_with(self, digest: bytes) -> Caller:
+        """As `admin_caller`, for a key with this SHA-256."""
         owner = self._admin_keys.owner_of(digest) if self._admin_keys else None
-        return self._known_by(prefix, digest) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
+        return self._known_by(digest) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
+
+    def admin_named(self, key_id: str, is_right: Callable[[bytes], bool]) -> Caller:
+        """As `admin_caller`, for a key that was given earlier: its id, and whether a SHA-256 is that key's."""
+        static = self._admin_keys.digest_of_owner(key_id)
+        if static is not None and is_right(static):
+            return self._admin_keys.caller(key_id, ADMINISTRATION)
+        if self._revision is None:
+            raise KeysUnavailableError
+        for known in self._known.secrets_of(key_id):
+            if is_right(known.digest):
+                self._check(known)
+                return known.caller
+        raise UnknownKeyError("Wrong API key.")
 
     async def load(self) -> bool:
         """Read the changes of what is stored; return whether there were any. Raises what the database raises.
@@ -194,18 +212,12 @@ class Directory:
         secret = bearer_of(authorization)
         if secret is None:
             raise UnknownKeyError("Missing API key.")
-        return self._known_by(secret[:PREFIX_LENGTH], digest_of(secret))
+        return self._known_by(digest_of(secret))
 
-    def _known_by(self, prefix: str, digest: bytes) -> Caller:
+    def _known_by(self, digest: bytes) -> Caller:
         if self._revision is None:
             raise KeysUnavailableError
-        found = None
-        candidates = self._known.candidates(prefix)
-        # At least one comparison, so that a known prefix takes no longer than an unknown one.
-        hmac.compare_digest(digest, _NO_DIGEST)
-        for known in candidates:
-            if hmac.compare_digest(digest, known.digest):
-                found = known
+        found = self._known.with_digest(digest)
         if found is None:
             raise UnknownKeyError("Wrong API key.")
         self._check(found)

@@ -5,6 +5,7 @@ our answers as the page's own. The Host header still has the page's name. Addres
 """
 
 import ipaddress
+import socket
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -41,6 +42,20 @@ def is_loopback_host(host: str) -> bool:
     if address is None:
         return host.lower() == "localhost" or host.lower().endswith(".localhost")
     return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback)
+
+
+def is_reachable_from_elsewhere(bound: str) -> bool:
+    """Return whether a server that is `bound` to a name or an address accepts connections of other machines.
+
+    Names are resolved as a listener resolves them; a name that does not resolve counts as reachable.
+    """
+    if _address(bound) is not None:
+        return not is_loopback_host(bound)
+    try:
+        found = socket.getaddrinfo(bound or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return True
+    return not all(is_loopback_host(str(address[0])) for *_, address in found)
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -7,15 +7,19 @@ import secrets
 import msgspec
 
 from gateway.requests.caller import Caller
-from gateway.settings import SettingsError
+from gateway.settings import Settings, SettingsError
+from gateway.tenancy.key_entropy import NEEDED_BITS, entropy_bits
 
-MIN_KEY_LENGTH = 20
 KEY_START = "sk-aio-"
 PREFIX_LENGTH = len(KEY_START) + 8
 
 
 class ApiKeys:
-    """The keys of the settings. Keys have high entropy, so a plain SHA-256 cannot be inverted by search."""
+    """The keys of the settings, in memory as SHA-256 and stored nowhere.
+
+    They have at least 128 bits of entropy by `entropy_bits`, so that no search finds a key from its SHA-256 and a slow
+    hash is not needed. Of `sha256:HEX` entries it is not known.
+    """
 
     def __init__(self, digests: dict[str, bytes], private: frozenset[str] = frozenset()) -> None:
         self._digests = digests
@@ -26,7 +30,7 @@ class ApiKeys:
         """Read comma-separated `NAME=KEY` or `NAME=sha256:HEX` entries; the keys themselves are dropped at once.
 
         `private`: comma-separated names of keys whose texts must not be stored. Raises `SettingsError` naming the
-        entry, never showing the key.
+        entry, never showing the key; also for a key with too little entropy.
         """
         digests: dict[str, bytes] = {}
         for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -62,6 +66,10 @@ class ApiKeys:
         secret = bearer_of(authorization)
         return None if secret is None else self.owner_of(digest_of(secret))
 
+    def digest_of_owner(self, name: str) -> bytes | None:
+        """Return the SHA-256 of the key of this name, or None."""
+        return self._digests.get(name)
+
     def owner_of(self, digest: bytes) -> str | None:
         """Return the name of the key with this SHA-256, or None."""
         found = None
@@ -71,8 +79,14 @@ class ApiKeys:
         return found
 
 
+def keys_of(settings: Settings) -> tuple[ApiKeys, ApiKeys]:
+    """Return the keys of AIO_API_KEYS and AIO_ADMIN_KEYS. Raises `SettingsError`."""
+    keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
+    return keys, ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
+
+
 class MadeKey(msgspec.Struct, frozen=True):
-    """A fresh key; its SHA-256, the only stored form, and its first characters, by which it is found."""
+    """A fresh key; its SHA-256, the only stored form, and its first characters, by which owners recognise it."""
 
     key: str
     digest: bytes
@@ -88,6 +102,9 @@ def make_key() -> MadeKey:
 def new_key() -> tuple[str, str]:
     """Return a fresh key and its `sha256:HEX` form for the settings."""
     made = make_key()
+    # One of thousands looks like words: as plain text the settings would refuse it.
+    while entropy_bits(made.key) < NEEDED_BITS:
+        made = make_key()
     return made.key, f"sha256:{made.digest.hex()}"
 
 
@@ -111,9 +128,9 @@ def _digest(name: str, secret: str, variable: str) -> bytes:
         if len(digest) != hashlib.sha256().digest_size:
             raise SettingsError(f"{variable}: the entry {name!r} is not sha256: and 64 hexadecimal digits")
         return digest
-    if len(secret) < MIN_KEY_LENGTH:
+    if (bits := entropy_bits(secret)) < NEEDED_BITS:
         raise SettingsError(
-            f"{variable}: the key of {name!r} has {len(secret)} characters; at least {MIN_KEY_LENGTH} are needed "
-            "(`aio new-key` makes one)"
+            f"{variable}: the key of {name!r} has about {bits:.0f} bits of entropy, by its length and alphabet without "
+            f"repetition, sequences and words; {NEEDED_BITS} are needed: `aio new-key {name}` makes a key"
         )
     return digest_of(secret)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from classifier.complexity.quality_setting import QualitySetting
+from gateway.numbers import MOST_EPOCH, EpochSeconds
 from gateway.requests.caller import Scope
 from gateway.tenancy.errors import TenancyError
 from tiers.catalog.tier_spec import TierNumber
@@ -59,7 +60,7 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="Names that it may use for models: name to `auto`, a tier or a model; `*`: any other name."),
     ] = UNSET
     expires_at: Annotated[
-        Annotated[float, Meta(ge=0)] | UnsetType | None,
+        EpochSeconds | UnsetType | None,
         Meta(description="End of the key, in UTC epoch seconds."),
     ] = UNSET
 
@@ -80,6 +81,8 @@ def columns_of_new(terms: KeyTerms, now: float) -> dict[str, Any]:
 
 
 def check_expiry(expires_at: float | None, now: float) -> None:
-    """Raises `TenancyError` for a time in the past: to end a key now, revoke it."""
-    if expires_at is not None and expires_at <= now:
-        raise TenancyError(f"expires_at {expires_at:.0f} has passed; it is {now:.0f}", "expires_at")
+    """Raises `TenancyError` for a time in the past (to end a key now, revoke it), or beyond the year 2100."""
+    if expires_at is None or now < expires_at <= MOST_EPOCH:
+        return
+    reason = "has passed" if expires_at <= now else f"is after {MOST_EPOCH:.0f}"
+    raise TenancyError(f"expires_at {expires_at:.0f} {reason}; it is {now:.0f}", "expires_at")

@@ -1,7 +1,6 @@
-"""Stored keys in memory: found by the first characters of the secret, and replaced when their rows change."""
+"""Stored keys in memory: found by the SHA-256 of the secret, and replaced when their rows change."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ Charges = Mapping[tuple[str, str], tuple[BudgetRef, ...]]
 class KnownKey(msgspec.Struct, frozen=True):
     """A secret of a stored key: valid until `until` (epoch seconds), unless the key was revoked."""
 
-    prefix: str
     digest: bytes
     caller: Caller
     until: float
@@ -31,16 +29,21 @@ class KnownKeys:
 
     def __init__(self, catalog: Catalog, charges: Charges) -> None:
         self._catalog, self._charges = catalog, charges
-        self._by_prefix: defaultdict[str, tuple[KnownKey, ...]] = defaultdict(tuple)
+        self._by_digest: dict[bytes, KnownKey] = {}
         self._by_id: dict[str, tuple[KnownKey, ...]] = {}
         self._inference: set[str] = set()
 
     def __contains__(self, key_id: str) -> bool:
         return key_id in self._by_id
 
-    def candidates(self, prefix: str) -> Sequence[KnownKey]:
-        """Return those whose secret has this prefix."""
-        return self._by_prefix.get(prefix, ())
+    def with_digest(self, digest: bytes) -> KnownKey | None:
+        """Return the key whose secret has this SHA-256. The time that it takes tells of the digest alone, and from no
+        digest can a caller work towards a key."""
+        return self._by_digest.get(digest)
+
+    def secrets_of(self, key_id: str) -> Sequence[KnownKey]:
+        """Return the key's current secret, and the one before it that may still be valid."""
+        return self._by_id.get(key_id, ())
 
     def newest(self, key_id: str) -> KnownKey | None:
         """Return the key's current secret; None if there is no such key."""
@@ -62,10 +65,10 @@ class KnownKeys:
         """Add or replace a row of `api_keys`."""
         caller = self._caller(row)
         until, revoked = row["expires_at"] or math.inf, row["revoked_at"] is not None
-        secrets = [KnownKey(row["prefix"], bytes.fromhex(row["digest"]), caller, until, revoked)]
+        secrets = [KnownKey(bytes.fromhex(row["digest"]), caller, until, revoked)]
         if row["old_digest"] is not None:
             old = bytes.fromhex(row["old_digest"])
-            secrets.append(KnownKey(row["old_prefix"], old, caller, min(until, row["old_until"]), revoked))
+            secrets.append(KnownKey(old, caller, min(until, row["old_until"]), revoked))
         self._replace(row["key_id"], tuple(secrets))
 
     def charge(self, charges: Charges) -> None:
@@ -84,13 +87,9 @@ class KnownKeys:
 
     def _replace(self, key_id: str, secrets: tuple[KnownKey, ...]) -> None:
         for gone in self._by_id.get(key_id, ()):
-            left = tuple(key for key in self._by_prefix[gone.prefix] if key.caller.key_id != key_id)
-            if left:
-                self._by_prefix[gone.prefix] = left
-            else:
-                self._by_prefix.pop(gone.prefix, None)
+            self._by_digest.pop(gone.digest, None)
         for key in secrets:
-            self._by_prefix[key.prefix] += (key,)
+            self._by_digest[key.digest] = key
         self._by_id[key_id] = secrets
         if "inference" in secrets[0].caller.scopes:
             self._inference.add(key_id)

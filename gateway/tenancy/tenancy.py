@@ -16,7 +16,7 @@ from gateway.tenancy.admission import AdmissionControl
 from gateway.tenancy.budget_leases import BudgetLeases
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory
-from gateway.tenancy.host_names import is_loopback_host
+from gateway.tenancy.host_names import is_loopback_host, is_reachable_from_elsewhere
 from gateway.tenancy.key_commands import create_first_admin_key
 from gateway.tenancy.key_secrets import ApiKeys
 from gateway.tenancy.lease_book import LeaseBook
@@ -65,6 +65,7 @@ async def running_tenancy(
         keys,
         admin_keys,
         clock,
+        may_be_open=settings.insecure or not is_reachable_from_elsewhere(settings.host),
         marker=settings.data_path / "keys_required",
         open_at_first=is_loopback_host(settings.host),
     )

@@ -147,10 +147,17 @@ def _without_prefix(file: Path, content: bytes) -> Tokenizer:
     return _backend(file, changed)
 
 
+_UNLIKELY = "a \U0010fffd"
+
+
 def _backend(file: Path, content: bytes) -> Tokenizer:
     try:
         backend = Tokenizer.from_buffer(content)
-    except Exception as error:  # The library raises plain Exception.
+        # Some kinds of models refuse characters that they do not have, unless they have a token for all of these.
+        backend.encode(_UNLIKELY)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # The library raises plain Exception, and its panics are not even that.
         raise ModelFileError(f"{file} is not a tokeniser that `tokenizers` can read: {error}") from error
     backend.no_truncation()
     backend.no_padding()

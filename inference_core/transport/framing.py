@@ -61,5 +61,5 @@ class FrameReader:
     def _decoded(self, body: bytes) -> Any:
         try:
             return self._decoder.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FrameError(f"a frame does not hold {self._decoder.type}: {error}") from error

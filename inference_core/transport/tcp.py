@@ -6,21 +6,25 @@ import time
 
 import msgspec
 
-from inference_core.errors import CoreError, CoreGoneError
+from inference_core.errors import CoreError, CoreGoneError, CoreTlsError
 from inference_core.protocol import AbortRequest, AddRequest, Command
 from inference_core.transport.framing import MAX_FRAME_BYTES
 from inference_core.transport.heartbeat import SILENT_SECONDS, Heartbeat
-from inference_core.transport.hmac_handshake import SECONDS, ClientHandshake, ServerHandshake
+from inference_core.transport.hmac_handshake import ClientHandshake
 from inference_core.transport.listener import Listener, Protocols
+from inference_core.transport.newcomers import HANDSHAKE_SECONDS, Newcomers
+from inference_core.transport.tls import CertificateFolder, Plain, Tls, require_protection
+from inference_core.transport.tls_connection import TlsConnection
 from inference_core.transport.unix_socket import StreamCoreClient
 
 
 class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a core listens. `secret`: what a client must know; it is never sent."""
+    """Where a core listens. `secret`: what a client must know; it is never sent. `tls`: whether it speaks TLS."""
 
     host: str
     port: int
     secret: bytes
+    tls: bool = False
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -30,15 +34,25 @@ class CoreAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TcpListener(Listener):
-    """Listens on `host`; port 0 takes a free port, which `address` then names. Clients must know `secret`.
+    """Listens on `host`; port 0 takes a free one, which `address` then names. Clients must know `secret`.
 
-    A client that is silent for `silent_seconds` is disconnected and its requests end; clients must use the same limit.
+    `tls`: the certificates of both ends, or where there may be none. A client that is silent for `silent_seconds` is
+    disconnected and its requests end; clients must use the same limit.
     """
 
-    def __init__(self, host: str, secret: bytes, port: int = 0, *, silent_seconds: float = SILENT_SECONDS) -> None:
+    def __init__(
+        self,
+        host: str,
+        secret: bytes,
+        port: int = 0,
+        *,
+        tls: Tls = Plain.ON_LOOPBACK,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         super().__init__()
         self._silent_seconds = silent_seconds
-        self._address = CoreAddress(host=host, port=port, secret=secret)
+        self._tls = tls
+        self._address = CoreAddress(host=host, port=port, secret=secret, tls=isinstance(tls, CertificateFolder))
         self._bound: socket.socket | None = None
 
     def __str__(self) -> str:
@@ -50,7 +64,8 @@ class TcpListener(Listener):
         return self._address
 
     def bind(self) -> None:
-        """See `Listener.bind`."""
+        """See `Listener.bind`. Raises `CoreTlsError` for an address off this machine without TLS."""
+        require_protection(self._tls, self._address.host)
         family = socket.AF_INET6 if ":" in self._address.host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -65,10 +80,12 @@ class TcpListener(Listener):
     async def open(self, connection: Protocols) -> None:
         """See `Listener.open`."""
         assert self._bound is not None
-        loop, secret = asyncio.get_running_loop(), self._address.secret
-        self._listener = await loop.create_server(
-            lambda: ServerHandshake(secret, lambda: Heartbeat(connection(), self._silent_seconds)), sock=self._bound
+        newcomers = Newcomers(
+            self._address.secret,
+            lambda: Heartbeat(connection(), self._silent_seconds),
+            self._tls if isinstance(self._tls, CertificateFolder) else None,
         )
+        self._listener = await asyncio.get_running_loop().create_server(newcomers.protocol, sock=self._bound)
 
     def received(self, command: AddRequest | AbortRequest) -> AddRequest | AbortRequest:
         """Return the command with its times on this machine's clock; they are sent as seconds from now."""
@@ -83,30 +100,56 @@ class TcpListener(Listener):
 
 
 class TcpCoreClient(StreamCoreClient):
-    """The client of the core at `address`; `silent_seconds` without a sign of it end the connection."""
+    """The client of the core at `address`; `silent_seconds` without a sign of it end the connection.
+
+    `tls`: as of `TcpListener`; the core must speak TLS if and only if it names certificates.
+    """
 
     def __init__(
         self,
         address: CoreAddress,
         *,
+        tls: Tls = Plain.ON_LOOPBACK,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         super().__init__(max_frame_bytes=max_frame_bytes)
         self._address = address
+        self._tls = tls
         self._silent_seconds = silent_seconds
 
     async def _reach(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
         loop, address = asyncio.get_running_loop(), self._address
+        self._require_agreement()
         handshake = ClientHandshake(address.secret, Heartbeat(protocol, self._silent_seconds))
+        end: asyncio.Protocol = handshake
+        if isinstance(self._tls, CertificateFolder):
+            end = TlsConnection(self._tls.client_context(), handshake, server_side=False)
+        stream: asyncio.Transport | None = None
         try:
-            async with asyncio.timeout(SECONDS):
-                transport, _ = await loop.create_connection(lambda: handshake, address.host, address.port)
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                stream, _ = await loop.create_connection(lambda: end, address.host, address.port)
+                known = await handshake.done
         except (OSError, TimeoutError) as error:
-            raise CoreGoneError(f"no core answers at {address}: {error or 'no connection in time'}") from error
-        if not await handshake.done:
+            raise CoreGoneError(f"no core answers at {address}: {error or 'no answer in time'}") from error
+        finally:
+            if stream is not None and not handshake.done.done():
+                stream.abort()
+        if handshake.failure is not None:
+            raise CoreTlsError(f"no TLS with the core at {address}: {handshake.failure}") from handshake.failure
+        if not known:
             raise CoreGoneError(f"the server at {address} is not the expected core, or accepts no clients now")
-        return transport
+        return end if isinstance(end, TlsConnection) else stream
+
+    def _require_agreement(self) -> None:
+        """Raises `CoreTlsError` where this end and the core do not agree, or a plain connection may not be."""
+        require_protection(self._tls, self._address.host)
+        if self._address.tls != isinstance(self._tls, CertificateFolder):
+            theirs, ours = ("", "out") if self._address.tls else ("out", "")
+            raise CoreTlsError(
+                f"the core at {self._address} was started with{theirs} TLS, this process with{ours} it; give both the "
+                "same AIO_CORE_TLS"
+            )
 
     def _send(self, command: Command) -> None:
         if isinstance(command, AddRequest):

@@ -11,6 +11,7 @@ from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
+from inference_core.io.json_errors import JSON_ERRORS
 from migrations.tables import training_rows
 from quality.verification.training_rows import encode_prompt
 
@@ -50,7 +51,7 @@ def read_outcomes(path: Path, tiers: int) -> list[ImportedOutcome]:
 def _checked(line: bytes, tiers: int, where: str) -> ImportedOutcome:
     try:
         outcome = msgspec.json.decode(line, type=ImportedOutcome)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise OutcomeFileError(f"{where}: {error}") from error
     if (outcome.prompt is None) == (outcome.messages is None):
         raise OutcomeFileError(f"{where}: give either prompt or messages")

@@ -19,7 +19,7 @@ from quality.monitor.drift import CalibrationDrift, InputDrift, InputWatch, cali
 from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
 from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
-from quality.records.redaction import Redact
+from quality.records.redaction import RedactText
 from quality.verification.queue import Depth, Ruling, VerificationJob, VerificationQueue
 from quality.verification.sampling import (
     Draw,
@@ -30,6 +30,7 @@ from quality.verification.sampling import (
     draw,
     may_be_drawn,
     purpose_of,
+    same_budget,
     would_differ,
 )
 from quality.verification.training_rows import Encode
@@ -99,7 +100,7 @@ class Monitor:
         encode: Encode | None = None,
         on_alarm: OnAlarm | None = None,
         samples: Callable[[int], int] = lambda tier: 1,
-        redact: Redact | None = None,
+        redact: RedactText | None = None,
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
         shadow_rate: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.time,
@@ -282,20 +283,23 @@ class Monitor:
         # Batch priority yields in our own cores; a remote tier has no priorities, so do not join its queue.
         if not loads[-1].healthy or any(load.waiting > 0 for load in loads):
             return False
-        job = await self._queue.next_job(now)
-        if job is None:
-            return False
-        try:
-            bound = self._verifier.bound_usd(job)
-        except AttemptError as error:
-            # Claim it, so that the failure counts and a poisoned job cannot block the queue.
-            if await self._queue.claim(job, 0.0, now) == "claimed":
-                await self._fail(job, error)
-            return True
-        claimed = await self._queue.claim(job, bound, now)
-        if claimed == "claimed":
-            await self._work_on(job, bound)
-        return claimed != "no budget"
+        # Probes have a budget of their own: one that it does not cover must not hold up what the other one does.
+        unaffordable: set[Purpose] = set()
+        while (job := await self._queue.next_job(now, unaffordable)) is not None:
+            try:
+                bound = self._verifier.bound_usd(job)
+            except AttemptError as error:
+                # Claim it, so that the failure counts and a poisoned job cannot block the queue.
+                if await self._queue.claim(job, 0.0, now) == "claimed":
+                    await self._fail(job, error)
+                return True
+            claimed = await self._queue.claim(job, bound, now)
+            if claimed == "claimed":
+                await self._work_on(job, bound)
+            if claimed != "no budget":
+                return True
+            unaffordable |= same_budget(job.purpose)
+        return False
 
     async def _fail(self, job: VerificationJob, error: AttemptError) -> None:
         log.warning("verification of %s failed: %s", job.request_id, error)

@@ -3,7 +3,7 @@
 import importlib
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 
 Redact = Callable[[str], str]
 """A text as it may be stored. An error drops the text."""
+
+RedactText = Callable[[str], Awaitable[str | None]]
+"""A text as it may be stored, redacted off the event loop; None if that fails."""
 
 STRUCK = "[redacted]"
 DROPPED = "[dropped: the redaction failed]"
@@ -101,15 +104,9 @@ def without_texts(record: Record) -> Record:
     )
 
 
-def redacted_text(text: str | None, redact: Redact | None) -> str | None:
+async def redacted_text(text: str | None, redact: RedactText | None) -> str | None:
     """Return `text` as it may be stored; None if redaction fails."""
-    if text is None or redact is None:
-        return text
-    try:
-        return redact(text)
-    except Exception:
-        log.error("a redaction failed; the text is dropped")
-        return None
+    return text if text is None or redact is None else await redact(text)
 
 
 def _checked(function: Callable[[str], Any]) -> Redact:

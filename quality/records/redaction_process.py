@@ -1,5 +1,5 @@
-"""Redaction of long texts in a separate process: an expression can take hours on a text of a megabyte, and it blocks
-the interpreter meanwhile."""
+"""Redaction in a separate process: an expression can take hours, even on a short text, and it blocks the interpreter
+meanwhile."""
 
 import asyncio
 import logging
@@ -13,18 +13,21 @@ import msgspec
 
 from quality.records.any_record import decoded, encoded
 from quality.records.record import Record
-from quality.records.redaction import load_redaction, redacted, without_texts
+from quality.records.redaction import Redact, load_redaction, redacted, without_texts
 
 log = logging.getLogger(__name__)
 
-# Records with fewer characters of text are redacted in this process.
-LONG_CHARS = 2048
-# Time limit for the redaction of one record.
+# Time limit for the redaction of one record or text.
 SECONDS = 5.0
 # The most records that may wait.
 MOST_WAITING_CHARS = 64 << 20
 
 _LENGTH = struct.Struct("<Q")
+_RECORD, _TEXT = b"R", b"T"
+
+
+class RedactionFailedError(Exception):
+    """A redaction that was not made, or not in time; the message continues "the redaction of …"."""
 
 
 def num_chars(record: Record) -> int:
@@ -35,7 +38,8 @@ def num_chars(record: Record) -> int:
 
 
 class RedactionProcess:
-    """Redacts records one after another in a process that the first one starts. `named` as for `load_redaction`.
+    """Redacts records and texts one after another in a process that the first one starts. `named` as for
+    `load_redaction`.
 
     A record loses its texts if their redaction fails, takes longer than `seconds`, or would wait behind too many
     others. Belongs to one event loop; `close` it.
@@ -49,15 +53,27 @@ class RedactionProcess:
 
     async def redacted(self, record: Record) -> Record:
         """Like `quality.records.redaction.redacted`."""
-        chars = num_chars(record)
-        if self._waiting_chars + chars > MOST_WAITING_CHARS:
-            return _dropped(record, "too many wait for theirs")
-        self._waiting_chars += chars
         try:
-            async with self._turn:
-                return await self._asked(record)
-        finally:
-            self._waiting_chars -= chars
+            found = decoded(await self._asked(_RECORD + encoded(record), num_chars(record)))
+        except RedactionFailedError as error:
+            log.error("the redaction of request %s %s; its texts are dropped", record.request_id, error)
+            return without_texts(record)
+        assert isinstance(found, Record)
+        if record.messages is not None and found.messages is None:
+            log.error("the redaction of request %s failed; its texts are dropped", record.request_id)
+        return found
+
+    async def text(self, text: str) -> str | None:
+        """Return `text` as it may be stored; None if that fails (a `RedactText`)."""
+        try:
+            answer = await self._asked(_TEXT + msgspec.json.encode(text), len(text))
+        except RedactionFailedError as error:
+            log.error("the redaction of a text %s; it is dropped", error)
+            return None
+        found = msgspec.json.decode(answer, type=str | None)
+        if found is None:
+            log.error("the redaction of a text failed; it is dropped")
+        return found
 
     async def close(self) -> None:
         """End the process. Idempotent."""
@@ -67,23 +83,27 @@ class RedactionProcess:
                 process.kill()
             await process.wait()
 
-    async def _asked(self, record: Record) -> Record:
+    async def _asked(self, payload: bytes, chars: int) -> bytes:
+        """Return the process's answer. Raises `RedactionFailedError`."""
+        if self._waiting_chars + chars > MOST_WAITING_CHARS:
+            raise RedactionFailedError("is not made, because too many wait for theirs")
+        self._waiting_chars += chars
         try:
-            # The process ends itself after `seconds`; it is killed after twice as long.
-            async with asyncio.timeout(2 * self._seconds + 10):
-                answer = await self._exchange(encoded(record))
+            async with self._turn:
+                # The process ends itself after `seconds`; it is killed after twice as long.
+                async with asyncio.timeout(2 * self._seconds + 10):
+                    return await self._exchange(payload)
         except (OSError, EOFError, TimeoutError) as error:
             await self.close()
-            return _dropped(record, f"took longer than {self._seconds:g} s, or its process failed ({error!r})")
+            raise RedactionFailedError(
+                f"took longer than {self._seconds:g} s, or its process failed ({error!r})"
+            ) from error
         except asyncio.CancelledError:
             # An unread answer would be taken for that of the next record.
             await self.close()
             raise
-        found = decoded(answer)
-        assert isinstance(found, Record)
-        if record.messages is not None and found.messages is None:
-            return _dropped(record, "failed")
-        return found
+        finally:
+            self._waiting_chars -= chars
 
     async def _exchange(self, payload: bytes) -> bytes:
         if self._process is None:
@@ -105,11 +125,6 @@ class RedactionProcess:
         return await receiving.readexactly(length)
 
 
-def _dropped(record: Record, why: str) -> Record:
-    log.error("the redaction of request %s %s; its texts are dropped", record.request_id, why)
-    return without_texts(record)
-
-
 def _serve(named: str, seconds: float) -> None:
     """Redact what arrives on standard input until it ends. The alarm signal ends the process, even within an
     expression."""
@@ -119,12 +134,22 @@ def _serve(named: str, seconds: float) -> None:
     while length := receiving.read(_LENGTH.size):
         payload = receiving.read(_LENGTH.unpack(length)[0])
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        record = decoded(payload)
-        assert isinstance(record, Record)
-        answer = encoded(redacted(record, redact))
+        answer = _answer(payload[:1], payload[1:], redact)
         signal.setitimer(signal.ITIMER_REAL, 0)
         sending.write(_LENGTH.pack(len(answer)) + answer)
         sending.flush()
+
+
+def _answer(kind: bytes, payload: bytes, redact: Redact) -> bytes:
+    if kind == _TEXT:
+        try:
+            return msgspec.json.encode(redact(msgspec.json.decode(payload, type=str)))
+        except Exception:
+            # The error may contain the text; the asking process logs that there was one.
+            return b"null"
+    record = decoded(payload)
+    assert isinstance(record, Record)
+    return encoded(redacted(record, redact))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import and_, delete, or_, select
@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables import audit_events, requests, training_rows, verifications
 from quality.judges.exact import ExactJudge
 from quality.records.record import Record
-from quality.records.redaction import DROPPED, Redact, redacted_text
+from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.verification.training_rows import Encode
 from quality.verification.verifier import prompt_text
 
@@ -44,6 +44,14 @@ class FeedbackTaken(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class _Texts(NamedTuple):
+    """What is stored of a feedback's texts and of the reason for its label."""
+
+    correction: str | None
+    comment: str | None
+    why: str
+
+
 class FeedbackDesk:
     """Stores feedback on recorded requests of a ladder of `tiers`; later feedback on a request replaces earlier
     feedback.
@@ -58,7 +66,7 @@ class FeedbackDesk:
         encode: Encode | None,
         tiers: int,
         clock: Callable[[], float] = time.time,
-        redact: Redact | None = None,
+        redact: RedactText | None = None,
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         """`fingerprints`: of the current tiers, ascending; stored with the labels."""
@@ -75,11 +83,14 @@ class FeedbackDesk:
         `reviewer`: the operator who gives it instead of the user, which is audited with the previous feedback.
         """
         good, why = await _verdict(record, feedback, "user" if reviewer is None else "reviewer")
+        texts = await self._kept(record, feedback, why)
         learned = await self._training_row(record, good)
         async with self._engine.begin() as connection:
             if reviewer is not None:
-                await connection.execute(await self._event(connection, record, feedback, good, reviewer))
-            await connection.execute(self._verification(connection, record, feedback, good, why, reviewer is not None))
+                await connection.execute(await self._event(connection, record, feedback, good, reviewer, texts.comment))
+            await connection.execute(
+                self._verification(connection, record, feedback.score, good, texts, reviewer is not None)
+            )
             if learned is not None:
                 replaced = training_rows.c.source.in_(("verification", _SOURCE))
                 await connection.execute(
@@ -94,27 +105,33 @@ class FeedbackDesk:
             reason=why if learned is not None else self._why_not(record),
         )
 
+    async def _kept(self, record: Record, feedback: Feedback, why: str) -> _Texts:
+        """Return the texts as they may be stored: redacted, and only if the request's own are stored."""
+        said = (feedback.correction, feedback.comment) if record.messages else (None, None)
+        correction, comment = [await redacted_text(text, self._redact) for text in said]
+        return _Texts(correction, comment, await redacted_text(why, self._redact) or DROPPED)
+
     def _verification(
-        self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, why: str, reviewed: bool
+        self,
+        connection: AsyncConnection,
+        record: Record,
+        score: float | None,
+        good: bool,
+        texts: _Texts,
+        reviewed: bool,
     ) -> Any:
         now = self._clock()
-        # Store texts only if the request's texts are stored.
-        correction, comment = (
-            redacted_text(said, self._redact) if record.messages else None
-            for said in (feedback.correction, feedback.comment)
-        )
-        because = redacted_text(why, self._redact) or DROPPED
         verdict = {
             "status": "done",
             "judge": JUDGE,
             "judge_reliability": 1.0,
             "label": "no_worse" if good else "worse",
-            "scores": {} if feedback.score is None else {JUDGE: feedback.score},
-            "verifier_answer": correction,
-            "reason": f"{because}: {comment}" if comment else because,
+            "scores": {} if score is None else {JUDGE: score},
+            "verifier_answer": texts.correction,
+            "reason": f"{texts.why}: {texts.comment}" if texts.comment else texts.why,
             "finished_at": now,
         }
-        if reviewed and correction is None:
+        if reviewed and texts.correction is None:
             # Keep the text that the reviewer compared the answer with.
             del verdict["verifier_answer"]
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
@@ -138,7 +155,13 @@ class FeedbackDesk:
         )
 
     async def _event(
-        self, connection: AsyncConnection, record: Record, feedback: Feedback, good: bool, reviewer: str
+        self,
+        connection: AsyncConnection,
+        record: Record,
+        feedback: Feedback,
+        good: bool,
+        reviewer: str,
+        comment: str | None,
     ) -> Any:
         told = (verifications.c.label, verifications.c.judge)
         mine = (verifications.c.request_id == record.request_id, verifications.c.tier == record.tier)
@@ -149,7 +172,7 @@ class FeedbackDesk:
             actor=reviewer,
             action="answer.reviewed",
             subject=record.request_id,
-            reason=redacted_text(feedback.comment, self._redact) if record.messages else None,
+            reason=comment,
             details={"tier": record.tier, "before": None if before is None else dict(before), "after": after},
         )
 

@@ -1,7 +1,7 @@
 """The queue of verifications: rows in the database that survive restarts, with leases and reserved money."""
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -126,8 +126,9 @@ class VerificationQueue:
             statement = dialect.insert(verifications).values(row).on_conflict_do_nothing()
             return bool((await connection.execute(statement)).rowcount)
 
-    async def next_job(self, now: float) -> VerificationJob | None:
-        """Return the oldest job that could be claimed now. A job waits until the ledger has stored its request."""
+    async def next_job(self, now: float, without: Collection[Purpose] = ()) -> VerificationJob | None:
+        """Return the oldest job that could be claimed now and is not of a purpose in `without`. A job waits until the
+        ledger has stored its request."""
         columns = (
             verifications.c.verification_id,
             verifications.c.request_id,
@@ -146,6 +147,7 @@ class VerificationQueue:
             .join(requests, requests.c.request_id == verifications.c.request_id)
             .outerjoin(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
             .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
+            .where(verifications.c.sampled_reason.not_in(without))
             .order_by(verifications.c.created_at, verifications.c.verification_id)
             .limit(1)
         )

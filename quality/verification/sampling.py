@@ -1,7 +1,7 @@
 """Which answers are verified: reproducible draws by request id, under ceilings and within a budget."""
 
 import hashlib
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -16,6 +16,9 @@ COLD_START_RATE = 0.25
 Purpose = Literal["sample", "downgrade", "probe", "shadow"]
 """Is a cheap answer good enough; would a cheaper tier have done; what does every tier say; while routing is observed,
 is the answer of the tier that it would have taken as good as the given one?"""
+
+_PROBES: frozenset[Purpose] = frozenset({"probe"})
+_OTHERS: frozenset[Purpose] = frozenset(get_args(Purpose)) - _PROBES
 
 Number = TypeVar("Number", float, npt.NDArray[np.floating])
 
@@ -70,6 +73,11 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     def share(self, purpose: Purpose) -> float:
         """Return the share of the serving cost that may be spent on `purpose`; probes have their own."""
         return self.budget_share * (self.probe_share if purpose == "probe" else 1.0 - self.probe_share)
+
+
+def same_budget(purpose: Purpose) -> frozenset[Purpose]:
+    """Return the purposes that are paid from the same share of the budget as `purpose`."""
+    return _PROBES if purpose in _PROBES else _OTHERS
 
 
 def sampling_of(tiers: int, rate: float, budget_share: float, cold_start_usd: float = 0.0) -> SamplingSettings:

@@ -9,7 +9,7 @@ import msgspec
 from inference_core.protocol import Grammar, SamplingParams
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Finding, Panel
-from quality.records.redaction import DROPPED, Redact, redacted_text
+from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.verification.queue import Ruling, VerificationJob
 from quality.verification.sampling import Purpose
 from tiers.collected_choice import CollectedChoice
@@ -90,7 +90,7 @@ class Verifier:
         *,
         max_tokens: int,
         samples: Callable[[int], int] = lambda tier: 1,
-        redact: Redact | None = None,
+        redact: RedactText | None = None,
     ) -> None:
         self.panel = panel
         self._tiers = {tier.number: tier for tier in tiers}
@@ -157,7 +157,7 @@ class Verifier:
                 answer, finding, reason = await self._judge(job, number, reference, bill)
                 # The first ruling is billed for the reference.
                 cost = sum(bill) - sum(ruling.cost_usd for ruling in rulings)
-                rulings.append(self._ruling(job, number, reference, answer, finding, reason, cost))
+                rulings.append(await self._ruling(job, number, reference, answer, finding, reason, cost))
         except Exception as error:
             # After any failure (of a tier, a judge, or a bug) the job is retried and then given up.
             raise AttemptError(f"{type(error).__name__}: {error}", sum(bill)) from error
@@ -205,7 +205,7 @@ class Verifier:
             salt=f"quality/{job.key_id or ''}",
         )
 
-    def _ruling(
+    async def _ruling(
         self,
         job: VerificationJob,
         number: int,
@@ -226,10 +226,10 @@ class Verifier:
             judge=finding.judge if finding is not None else None,
             judge_reliability=finding.reliability if finding is not None else None,
             scores=finding.scores if finding is not None else {},
-            verifier_answer=redacted_text(reference.text, self._redact),
-            reason=redacted_text(reason, self._redact) or DROPPED,
+            verifier_answer=await redacted_text(reference.text, self._redact),
+            reason=await redacted_text(reason, self._redact) or DROPPED,
             cost_usd=cost_usd,
-            judged_answer=redacted_text(answer.text, self._redact) if answer is not None and asked else None,
+            judged_answer=await redacted_text(answer.text, self._redact) if answer is not None and asked else None,
             judged_cost_usd=answer.cost_usd if answer is not None else None,
         )
 

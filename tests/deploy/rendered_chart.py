@@ -86,6 +86,16 @@ def pods(objects: list[Object] | tuple[Object, ...]) -> dict[str, Object]:
     return made
 
 
+def all_pods(objects: list[Object] | tuple[Object, ...]) -> dict[str, Object]:
+    """The same with those of every RayService."""
+    made = pods(objects)
+    for name, found in of_kind(objects, "RayService").items():
+        spec = found["spec"]["rayClusterConfig"]
+        groups = {"head": spec["headGroupSpec"]} | {group["groupName"]: group for group in spec["workerGroupSpecs"]}
+        made |= {f"RayService/{name}/{group}": given["template"] for group, given in groups.items()}
+    return made
+
+
 def containers(pod: Object) -> list[Object]:
     """All containers of a pod, sidecars first."""
     return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]

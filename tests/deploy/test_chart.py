@@ -19,6 +19,7 @@ from tests.deploy.rendered_chart import (
     VALUES,
     Object,
     RenderError,
+    all_pods,
     containers,
     everything,
     helm,
@@ -115,7 +116,9 @@ def test_what_is_set_are_settings_and_secrets_come_from_the_secret(
             assert given.keys() <= known
             assert len(given) == len(container["env"])
             for variable in given.keys() & {"AIO_DATABASE_URL", "AIO_REDIS_URL", "AIO_API_KEYS", "AIO_ADMIN_KEYS"}:
-                assert given[variable]["valueFrom"]["secretKeyRef"]["name"] == "aio"
+                assert given[variable]["valueFrom"]["secretKeyRef"]["name"] == (
+                    "aio-keys" if name == "laptop" else "aio"
+                )
 
 
 def test_without_keys_processes_are_reached_by_the_names_of_their_services_and_by_no_others(
@@ -140,7 +143,7 @@ def test_without_keys_processes_are_reached_by_the_names_of_their_services_and_b
 
 @pytest.mark.parametrize("name", SETS)
 def test_services_disruption_budgets_and_policies_select_pods(name: str, releases: dict[str, list[Object]]) -> None:
-    labels = [template["metadata"]["labels"] for template in pods(releases[name]).values()]
+    labels = [template["metadata"]["labels"] for template in all_pods(releases[name]).values()]
 
     def selects(wanted: dict[str, str]) -> bool:
         return any(wanted.items() <= given.items() for given in labels)
@@ -204,6 +207,8 @@ def test_pools_know_keys_by_hash_and_gateways_one_of_them(releases: dict[str, li
         return str(env[variable]["valueFrom"]["secretKeyRef"]["key"])
 
     assert secret("StatefulSet/aio-gpu-8b", "AIO_API_KEYS") == "AIO_POOL_API_KEYS"
+    # Otherwise each pod would make an admin key and print it into its log.
+    assert secret("StatefulSet/aio-gpu-8b", "AIO_ADMIN_KEYS") == "AIO_ADMIN_KEYS"
     assert secret("Deployment/aio-gateway-stable", "AIO_POOL_KEY") == "AIO_POOL_KEY"
 
 
@@ -317,6 +322,10 @@ def test_external_metrics_are_served_by_the_adapters_rules(releases: dict[str, l
         ("multi-node", ['gateway.versions=[{"name":"a","weight":90,"replicas":2}]'], "weights come to 90"),
         ("multi-node", ['secret.name=""', "retrain.enabled=false"], "name the Secret"),
         ("laptop", ["retrain.enabled=true"], "retrain.enabled"),
+        ("multi-node", ['secret.poolKeys=""'], "start with a key only"),
+        ("laptop", ['networkPolicy.callers=[{"namespaceSelector":{}}]'], "networkPolicy.callers"),
+        ("laptop", ["networkPolicy.callers=[{}]"], "networkPolicy.callers"),
+        ("laptop", ['networkPolicy.namespaces=["*"]'], "networkPolicy.namespaces"),
         ("laptop", ["worker.enabled=true", "gateway.persistence.enabled=false"], "name the Secret"),
         ("one-gpu", ["worker.enabled=true"], "ReadWriteMany"),
         ("multi-node", ["worker.concurrency=0"], "concurrency"),

@@ -12,7 +12,9 @@ import jsonschema
 import pytest
 
 from gateway.cli.serving.worker import worker
-from gateway.settings import Settings, variable_of
+from gateway.processes.open_access import refuse_open_access
+from gateway.settings import Settings, SettingsError, load_settings, variable_of
+from gateway.tenancy.key_secrets import ApiKeys
 from tests.deploy.files import DEPLOY, ROOT, read_yaml, strings
 from tiers.catalog.load import load_catalog
 
@@ -64,6 +66,28 @@ def test_our_containers_can_write_nothing_and_may_do_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
+def test_no_container_gains_rights_and_none_is_privileged(name: str) -> None:
+    service = SERVICES[name]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service.keys() & {"privileged", "cap_add", "pid", "ipc", "userns_mode"}
+    assert not [volume for volume in service.get("volumes", []) if "docker.sock" in str(volume)]
+
+
+def test_what_compose_makes_starts_a_gateway_that_other_containers_reach(tmp_path: Path) -> None:
+    made = written(tmp_path)
+    environment = {"AIO_API_KEYS": f"app={made['api_key']}", "AIO_ADMIN_KEYS": f"admin={made['admin_key']}"}
+    settings = load_settings(environment | {"AIO_HOST": "0.0.0.0"})
+    refuse_open_access(settings)
+    assert ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS").owner(f"Bearer {made['admin_key']}") == "admin"
+    # Every service that serves HTTP gets them; the core serves none.
+    for name in ("gateway", "worker"):
+        assert SERVICES[name]["entrypoint"] == ["sh", "/etc/aio/with-secrets.sh"]
+    assert SERVICES["core"]["command"][:3] == ["serve", "--role", "core"]
+    with pytest.raises(SettingsError, match="AIO_INSECURE"):
+        refuse_open_access(load_settings({"AIO_HOST": "0.0.0.0", "AIO_DATA_DIR": str(tmp_path)}))
+
+
+@pytest.mark.parametrize("name", SERVICES)
 def test_images_have_whole_versions(name: str) -> None:
     assert re.search(r":v?\d+\.\d+", SERVICES[name]["image"])
 
@@ -105,15 +129,15 @@ def written(folder: Path, **given: str) -> dict[str, str]:
 
 def test_passwords_are_random_and_kept_and_given_ones_replace_them(tmp_path: Path) -> None:
     first = written(tmp_path)
-    assert first.keys() == {"postgres", "redis", "grafana", "api_key"}
-    assert len(set(first.values())) == 4
+    assert first.keys() == {"postgres", "redis", "grafana", "api_key", "admin_key"}
+    assert len(set(first.values())) == 5
     assert all(re.fullmatch(r"(sk-aio-)?[0-9a-f]{48}", value) for value in first.values())
     assert written(tmp_path) == first
     assert written(tmp_path, REDIS_PASSWORD="mine") == first | {"redis": "mine"}
 
 
 @pytest.mark.parametrize("given", [{}, {"AIO_API_KEYS": "web=sha256:00", "AIO_DATABASE_URL": "sqlite:////x"}])
-def test_our_programs_get_their_urls_and_a_key_from_those_files(tmp_path: Path, given: dict[str, str]) -> None:
+def test_our_programs_get_their_urls_and_keys_from_those_files(tmp_path: Path, given: dict[str, str]) -> None:
     made = written(tmp_path)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "aio").write_text("#!/bin/sh\nenv\necho arguments=$*\n")
@@ -130,6 +154,7 @@ def test_our_programs_get_their_urls_and_a_key_from_those_files(tmp_path: Path, 
             "AIO_DATABASE_URL": f"postgresql://aio:{made['postgres']}@postgres/aio",
             "AIO_REDIS_URL": f"redis://:{made['redis']}@redis:6379/0",
             "AIO_API_KEYS": f"app={made['api_key']}",
+            "AIO_ADMIN_KEYS": f"admin={made['admin_key']}",
             "arguments": "serve --role gateway",
         }
         | given

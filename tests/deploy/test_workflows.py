@@ -57,9 +57,24 @@ def test_only_an_attested_tag_that_a_maintainer_approves_is_published() -> None:
     assert RELEASE["publish"]["environment"] == "pypi"
     assert RELEASE["publish"]["needs"] == "attest"
     assert RELEASE["publish"]["if"] == "github.ref_type == 'tag'"
-    assert set(RELEASE["attest"]["needs"]) == {"sdist", "wheels"}
+    assert set(RELEASE["attest"]["needs"]) == {"sdist", "wheels", "sbom"}
     assert RELEASE["publish"]["permissions"] == {"id-token": "write"}
     assert not [step for step in steps() if "password" in str(step) or "secrets." in str(step)]
+
+
+def test_a_release_lists_what_every_image_contains_and_signs_it() -> None:
+    (made,) = [step["run"] for step in RELEASE["sbom"]["steps"] if "run" in step]
+    images = re.search(r"for image in (.*);", made)
+    assert images is not None
+    assert images[1].split() == ["slim", "cpu", "cuda"]
+    assert "deploy/docker/locks/$image.lock" in made
+    assert all((ROOT / "deploy" / "docker" / "locks" / f"{image}.lock").exists() for image in images[1].split())
+    signed = {step["uses"].split("@")[0]: step["with"] for step in RELEASE["attest"]["steps"]}
+    assert signed["actions/attest-build-provenance"] == {"subject-path": "dist/*"}
+    assert signed["actions/attest-sbom"] == {"subject-path": "dist/*", "sbom-path": "sbom/slim.cdx.json"}
+    # Packages alone are published.
+    (fetched,) = [step["with"] for step in RELEASE["publish"]["steps"] if "download-artifact" in step["uses"]]
+    assert fetched["pattern"] == "dist-*"
 
 
 def test_the_version_has_one_place() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import httpx
 
-ADMIN_NAME, ADMIN_KEY = "tester", "an-admin-key-of-the-tests"
+ADMIN_NAME, ADMIN_KEY = "tester", "test-tester-e77c3f46b258125d23d8503416719450"
 ADMIN_KEYS = f"{ADMIN_NAME}={ADMIN_KEY}"
 ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
 

@@ -106,6 +106,7 @@ async def running_gateway(
         log_level="warning",
         http=protocol or "httptools",
         lifespan="on",
+        proxy_headers=False,
         timeout_graceful_shutdown=grace_seconds,
         **WEBSOCKETS,
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, insert, inspect, select, text
 
-from migrations.tables import metadata, requests
+from migrations.tables import api_keys, files, metadata, requests
 from quality.store.database import (
     DatabaseUrlError,
     SchemaError,
@@ -222,3 +222,60 @@ async def test_text_with_a_nul_character_can_be_stored(database_url: str) -> Non
 
     assert stored.messages == [{"content": "a\0b"}]
     assert stored.answer == "a\ufffdb"
+
+
+async def test_times_that_no_clock_shows_are_repaired_and_all_others_kept(database_url: str) -> None:
+    await migrate(database_url)
+    await downgrade(database_url, "0025")
+    engine = open_database(database_url)
+    file = {"tenant": "t", "purpose": "batch", "filename": "f", "bytes": 1, "status": "processed", "created_at": 1e9}
+    key = {"digest": "", "prefix": "", "scopes": [], "consent": True, "priority_ceiling": 0, "created_at": 1e9}
+    ends = {"never": None, "soon": 1.1e9, "year 9999": 253_402_300_799.0, "huge": 1e300, "infinite": float("inf")}
+    if not database_url.startswith("sqlite"):
+        ends["nan"] = float("nan")
+    async with engine.begin() as connection:
+        for name, end in ends.items():
+            await connection.execute(insert(files).values(file | {"file_id": name, "expires_at": end}))
+            row = key | {"key_id": name, "name": name, "digest": name, "expires_at": end}
+            await connection.execute(insert(api_keys).values(row))
+
+    await migrate(database_url)
+
+    async with engine.connect() as connection:
+        of_files = dict((await connection.execute(select(files.c.file_id, files.c.expires_at))).tuples().all())
+        of_keys = dict((await connection.execute(select(api_keys.c.key_id, api_keys.c.expires_at))).tuples().all())
+    await engine.dispose()
+    kept = {"never": None, "soon": 1.1e9}
+    assert of_files == dict.fromkeys(ends, 1e9 + 2_592_000) | kept
+    assert of_keys == dict.fromkeys(ends) | kept
+
+
+async def test_sessions_of_before_0027_lose_what_they_held_of_a_key_and_those_of_users_go_on(
+    database_url: str,
+) -> None:
+    await migrate(database_url)
+    await downgrade(database_url, "0026")
+    engine = open_database(database_url)
+    async with engine.begin() as connection:
+        await connection.execute(
+            text("INSERT INTO dashboard_users (name, role, password, created_at) VALUES ('ada', 'viewer', 'x', 1.0)")
+        )
+        for session, user, prefix in (("a", "'ada'", "NULL"), ("b", "NULL", "'sk-aio-canary12'")):
+            await connection.execute(
+                text(
+                    "INSERT INTO dashboard_sessions (session_id, user_name, key_prefix, key_digest, created_at, "
+                    f"expires_at) VALUES ('{session}', {user}, {prefix}, {prefix}, 1.0, 2.0)"
+                )
+            )
+
+    await migrate(database_url)
+
+    async with engine.connect() as connection:
+        rows = (await connection.execute(text("SELECT * FROM dashboard_sessions"))).mappings().all()
+        columns = await connection.run_sync(lambda c: {one["name"] for one in inspect(c).get_columns(_SESSIONS)})
+    await engine.dispose()
+    assert [(row["session_id"], row["user_name"]) for row in rows] == [("a", "ada")]
+    assert columns.isdisjoint({"key_prefix", "key_digest"})
+
+
+_SESSIONS = "dashboard_sessions"

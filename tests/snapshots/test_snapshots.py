@@ -46,7 +46,8 @@ async def test_http_api_and_metrics_are_those_of_the_snapshots(tmp_path: Path, c
         metrics._gpus = Gpus(FakeNvml(H200))
         assert (await gateway.http.get("/metrics")).status_code == 200
         document: dict[str, Any] = (await gateway.http.get("/docs/openapi.json")).json()
-        families = [*metric_lines(metrics.registry), *metric_lines(metrics.shared)]
+        registries = (metrics.registry, metrics.private, metrics.shared)
+        families = [line for registry in registries for line in metric_lines(registry)]
 
     compare("openapi.txt", OpenApiLines(document).lines())
     compare("metrics.txt", families)

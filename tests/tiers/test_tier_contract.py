@@ -335,7 +335,9 @@ async def test_each_of_several_choices_ends_once_and_all_are_billed(world: World
     answers, usage = await collect(world.tier, request)
     assert [a.finish_reason for a in answers] == ["length"] * 3
     assert len({a.text for a in answers}) == 3
-    assert (usage.completion_tokens, usage.cached_tokens) == (3 * 12, 0)
+    assert usage.completion_tokens == 3 * 12
+    # Where each choice is a request of its own, a later one may find the prompt of an earlier one cached.
+    assert usage.cached_tokens == 0 or world.kind in ONE_CHOICE
 
 
 async def test_text_from_a_stop_string_on_is_never_seen(world: World) -> None:

@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.openai_format import WireError, parse_error
@@ -372,14 +373,14 @@ def _blocks(tally: Tally) -> Blocks:
 def _parsed(data: bytes) -> _Event:
     try:
         return _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise TierError(f"the server sent what is not an event of {NAME}'s ({error}): {_shown(data)}") from error
 
 
 def _parsed_message(body: bytes) -> _Message:
     try:
         return _decode_message(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         raise TierError(f"the server sent what is not a message of {NAME}'s ({error}): {_shown(body)}") from error
 
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.remote.anthropic_wire import thinking_fields
@@ -360,7 +361,7 @@ def _report(counts: _Counts | None, tally: Tally) -> None:
 def _parsed(data: bytes) -> _Event:
     try:
         return _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         shown = data[:200].decode(errors="replace")
         raise TierError(f"the server sent what is not an answer of {NAME}'s ({error}): {shown!r}") from error
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
@@ -285,7 +286,7 @@ def _report(counts: _Counts, tally: Tally) -> None:
     prompt = counts.prompt_token_count + counts.tool_use_prompt_token_count or tally.prompt_tokens
     completion = counts.candidates_token_count + counts.thoughts_token_count
     if not completion and tally.reported is None:
-        tally.prompt_tokens = prompt
+        tally.read_prompt(prompt)
         return
     tally.report(
         Usage(
@@ -300,7 +301,7 @@ def _report(counts: _Counts, tally: Tally) -> None:
 def _parsed(data: bytes) -> _Answer:
     try:
         return _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         shown = data[:200].decode(errors="replace")
         raise TierError(f"the server sent what is not an answer of {NAME}'s ({error}): {shown!r}") from error
 

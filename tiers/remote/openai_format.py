@@ -3,10 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError
@@ -34,7 +35,7 @@ class WireError(msgspec.Struct):
 class _TopLogprob(msgspec.Struct):
     token: str
     logprob: float
-    bytes: list[int] | None = None
+    bytes: list[Annotated[int, msgspec.Meta(ge=0, le=255)]] | None = None
 
 
 class _TokenLogprob(_TopLogprob):
@@ -247,7 +248,7 @@ def parse_chunk(data: bytes) -> Chunk:
             return _decode(data)
         except UnicodeDecodeError:
             return _decode(data.decode(errors="replace"))
-    except msgspec.MsgspecError as error:
+    except JSON_ERRORS as error:
         shown = data[:200].decode(errors="replace")
         raise TierError(f"the server sent what is not a chunk of an answer ({error}): {shown!r}") from error
 
@@ -266,7 +267,7 @@ def parse_error(body: bytes) -> WireError:
                 code=code if isinstance(code, str | int) else None,
             )
         return WireError(message=str(inner))
-    except msgspec.MsgspecError:
+    except JSON_ERRORS:
         return WireError(message=body.decode("utf-8", errors="replace")[:500].strip())
 
 

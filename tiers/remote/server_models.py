@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
+
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "n_ctx")
 """vLLM and SGLang; OpenRouter and Together; Groq; llama.cpp (in `meta`)."""
 
@@ -23,7 +25,7 @@ def parse_models(status: int, body: bytes) -> list[ServerModel] | None:
         return None
     try:
         listed = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return None
     entries = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(entries, list):

@@ -42,15 +42,21 @@ class EventParser:
     def _feed_lines(self, chunk: bytes) -> list[ServerSentEvent]:
         if self._after_cr:
             chunk = chunk.removeprefix(b"\n")
-        self._buffer += chunk
+            self._after_cr = False
+        if not chunk:
+            return []
         # A CR at the very end is a line end at once: waiting for a possible LF would delay the event.
-        self._after_cr = self._buffer.endswith(b"\r")
+        self._after_cr = chunk.endswith(b"\r")
         events: list[ServerSentEvent] = []
-        *lines, rest = bytes(self._buffer).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._buffer = bytearray(rest)
-        for line in lines:
-            self._take(line, events)
-        if self._size + len(rest) > MAX_EVENT_BYTES:
+        # Only the chunk is searched: a long line may come in many of them.
+        first, *others = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._buffer += first
+        if others:
+            *lines, rest = others
+            first, self._buffer = bytes(self._buffer), bytearray(rest)
+            for line in (first, *lines):
+                self._take(line, events)
+        if self._size + len(self._buffer) > MAX_EVENT_BYTES:
             raise EventTooLargeError(f"a server-sent event passed {MAX_EVENT_BYTES} bytes without an end")
         return events
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from inference_core.errors import InvalidRequestError, ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
@@ -49,10 +50,14 @@ class _Event(msgspec.Struct):
     outputs: list[_Tensor] | None = None
 
     def flat(self) -> "_Event":
-        """Return the outputs of `infer` as fields of the generate extension."""
+        """Return the outputs of `infer` as fields of the generate extension. Raises TierError."""
         if self.outputs is None:
             return self
-        return msgspec.convert({t.name: t.data for t in self.outputs if t.name in _Event.__struct_fields__}, _Event)
+        fields = {tensor.name: tensor.data for tensor in self.outputs if tensor.name in _Event.__struct_fields__}
+        try:
+            return msgspec.convert(fields, _Event)
+        except msgspec.ValidationError as error:
+            raise TierError(f"the server sent an output of another kind than Triton's ({error})") from error
 
 
 class _Named(msgspec.Struct):
@@ -90,7 +95,7 @@ class TritonWire(RemoteWire):
             )
         try:
             told = _decode_metadata(body)
-        except msgspec.MsgspecError as error:
+        except JSON_ERRORS as error:
             return f"describes its model {self._remote.model!r} as nothing that KServe's protocol knows: {error}"
         infers = self._remote.whole_path == "infer"
         lacking = {
@@ -359,7 +364,7 @@ def _first(value: Any) -> Any:
 def _parsed(data: bytes) -> _Event:
     try:
         event = _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         shown = data[:200].decode(errors="replace")
         raise TierError(f"the server sent what is not an answer of Triton ({error}): {shown!r}") from error
     if event.error is not None:

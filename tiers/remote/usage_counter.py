@@ -6,6 +6,8 @@ from typing import Any
 from tiers.tier import Delta, Usage
 
 BYTES_PER_TOKEN = 4
+# No request has more; a server that reports more, or less than none, must not change a bill beyond all measure.
+MOST_TOKENS = 2**31 - 1
 
 
 class Tally:
@@ -36,8 +38,12 @@ class Tally:
         return self.reported is not None or bool(self._text)
 
     def report(self, usage: Usage) -> None:
-        """Store the server's counts so far, which include the event that carried them."""
-        self.reported, self._covered = usage, True
+        """Store the server's counts so far, which include the event that carried them; impossible ones are bounded."""
+        self.reported, self._covered = _bounded(usage), True
+
+    def read_prompt(self, tokens: int) -> None:
+        """Take the server's count of the prompt in place of our estimate."""
+        self.prompt_tokens = _within(tokens, MOST_TOKENS)
 
     def passed(self, deltas: list[Delta]) -> list[Delta]:
         """Return those of an event's `deltas` that may be passed on, and count them: nothing follows a choice's finish
@@ -80,6 +86,23 @@ class Tally:
         if delta.finish_reason is not None:
             self.unfinished.remove(index)
         return True
+
+
+def _bounded(usage: Usage) -> Usage:
+    """Return counts of which none is negative and no part is more than its whole."""
+    prompt, completion = _within(usage.prompt_tokens, MOST_TOKENS), _within(usage.completion_tokens, MOST_TOKENS)
+    cached = _within(usage.cached_tokens, prompt)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        cache_write_tokens=_within(usage.cache_write_tokens, prompt - cached),
+        reasoning_tokens=_within(usage.reasoning_tokens, completion),
+    )
+
+
+def _within(count: int, most: int) -> int:
+    return min(max(count, 0), most)
 
 
 def _tokens(sizes: dict[int, int]) -> int:

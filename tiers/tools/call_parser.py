@@ -27,7 +27,7 @@ class CallParser:
         self._skipped = tuple(m for m in (dialect.also_opens, self._opener, dialect.closer.strip()) if m)
         self._at_start = dialect.at_start
         self._names, self._most = names, most
-        self._state: Literal["start", "text", "between", "call"] = "start" if dialect.at_start else "text"
+        self._state: Literal["start", "text", "between", "call", "ended"] = "start" if dialect.at_start else "text"
         self._buffer = ""
         self._led = ""  # what was read since the last text, to be restored if no call follows
         self._scanner = CallScanner()
@@ -64,6 +64,9 @@ class CallParser:
             return self._read_between()
         if self._state == "start":
             return self._read_start()
+        if self._state == "ended":
+            self._buffer = ""
+            return False
         return self._read_text()
 
     def _read_start(self) -> bool:
@@ -105,8 +108,8 @@ class CallParser:
         if any(marker.startswith(self._buffer) for marker in self._skipped):
             return False
         if self.count and (self._at_start or self._buffer[0] == "{"):
-            self._buffer = ""  # after calls there is no text, and no more calls than allowed
-            return False
+            self._state = "ended"  # after calls there is no text, and no more calls than allowed
+            return True
         self._back_to_text(self._led if not self.count else "")
         return True
 
@@ -119,13 +122,13 @@ class CallParser:
         taken = scanner.feed(self._buffer)
         self._buffer = self._buffer[taken:]
         unknown = scanner.name is not None and scanner.name not in self._names
-        if not self._announced and (scanner.failed or unknown):
-            self._back_to_text(self._led + scanner.raw)
-            return True
-        if scanner.ready and not self._announced:
+        if scanner.ready and not unknown and not self._announced:
             self._announced = True
             self._led = ""
             self._calls.append(ToolCallDelta(index=self.count, id=new_call_id(), name=str(scanner.name)))
+        if not self._announced and (scanner.failed or unknown):
+            self._back_to_text(self._led + scanner.raw)
+            return True
         if self._announced and (piece := scanner.take_arguments()):
             self._calls.append(ToolCallDelta(index=self.count, arguments=piece))
         if scanner.done or scanner.failed:

@@ -25,8 +25,11 @@ class CallScanner:
 
     @property
     def ready(self) -> bool:
-        """Whether the call can be announced: its name is known and its arguments have started, or the call is done."""
-        return self.name is not None and not self.failed and (bool(self._pieces) or self.done)
+        """Whether the call can be announced: its name is known and its arguments have started, or the call is done.
+
+        What fails later stays announced, as it would have been if the text had come character by character.
+        """
+        return self.name is not None and (bool(self._pieces) or self.done)
 
     def take_arguments(self) -> str:
         """Return the arguments that arrived since the last call."""
@@ -35,11 +38,12 @@ class CallScanner:
         return piece
 
     def feed(self, text: str) -> int:
-        """Read `text` until the call ends or fails; return the number of characters read."""
+        """Read `text` until the call ends, fails or has just got its name; return the number of characters read."""
+        was_named = self.name is not None
         for place, character in enumerate(text):
             self.raw += character
             self._read(character)
-            if self.done or self.failed:
+            if self.done or self.failed or (self.name is not None and not was_named):
                 return place + 1
         return len(text)
 
@@ -119,7 +123,9 @@ class CallScanner:
         value = self._value.strip()
         if self._key == "name":
             name = _decoded(value)
-            self.name, self.failed = name, self.failed or not name
+            # The first one may have been announced.
+            self.failed = self.failed or not name or self.name is not None
+            self.name = self.name or name
         elif self._key in _ARGUMENTS and value and value[0] != "{":
             # Some models write the arguments' JSON as a string.
             text = _decoded(value) if value[0] == '"' else None
@@ -134,6 +140,6 @@ class CallScanner:
 def _decoded(text: str) -> str | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, str) else None

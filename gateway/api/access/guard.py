@@ -9,26 +9,28 @@ Guards wait for nothing, but litestar runs a plain function in a thread, so they
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, cast
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from gateway.api.access.client_address import session_token
 from gateway.errors import ApiError
 from gateway.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.parts import PARTS, HttpRequest, Parts
 from gateway.request_ids import new_request_id
 from gateway.requests.caller import CALLER, KEYLESS, Caller
 from gateway.tenancy.dashboard_users.sessions import (
-    COOKIE,
     CSRF_FIELD,
     CSRF_HEADER,
     SessionsUnavailableError,
     csrf_is_right,
 )
 from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
-from gateway.tenancy.host_names import host_is_allowed
+from gateway.tenancy.host_names import host_is_allowed, hostname_of, is_loopback_host
+from gateway.tenancy.known_keys import ADMINISTRATION
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
@@ -114,7 +116,7 @@ async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: Ba
 
 async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller | None:
     """The caller that is signed in to the dashboard in this browser, or None. Raises `ApiError` 503."""
-    token = connection.cookies.get(COOKIE)
+    token = session_token(connection)
     if not token:
         return None
     parts = connection.app.state[PARTS]
@@ -163,13 +165,30 @@ async def demand_csrf(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     if given is None and connection.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         field = (await cast(HttpRequest, connection).form()).get(CSRF_FIELD)
         given = field if isinstance(field, str) else None
-    if not csrf_is_right(connection.cookies.get(COOKIE, ""), given):
+    if not csrf_is_right(session_token(connection), given):
         raise ApiError(
             403,
             f"The change did not come from a form of this dashboard, or its page is too old: {CSRF_FIELD} is missing "
             "or wrong. Open the page again.",
             code="csrf_token_invalid",
         )
+
+
+def may_see_private_metrics(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
+    """Return whether /metrics shows the series with names and costs: with a key for viewing or administration; where
+    no key is asked for, to callers that reach this machine by a loopback name.
+
+    Other keys are no error: one scrape configuration may serve gateways with different keys, and a scrape must not
+    depend on the database.
+    """
+    directory, authorization = _parts(connection).tenancy.directory, authorization_of(connection.headers)
+    with suppress(UnknownKeyError, KeysUnavailableError):
+        if not ADMINISTRATION.isdisjoint(directory.admin_caller(authorization).scopes):
+            return True
+    if directory.asks_for_keys:
+        return False
+    host = hostname_of(connection.headers.get("host", ""))
+    return is_loopback_host(_parts(connection).settings.host) and is_loopback_host(host)
 
 
 def authorization_of(headers: Mapping[str, str]) -> str | None:

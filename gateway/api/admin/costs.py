@@ -1,6 +1,5 @@
 """`GET /admin/api/costs`: spending by tier, key and day, and the saving by routing."""
 
-import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from litestar.response import Response
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.errors import bad_request
+from gateway.numbers import epoch_seconds
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
 from quality.estimates.costs import CostReport, Part, Spent, cost_report
@@ -20,7 +20,6 @@ from quality.estimates.costs import CostReport, Part, Spent, cost_report
 _DAYS_SHOWN = 30.0
 _TAG = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
 _COLUMNS = ("split", *(name for name in Part.__struct_fields__ if name != "spent"), *Spent.__struct_fields__)
-_MOST = 4_102_444_800.0  # the year 2100
 
 
 @get("/costs", operation_class=describe(None, CostReport), summary="Show costs, saving and the traffic split")
@@ -60,12 +59,4 @@ def _rows(report: CostReport) -> Iterator[dict[str, Any]]:
 def epoch_of(request: HttpRequest, name: str, usual: float) -> float:
     """Return a time in the query, in epoch seconds; `usual` without it. Raises `ApiError` 400."""
     given = request.query_params.get(name)
-    if given is None:
-        return usual
-    try:
-        value = float(given)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= _MOST:
-        raise bad_request(f"Invalid {name}: {given[:64]!r} is not a time in epoch seconds.", name, "invalid_value")
-    return value
+    return usual if given is None else epoch_seconds(given, name)

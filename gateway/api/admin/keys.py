@@ -39,6 +39,7 @@ T = TypeVar("T")
 Name = Annotated[str, Meta(pattern=r"^(?!key_|team_|budget_)[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,127}\Z")]
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
 GRACE_SECONDS = 24 * 3600.0
+MOST_GRACE_SECONDS = 90 * 24 * 3600.0
 
 
 class KeyOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +61,7 @@ class ChangeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class RotateOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the old secret stays valid besides the new one; a day by default, at most 90."""
 
-    grace_seconds: Annotated[float, Meta(ge=0, le=90 * 24 * 3600)] = GRACE_SECONDS
+    grace_seconds: Annotated[float, Meta(ge=0, le=MOST_GRACE_SECONDS)] = GRACE_SECONDS
     reason: Reason | None = None
 
 

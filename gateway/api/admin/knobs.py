@@ -14,11 +14,12 @@ from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.cores.knobs import KnobOrder, KnobsChanged
-from gateway.errors import bad_request
+from gateway.numbers import whole_number
 from gateway.parts import HttpRequest, parts_of
 from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
 from inference_core.scheduling.preferred_batch_sizes import suggest_preferred_sizes
+from quality.store.database import MOST_INTEGER
 from quality.store.knob_log import KnobChange
 
 MOST_CHANGES = 1000
@@ -113,8 +114,8 @@ async def list_knob_changes(request: HttpRequest) -> Response[Any]:
     """Changes and refusals, newest first. Query: `limit` (100), `before` (an id, for the next page), `knob`;
     `format=csv` for a spreadsheet."""
     query = request.query_params
-    limit = _whole_number(query.get("limit"), "limit", MOST_CHANGES) or 100
-    before = _whole_number(query.get("before"), "before", 2**63 - 1)
+    limit = whole_number(query.get("limit", "100"), "limit", 1, MOST_CHANGES)
+    before = change_id(query.get("before"))
     changes = await parts_of(request).core_knobs.history(limit, before, query.get("knob"))
     return as_asked(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
 
@@ -132,9 +133,6 @@ def _preferred_sizes(model: ModelStats) -> list[int]:
     return suggest_preferred_sizes(dict(Counter(model.batch_sizes).most_common(COMMON_SIZES)))
 
 
-def _whole_number(given: str | None, name: str, most: int) -> int | None:
-    if given is None:
-        return None
-    if not (given.isascii() and given.isdigit() and len(given) < 20 and 1 <= int(given) <= most):
-        raise bad_request(f"Invalid {name}: {given[:32]!r}; allowed: 1 to {most}.", name, "invalid_value")
-    return int(given)
+def change_id(given: str | None) -> int | None:
+    """Return the query parameter `before` of a history. Raises `ApiError` 400."""
+    return None if given is None else whole_number(given, "before", 1, MOST_INTEGER)

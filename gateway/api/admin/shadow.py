@@ -10,7 +10,7 @@ from gateway.api.admin.costs import epoch_of
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.composition.quality_loop import sampling_settings
-from gateway.errors import bad_request
+from gateway.numbers import whole_number
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
 from quality.shadow.cases import ShadowCase
@@ -39,14 +39,9 @@ async def show_shadow(request: HttpRequest) -> Response[Any]:
 async def shadow_shown(request: HttpRequest) -> ShadowReport:
     """Return the report that the query asks for. Raises `ApiError` 400 and 503."""
     parts = parts_of(request)
-    since, last = epoch_of(request, "since", 0.0), _count(request)
+    query = request.query_params
+    since = epoch_of(request, "since", 0.0)
+    last = whole_number(query.get("last", str(NEWEST)), "last", 1, _MOST)
     sampling = sampling_settings(parts.settings, parts.routing.strongest)
     budget = await reached(budget_now(parts.database, sampling, time.time()))
     return await reached(shadow_report(parts.database, budget, since, last))
-
-
-def _count(request: HttpRequest) -> int:
-    given = request.query_params.get("last", str(NEWEST))
-    if not (given.isascii() and given.isdigit() and 1 <= int(given[:8]) <= _MOST):
-        raise bad_request(f"Invalid last: {given[:64]!r} is not a number from 1 to {_MOST}.", "last", "invalid_value")
-    return int(given)

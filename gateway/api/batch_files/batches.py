@@ -19,6 +19,7 @@ from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch, NewBatch, NotCancellableError, TooManyBatchesError
 from gateway.jobs.jobs import Jobs
+from gateway.numbers import whole_seconds
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
 
@@ -205,15 +206,11 @@ async def _object(jobs: Jobs, batch: Batch) -> BatchObject:
         expires_at=int(batch.expires_at),
         request_counts=RequestCounts(total=counts.total, completed=counts.completed, failed=counts.failed),
         metadata=batch.metadata,
-        in_progress_at=_whole(batch.in_progress_at),
-        finalizing_at=_whole(batch.finalizing_at),
-        completed_at=_whole(batch.completed_at),
-        failed_at=_whole(batch.failed_at),
-        expired_at=_whole(batch.expired_at),
-        cancelling_at=_whole(batch.cancelling_at),
-        cancelled_at=_whole(batch.cancelled_at),
+        in_progress_at=whole_seconds(batch.in_progress_at),
+        finalizing_at=whole_seconds(batch.finalizing_at),
+        completed_at=whole_seconds(batch.completed_at),
+        failed_at=whole_seconds(batch.failed_at),
+        expired_at=whole_seconds(batch.expired_at),
+        cancelling_at=whole_seconds(batch.cancelling_at),
+        cancelled_at=whole_seconds(batch.cancelled_at),
     )
-
-
-def _whole(at: float | None) -> int | None:
-    return None if at is None else int(at)

@@ -9,10 +9,11 @@ from litestar.response import Response, Stream
 
 from gateway.api.access.guard import caller_of
 from gateway.api.batch_files.owned_queries import is_id, not_found, owned_query
-from gateway.api.batch_files.uploads import FILE, UploadedForm, unused_fields
+from gateway.api.batch_files.uploads import FILE, UploadedForm, declared_size, unused_fields
 from gateway.api.operations import describe, describe_form
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
+from gateway.numbers import whole_number, whole_seconds
 from gateway.parts import HttpRequest, parts_of
 from gateway.requests.caller import Caller
 from gateway.stores.database_reach import reached
@@ -68,10 +69,20 @@ async def upload_file(request: HttpRequest) -> Response[Any]:
     """A form of `purpose` (batch, user_data), `file`, and optionally `expires_after[anchor]` (created_at) and
     `expires_after[seconds]`."""
     parts = parts_of(request)
-    async with parts.jobs.files.begin(owner_of(caller_of(request))) as writer:
-        form = UploadedForm(writer, parts.settings.file_limit)
-        await reached(form.read(request))
-        stored = await reached(_finished(form, writer))
+    size = declared_size(request, parts.settings.file_limit)
+    try:
+        writer = await reached(parts.jobs.files.begin_upload(owner_of(caller_of(request)), size))
+        async with writer:
+            form = UploadedForm(writer, parts.settings.file_limit)
+            await reached(form.read(request))
+            stored = await reached(_finished(form, writer))
+    except QuotaError as error:
+        raise ApiError(
+            413,
+            f"Quota exceeded: {error} (AIO_FILES_QUOTA). Delete some files.",
+            param=FILE,
+            code="storage_limit_exceeded",
+        ) from None
     return Response(shown(stored), media_type="application/json")
 
 
@@ -135,7 +146,7 @@ def shown(stored: StoredFile) -> FileObject:
         filename=stored.filename,
         purpose=stored.purpose,
         status="processed",
-        expires_at=None if stored.expires_at is None else int(stored.expires_at),
+        expires_at=whole_seconds(stored.expires_at),
     )
 
 
@@ -149,15 +160,7 @@ async def _finished(form: UploadedForm, writer: FileWriter) -> StoredFile:
         raise bad_request(f"{said}: allowed are {allowed}.", "purpose", "invalid_value")
     if not writer.size:
         raise bad_request("The file is empty.", FILE, "empty_file")
-    try:
-        return await writer.finish(purpose, form.filename or FILE, _expires_in(form.fields))
-    except QuotaError as error:
-        raise ApiError(
-            413,
-            f"Quota exceeded: {error} (AIO_FILES_QUOTA). Delete some files.",
-            param=FILE,
-            code="storage_limit_exceeded",
-        ) from None
+    return await writer.finish(purpose, form.filename or FILE, _expires_in(form.fields))
 
 
 def _expires_in(fields: dict[str, str]) -> float | None:
@@ -166,11 +169,7 @@ def _expires_in(fields: dict[str, str]) -> float | None:
         return None
     if anchor != "created_at":
         raise bad_request(f"{_ANCHOR} must be created_at.", _ANCHOR, "invalid_value")
-    if seconds is None or not seconds.isdigit() or not LEAST_SECONDS <= int(seconds[:9]) <= MOST_SECONDS:
-        raise bad_request(
-            f"{_SECONDS} must be a number from {LEAST_SECONDS} to {MOST_SECONDS}.", _SECONDS, "invalid_value"
-        )
-    return float(seconds)
+    return float(whole_number(seconds or "", _SECONDS, LEAST_SECONDS, MOST_SECONDS))
 
 
 async def _file(request: HttpRequest, file_id: str) -> StoredFile:

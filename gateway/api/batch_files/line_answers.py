@@ -17,7 +17,7 @@ from gateway.api.inference.parsing import decode_fields
 from gateway.api.responses.as_chat import renamed
 from gateway.api.responses.create import RESPONSES, ResponsesFormat
 from gateway.api.responses.exchange import exchange_of
-from gateway.api.streaming.sending import BeforeEnd
+from gateway.api.streaming.sending import BeforeEnd, whole_body
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
@@ -107,7 +107,7 @@ async def _generated(
     answer: Answer = await parts.service.complete(inference_request)
     if before_end is not None:
         await before_end(answer)
-    return answer_format.whole(answer)
+    return await whole_body(answer_format, answer)
 
 
 LineEndpoint = Callable[[Parts, Received, bytes, dict[str, str]], Awaitable[bytes]]

@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from gateway.errors import ApiError, bad_request
+from gateway.numbers import whole_number
 from gateway.parts import HttpRequest
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -35,7 +36,7 @@ def owned_query(
     after = given.pop("after", None)
     if after is not None and not _ID.match(after):
         raise bad_request(f"Invalid after: {after[:64]!r} is not an id.", "after", "invalid_value")
-    limit = _limit(given.pop("limit", str(default)), most)
+    limit = whole_number(given.pop("limit", str(default)), "limit", 1, most)
     direction = given.pop("order", "desc") if order else "desc"
     if direction not in _ORDERS:
         raise bad_request(f"Invalid order: {direction[:64]!r}; allowed are asc and desc.", "order", "invalid_value")
@@ -56,9 +57,3 @@ def is_id(given: str) -> bool:
 def not_found(what: str, given: str) -> ApiError:
     """Return the error for what the tenant does not have, even if another tenant does."""
     return ApiError(404, f"No such {what}: {given[:64]!r}.", param=f"{what}_id", code=f"{what}_not_found")
-
-
-def _limit(given: str, most: int) -> int:
-    if given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= most:
-        return int(given)
-    raise bad_request(f"Invalid limit: {given[:64]!r} is not a number from 1 to {most}.", "limit", "invalid_value")

@@ -6,13 +6,17 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.jobs.file_store import FileWriter
+from gateway.numbers import whole_number
 from gateway.parts import HttpRequest
+from quality.store.database import MOST_INTEGER
 
 FILE = "file"
 # Most bytes of a form besides its file.
 MOST_PARTS = 16
 FIELD_BYTES = 1024
 NAME_BYTES = 512
+# What a form may hold besides its file: fields, and the heads of all parts.
+_FORM_BYTES = 1 << 16
 
 
 class UploadedForm:
@@ -63,15 +67,28 @@ class UploadedForm:
     async def _add(self, content: bytes) -> None:
         if self._name == FILE:
             if self._writer.size + len(content) > self._most:
-                raise ApiError(
-                    413, f"The file has more than {self._most} bytes (AIO_FILE_LIMIT).", param=FILE,
-                    code="file_too_large",
-                )  # fmt: skip
+                raise _too_large(self._most)
             await self._writer.write(content)
             return
         self._value += content
         if len(self._value) > FIELD_BYTES:
             raise bad_request(f"{self._name[:64]} has more than {FIELD_BYTES} bytes.", self._name[:64], "too_long")
+
+
+def declared_size(request: HttpRequest, most: int) -> int:
+    """Return how many bytes the form's file has at least, by the length of the body; 0 if that is not declared.
+
+    Raises `ApiError` 413 if it has more than `most`, before any of it is read.
+    """
+    length = request.headers.get("content-length", "0")
+    size = whole_number(length, "content-length", 0, MOST_INTEGER) - _FORM_BYTES
+    if size > most:
+        raise _too_large(most)
+    return max(size, 0)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, f"The file has more than {most} bytes (AIO_FILE_LIMIT).", param=FILE, code="file_too_large")
 
 
 async def _chunks(request: HttpRequest) -> AsyncIterator[bytes]:

@@ -1,6 +1,5 @@
 """The x-aio request headers (what the caller wants of routing) and response headers (what became of it)."""
 
-import math
 import re
 from collections.abc import Mapping
 from typing import get_args
@@ -10,6 +9,7 @@ import msgspec
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.answering.answer import Answer
 from gateway.errors import bad_request
+from gateway.numbers import number, whole_number
 from gateway.requests.inference_request import CacheMode
 from gateway.requests.slo_class import SLO_CLASSES, SloName
 
@@ -36,12 +36,10 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
 def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
     """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
     deadline_ms = _number(headers, "x-aio-deadline-ms", 1, 86_400_000)
-    min_tier = _number(headers, "x-aio-min-tier", 1, tiers)
-    if min_tier is not None and min_tier != int(min_tier):
-        raise bad_request(f"Invalid header x-aio-min-tier: {min_tier} is not a whole number.", "x-aio-min-tier")
+    min_tier = headers.get("x-aio-min-tier")
     return RoutingHeaders(
         quality_target=_quality(headers),
-        min_tier=None if min_tier is None else int(min_tier),
+        min_tier=None if min_tier is None else whole_number(min_tier, "x-aio-min-tier", 1, tiers),
         max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
         deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
         conversation=_conversation(headers.get("x-aio-conversation")),
@@ -58,19 +56,7 @@ def _quality(headers: Mapping[str, str]) -> float | None:
 
 def _number(headers: Mapping[str, str], name: str, least: float, most: float, also: str = "") -> float | None:
     given = headers.get(name)
-    if given is None:
-        return None
-    try:
-        value = float(given)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
-        raise bad_request(
-            f"Invalid header {name}: {given[:64]!r} is not a number from {least:g} to {most:g}{also}.",
-            name,
-            "invalid_value",
-        )
-    return value
+    return None if given is None else number(given, name, least, most, also)
 
 
 def _conversation(given: str | None) -> str | None:

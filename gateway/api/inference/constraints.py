@@ -14,6 +14,7 @@ from gateway.api.inference.schemas import (
     ToolDefinition,
 )
 from gateway.errors import bad_request
+from inference_core.grammar.limits import MAX_CHARACTERS
 from inference_core.protocol import Grammar
 from tiers.tool_types import Tool, Tooling
 
@@ -41,6 +42,7 @@ def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
     if response_format is None or response_format.type == "text":
         return None
     built: dict[str, Any] = msgspec.to_builtins(response_format)
+    _check_packable(built, "response_format")
     inner = built.get("json_schema")
     given = {"type": built["type"]}
     return given if inner is None else given | {"json_schema": {k: v for k, v in inner.items() if v is not None}}
@@ -69,7 +71,7 @@ def _of_format(given: ResponseFormat) -> Grammar | None:
             "response_format.json_schema.schema",
             "missing_required_parameter",
         )
-    return Grammar(kind="json_schema", text=_text(given.json_schema.schema), param="response_format.json_schema.schema")
+    return _schema(given.json_schema.schema, "response_format.json_schema.schema")
 
 
 def _of_extension(given: StructuredOutputs) -> Grammar:
@@ -89,8 +91,7 @@ def _of_extension(given: StructuredOutputs) -> Grammar:
         )
     param = f"structured_outputs.{chosen[0]}"
     if given.json is not None:
-        text = given.json if isinstance(given.json, str) else _text(given.json)
-        return Grammar(kind="json_schema", text=text, param=param)
+        return _schema(given.json, param)
     if given.regex is not None:
         return Grammar(kind="regex", text=given.regex, param=param)
     if given.choice is not None:
@@ -98,6 +99,15 @@ def _of_extension(given: StructuredOutputs) -> Grammar:
     if given.grammar is not None:
         return Grammar(kind="lark", text=given.grammar, param=param)
     return Grammar(kind="json_object", param=param)
+
+
+def _schema(given: dict[str, Any] | str, param: str) -> Grammar:
+    # In another format than ours it may be a little longer, and is refused where it is compiled.
+    if not isinstance(given, str) and (size := len(msgspec.json.encode(given))) > MAX_CHARACTERS:
+        raise bad_request(
+            f"{param}: at most {MAX_CHARACTERS} characters are allowed; it has {size}.", param, "invalid_value"
+        )
+    return Grammar(kind="json_schema", text=given if isinstance(given, str) else _text(given), param=param)
 
 
 def tooling_of(body: ChatRequest) -> Tooling | None:
@@ -147,7 +157,16 @@ def template_variables_of(body: ChatRequest) -> dict[str, Any]:
             "chat_template_kwargs",
             "invalid_value",
         )
+    _check_packable(given, "chat_template_kwargs")
     return given
+
+
+def _check_packable(value: dict[str, Any], where: str) -> None:
+    """Raises `ApiError` 400 for what the cache's keys and the records cannot hold."""
+    try:
+        msgspec.msgpack.encode(value)
+    except OverflowError:
+        raise bad_request(f"{where} has an integer of more than 64 bits.", where, "invalid_value") from None
 
 
 def _depth(value: Any, level: int = 1) -> int:
@@ -173,6 +192,8 @@ def _tool(given: ToolDefinition, where: str) -> Tool:
             f"{where}.function.parameters",
             "invalid_value",
         )
+    if function.parameters is not None:
+        _check_packable(function.parameters, f"{where}.function.parameters")
     return Tool(
         name=function.name,
         description=function.description,

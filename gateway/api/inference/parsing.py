@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.api.inference.answer_bounds import check_echo, check_logprobs
+from gateway.api.inference.body_bounds import check_structure
 from gateway.api.inference.constraints import grammar_of
 from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.schemas import (
@@ -49,6 +51,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "input_audio": ("data",),
     "file": ("file_data", "file_id"),
 }
+MAX_MEDIA_FIELDS = 16
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
@@ -101,6 +104,7 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
 
 
 def _decoded(decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
+    check_structure(body)
     try:
         return decode(body)
     except msgspec.ValidationError as error:
@@ -143,6 +147,7 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
     check_sampling(body)
+    check_logprobs(body.n or 1, body.top_logprobs or 0 if body.logprobs else None, token_limit(body), "top_logprobs")
     return turns_of(body.messages)
 
 
@@ -193,6 +198,10 @@ def check_completion(body: CompletionRequest) -> list[Prompt]:
     for place, prompt in enumerate(prompts):
         if not prompt:
             raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
+    n = body.n or 1
+    if body.echo:
+        check_echo(prompts, n)
+    check_logprobs(len(prompts) * (body.best_of or n), body.logprobs, token_limit(body), "logprobs")
     return prompts
 
 
@@ -338,6 +347,12 @@ def _content_part(part: ContentPart, where: str) -> MessagePart:
     bodies = [name for name in names if given.get(name) is not None]
     if not bodies or not all(isinstance(given[name], str) for name in bodies):
         raise bad_request(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
+    if len(given) > MAX_MEDIA_FIELDS or any(isinstance(value, (dict, list)) for value in given.values()):
+        raise bad_request(
+            f"{kind} has fields that no server reads: allowed are {MAX_MEDIA_FIELDS} plain values.",
+            where,
+            "invalid_value",
+        )
     if kind == "image_url" and not _is_image_url(given["url"]):
         raise bad_request(
             "An image is given as a data: URL of its bytes, or by its public https: or http: address.",

@@ -176,10 +176,10 @@ def _registry(request: HttpRequest) -> ArtefactRegistry:
 
 
 def versions_now(registry: ArtefactRegistry) -> VersionsNow:
-    """Return the registry's serving versions. Raises `ArtefactError` while it is empty."""
+    """Return the serving versions; of an empty registry the shipped one."""
     trial = registry.canary()
     return VersionsNow(
-        current=registry.current().name,
+        current=registry.current_or(default_artefact()).name,
         previous=registry.previous(),
         trial=None if trial is None else trial.version,
         share=0.0 if trial is None else trial.share,

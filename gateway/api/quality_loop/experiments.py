@@ -22,13 +22,16 @@ from gateway.routing.class_prior import tier_prior
 from gateway.stores.database_reach import reached
 from quality.rollout.experiments import ExperimentError, Experiments, Plan
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import TierNumber
+
+MOST_PROBES = 1_000_000
 
 
 class ArmOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Either a `version` of the classifier that decides, or the `tier` that answers."""
 
     version: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    tier: Annotated[int, Meta(ge=1)] | None = None
+    tier: TierNumber | None = None
 
 
 class ExperimentOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +43,7 @@ class ExperimentOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     b: ArmOrder
     reason: Reason
     level: Annotated[float, Meta(gt=0, lt=1)] = 0.05
-    most_probes: Annotated[int, Meta(ge=1)] = 1000
+    most_probes: Annotated[int, Meta(ge=1, le=MOST_PROBES)] = 1000
 
 
 class ExperimentStarted(msgspec.Struct, frozen=True, kw_only=True):

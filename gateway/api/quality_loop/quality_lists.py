@@ -15,6 +15,7 @@ from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked, csv_stream, head_of, lines_of, wants_csv
 from gateway.api.quality_loop.estimate_rows import EstimateRow, estimate_rows
 from gateway.errors import ApiError, bad_request
+from gateway.numbers import epoch_seconds, whole_number
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
 from inference_core.extras import MissingExtraError, require_extra
@@ -225,13 +226,11 @@ async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str])
 
 
 def _value(name: str, given: str, kind: type[Any]) -> Any:
-    try:
-        value = kind(given)
-        # Neither database can compare with a value that it cannot hold.
-        if (isinstance(value, int) and abs(value) > MOST_INTEGER) or "\0" in given or value != value:
-            raise ValueError
-        return value
-    except ValueError:
-        raise bad_request(
-            f"Invalid {name}: {given[:64]!r} is not of type {kind.__name__}.", name, "invalid_value"
-        ) from None
+    if kind is int:
+        return whole_number(given, name, -MOST_INTEGER, MOST_INTEGER)
+    if kind is float:
+        return epoch_seconds(given, name)
+    # PostgreSQL can compare with no text that has it.
+    if "\0" in given:
+        raise bad_request(f"Invalid {name}: {given[:64]!r} contains NUL.", name, "invalid_value")
+    return given

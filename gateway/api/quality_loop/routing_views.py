@@ -16,7 +16,8 @@ from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.backtesting.preview import OperatingPoint, Preview, preview
-from gateway.errors import ApiError, bad_request
+from gateway.errors import ApiError
+from gateway.numbers import number
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.loaded_version import LoadedVersion
@@ -229,14 +230,9 @@ def target_of(given: str) -> float | None:
     """Parse a quality target of a form or query, by number or name; "" is none. Raises `ApiError` 400."""
     if not (given := given.strip()):
         return None
-    try:
-        target = QUALITY_SETTINGS[given] if given in QUALITY_SETTINGS else float(given)
-    except ValueError:
-        target = -1.0
-    if not 0 <= target <= 1:
-        allowed = f"a number from 0 to 1, {', '.join(QUALITY_SETTINGS)}"
-        raise bad_request(f"Invalid quality_target: {given[:64]!r} is none of {allowed}.", "quality_target")
-    return target
+    if given in QUALITY_SETTINGS:
+        return QUALITY_SETTINGS[given]
+    return number(given, "quality_target", 0, 1, f", or one of {', '.join(QUALITY_SETTINGS)}")
 
 
 def rule_at(parts: Parts, target: float | None) -> RoutingRule:

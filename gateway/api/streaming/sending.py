@@ -17,6 +17,8 @@ from gateway.request_ids import caller_request_id
 from gateway.requests.inference_request import InferenceRequest
 
 Headers = list[tuple[bytes, bytes]]
+# Log-probabilities that are formatted in a millisecond or two.
+_FEW_LOGPROBS = 512
 # What is awaited between an answer's end and its last bytes.
 BeforeEnd = Callable[[Answer], Awaitable[None]]
 
@@ -49,7 +51,7 @@ async def respond(
         disconnect.end()
     if before_end is not None:
         await before_end(answer)
-    return WholeResponse(answer_format.whole(answer), _headers(request, answer, answer_format))
+    return WholeResponse(await whole_body(answer_format, answer), _headers(request, answer, answer_format))
 
 
 async def _stream(
@@ -87,6 +89,14 @@ async def _stream(
         stalled_seconds=settings.stalled_reader_seconds,
         before_end=before_end,
     )
+
+
+async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
+    """The body of a finished answer. Log-probabilities may take a tenth of a second, so many of them are formatted on a
+    thread, where others have their turns meanwhile."""
+    if sum(len(choice.logprobs) for choice in answer.choices) <= _FEW_LOGPROBS:
+        return answer_format.whole(answer)
+    return await asyncio.to_thread(answer_format.whole, answer)
 
 
 def _early_headers(request: HttpRequest, inference_request: InferenceRequest, answer_format: AnswerFormat) -> Headers:

@@ -14,10 +14,11 @@ Result = TypeVar("Result")
 
 def with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
     """Return the result of `order`. Creates the data folder if it is missing."""
+    from gateway.stores.data_folder import private_data_folder
     from quality.store.database import migrate, open_database
 
     async def carry_out() -> Result:
-        settings.data_path.mkdir(parents=True, exist_ok=True)
+        private_data_folder(settings.data_path)
         await migrate(settings.database)
         engine = open_database(settings.database)
         try:

@@ -44,6 +44,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: A
     Shows how often each tier is right, what it costs, and whether the dearer tiers are measurably better than the
     cheaper ones. The result is kept in the data folder; `aio serve` and `aio models` warn by it.
     """
+    from gateway.stores.data_folder import private_data_folder
     from quality.evaluation.task_set import tasks
     from quality.evaluation.tier_value import compare_tiers, store_report, warnings_of
     from tiers.catalog.load import load_catalog
@@ -56,6 +57,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: A
         raise click.UsageError(f"--per-level {per_level}: {error}") from error
     with _progress() as progress:
         report = asyncio.run(_measure(settings, catalog, seed, per_level, concurrency, progress))
+    private_data_folder(settings.data_path)
     path = store_report(settings.data_path, report)
     comparisons, warnings = compare_tiers(report, catalog), warnings_of(report, catalog)
     if as_json:

@@ -38,6 +38,7 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
     Eight kinds at five levels, from trivial to hard: facts, sums in words, extraction, translation, yes or no, what
     programs print, lists and reasoning. FILE is written after each tier; tiers that it has are not asked again.
     """
+    from gateway.stores.data_folder import private_data_folder
     from inference_core.native import cpu
     from quality.evaluation.everyday_outcomes import EverydayOutcomesError, begun_outcomes, read_outcomes
     from quality.evaluation.measured_outcomes import OWN_FOLDER
@@ -47,6 +48,7 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
     settings = settings_from(role="all", **given)
     catalog = load_catalog(settings.catalog)
     if file is None:
+        private_data_folder(settings.data_path)
         file = settings.data_path / OWN_FOLDER / f"{catalog.fingerprint}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
     kernels = cpu.extension().instruction_set() if cpu.AVAILABLE else "torch"

@@ -104,12 +104,13 @@ async def _measure(
     progress: "Progress",
 ) -> "tuple[list[Calibration], list[GradedPair]]":
     from gateway.cores.engine import running_engine
+    from gateway.stores.data_folder import private_data_folder
     from quality.judges.catalogue_pairs import answered_pairs
     from quality.judges.default_panel import measure, rule_based_judges, store_calibration
     from quality.judges.pairwise import PairwiseJudge
     from quality.store.database import migrate, open_database
 
-    settings.data_path.mkdir(parents=True, exist_ok=True)
+    private_data_folder(settings.data_path)
     await migrate(settings.database)
     database = open_database(settings.database)
     try:

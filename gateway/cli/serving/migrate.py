@@ -21,6 +21,7 @@ def migrate(to: str | None, as_json: bool, **given: Any) -> None:
     An earlier version of AIO refuses a schema that is newer than itself. To go back to one, stop the servers and take
     the schema back with the later version: its tables and columns are dropped with all that is in them.
     """
+    from gateway.stores.data_folder import private_data_folder
     from quality.store.database import current_revision, downgrade
     from quality.store.database import migrate as migrate_database
 
@@ -30,7 +31,7 @@ def migrate(to: str | None, as_json: bool, **given: Any) -> None:
         return before, await current_revision(url)
 
     settings = settings_from(**given)
-    settings.data_path.mkdir(parents=True, exist_ok=True)
+    private_data_folder(settings.data_path)
     before, after = asyncio.run(run(settings.database))
     if as_json:
         echo_json({"before": before, "after": after})

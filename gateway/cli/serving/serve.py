@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @setting_option("gateway_workers", type=int, metavar="N")
 @setting_option("host")
 @setting_option("port", type=int)
+@setting_option("insecure", is_flag=True, default=None)
 @catalog_option
 @data_dir_option
 @cache_dir_option
@@ -61,12 +62,18 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
     from gateway.composition.unused_modules import leave_out_console_modules
 
     leave_out_console_modules()
+    from gateway.stores.data_folder import private_data_folder
     from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
+    if role != "core" and worker is None:
+        from gateway.processes.open_access import refuse_open_access
+
+        refuse_open_access(settings)
     if settings.cluster:
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
+    private_data_folder(settings.data_path)
     if supervised:
         from gateway.peers.worker_place import end_with_supervisor
 
@@ -132,7 +139,10 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
 
 def _serve_supervised(settings: "Settings") -> None:
     from gateway.processes.supervisor import run_supervised
+    from gateway.tenancy.key_secrets import keys_of
 
+    # Refused here, not by every one of the processes.
+    keys_of(settings)
     click.get_current_context().exit(run_supervised(settings))
 
 

@@ -42,11 +42,14 @@ def worker(**given: Any) -> None:
     from gateway.http import worker_app
     from gateway.processes.announcement import worker_text
     from gateway.processes.server import run_server
+    from gateway.stores.data_folder import private_data_folder
     from gateway.telemetry.startup import set_up_telemetry
 
-    # The gateways evaluate the alerts.
-    settings = settings_from(**given, alert_webhook="")
+    # The gateways evaluate the alerts. A worker takes no requests that a key could guard: batches of callers without a
+    # key are answered as long as no key is required.
+    settings = settings_from(**given, alert_webhook="", insecure=True)
     if not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
     set_up_telemetry(settings, "worker")
+    private_data_folder(settings.data_path)
     run_server(settings, http=worker_app, ready=worker_text, administers=False)

@@ -1,4 +1,4 @@
-"""`aio check`: read the catalogue, ask every tier one question, and say what to do about each that does not answer."""
+"""`aio check`: ask every tier one question, or verify the deployment checklist, and say what to do where it fails."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -9,27 +9,39 @@ from gateway.cli.options import (
     cache_dir_option,
     catalog_option,
     data_dir_option,
+    database_option,
     echo_json,
     json_option,
+    setting_option,
     settings_from,
     table,
 )
 
 if TYPE_CHECKING:
+    from gateway.settings import Settings
     from gateway.setup.tier_answers import TierAnswer
 
 
 @click.command()
+@click.option("--security", is_flag=True, help="Verify the deployment checklist of docs/security.md instead.")
+@setting_option("host")
 @catalog_option
 @data_dir_option
 @cache_dir_option
+@database_option
 @json_option
-def check(as_json: bool, **given: Any) -> None:
+def check(security: bool, as_json: bool, **given: Any) -> None:
     """Ask every tier of the catalogue one short question, all at once. Exits with 1 if a tier does not answer.
 
     Shows the time to the first token, tokens per second, and what 1,000 requests would cost. Models that AIO runs
     itself are loaded for it, as `aio serve` does. Nothing is recorded.
+
+    With --security nothing is asked: settings, files and database are read as `aio serve` would use them, and each item
+    is ok, warning or failed. Exits with 1 if one failed.
     """
+    if security:
+        _check_security(settings_from(**given), as_json)
+        return
     from gateway.settings import catalog_reason
     from gateway.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
@@ -49,6 +61,22 @@ def check(as_json: bool, **given: Any) -> None:
         for answer in failed:
             click.secho(f"\nproblem: {answer.problem}", fg="red")
     if failed:
+        raise SystemExit(1)
+
+
+def _check_security(settings: "Settings", as_json: bool) -> None:
+    from gateway.setup.security_checklist import check_security
+
+    checked = asyncio.run(check_security(settings))
+    if as_json:
+        echo_json(checked)
+    else:
+        click.echo(table(["item", "", "found"], [[item.id, item.status, item.says] for item in checked]))
+        for status, colour in (("failed", "red"), ("warning", "yellow")):
+            for item in checked:
+                if item.status == status:
+                    click.secho(f"\n{status}: {item.id}: {item.mend}", fg=colour)
+    if any(item.status == "failed" for item in checked):
         raise SystemExit(1)
 
 

@@ -8,6 +8,7 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.admin.knobs import change_id
 from gateway.cores.knobs import KnobOrder
 from gateway.cores.reading import read_cores
 from gateway.dashboard.forms import form_of, text_of
@@ -148,11 +149,9 @@ def _json(value: Any) -> str:
 
 async def _changes(request: HttpRequest) -> tuple[list[KnobChange], str]:
     """Return the requested page of the history, and why there is none if so: the core is shown without it too."""
-    before = request.query_params.get("before")
-    if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
-        raise bad_request(f"Invalid before: {before[:32]!r}.", "before", "invalid_value")
+    before = change_id(request.query_params.get("before"))
     try:
-        return await parts_of(request).core_knobs.history(CHANGES, None if before is None else int(before), None), ""
+        return await parts_of(request).core_knobs.history(CHANGES, before, None), ""
     except ApiError as error:
         return [], str(error)
 

@@ -10,7 +10,7 @@ from litestar.response import Response
 
 from classifier.registry.registry import ArtefactRegistry
 from gateway.api.access.guard import OPERATOR
-from gateway.api.quality_loop.experiments import ExperimentOrder, begin_experiment, end_experiment
+from gateway.api.quality_loop.experiments import MOST_PROBES, ExperimentOrder, begin_experiment, end_experiment
 from gateway.api.quality_loop.quality_lists import page_asked_for
 from gateway.dashboard.forms import fields_of, number_of, reason_of
 from gateway.dashboard.page import Page
@@ -52,12 +52,12 @@ async def start(request: HttpRequest) -> Response[Any]:
     fields = await fields_of(request)
     given = {
         "name": fields.get("name", ""),
-        "share": number_of(fields, "share") / 100,
+        "share": number_of(fields, "share", 100) / 100,
         "a": _arm(fields, "a"),
         "b": _arm(fields, "b"),
         "reason": reason_of(fields),
-        "level": number_of(fields, "level", 0.05),
-        "most_probes": number_of(fields, "most_probes", 1000.0),
+        "level": number_of(fields, "level", 1, 0.05),
+        "most_probes": number_of(fields, "most_probes", MOST_PROBES, 1000.0),
     }
     try:
         order = msgspec.convert(given, ExperimentOrder, strict=False)

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from gateway.api.admin.budgets import BudgetOrder
 from gateway.api.admin.keys import (
+    MOST_GRACE_SECONDS,
     ChangeOrder,
     KeyOrder,
     RevokeOrder,
@@ -22,6 +23,7 @@ from gateway.dashboard.forms import Form, form_of, given_of, is_changed, list_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.pages.requests import epoch_of
 from gateway.dashboard.rendering import back_to, page
+from gateway.numbers import number
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.stores.database_reach import reached
 from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
@@ -114,7 +116,8 @@ async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[A
 async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Replace the secret; the next page shows it once. The old one stays valid for `hours`."""
     form = await form_of(request)
-    given = {} if (hours := text_of(form, "hours")) is None else {"grace_seconds": _seconds(hours)}
+    hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
+    given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
     order = taken(given | given_of(form, "reason"), RotateOrder)
     work = rotate_key(parts_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
     return _issued(request, await obeyed(request, work))
@@ -173,14 +176,6 @@ def _terms(form: Form) -> dict[str, Any]:
         expires = text_of(form, "expires_at")
         terms["expires_at"] = None if expires is None else epoch_of("expires_at", expires)
     return terms
-
-
-def _seconds(hours: str) -> Any:
-    """Return a number if it is one; the command's type checks the rest."""
-    try:
-        return float(hours) * _HOUR
-    except ValueError:
-        return hours
 
 
 async def _names(parts: Parts, states: list[BudgetState], team_ids: list[str | None]) -> dict[str, str]:

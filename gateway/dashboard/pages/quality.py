@@ -114,7 +114,7 @@ async def roll_back_version(request: HttpRequest) -> Response[Any]:
 async def try_version(request: HttpRequest) -> Response[Any]:
     """Let the version named in the form decide a share of the requests."""
     fields = await fields_of(request)
-    given = {"version": _version(fields), "share": number_of(fields, "share") / 100, "reason": reason_of(fields)}
+    given = {"version": _version(fields), "share": number_of(fields, "share", 100) / 100, "reason": reason_of(fields)}
     order = taken(given, TrialOrder)
     await order_trial(request, order)
     return back_to(PATH, f"Version {order.version} is on trial.")
@@ -193,9 +193,8 @@ def _errors(one: Learned, steps: list[int]) -> list[float | None]:
 
 
 def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:
-    if routes and not registry.versions():
-        shipped = default_artefact().name
-        return Registered([shipped], VersionsNow(current=shipped, previous=None, trial=None, share=0.0))
+    if not registry.versions():
+        return Registered([default_artefact().name], versions_now(registry)) if routes else Registered([], None)
     try:
         return Registered(registry.versions(), versions_now(registry))
     except ArtefactError:

@@ -15,6 +15,7 @@ from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.dashboard.request_path import chances_of, rerouted, stages_of, verifications_of
 from gateway.errors import ApiError, bad_request
+from gateway.numbers import epoch_seconds, is_number, number
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
 from quality.records.any_record import Recorded
@@ -104,28 +105,18 @@ async def _record(request: HttpRequest, request_id: str) -> Recorded:
 
 
 def _target(given: str) -> float | None:
-    if not given:
-        return None
-    try:
-        value = float(given)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise bad_request(f"Invalid quality: {given[:32]!r}; it must lie in [0, 1].", "quality", "invalid_value")
-    return value
+    return number(given, "quality", 0, 1) if given else None
 
 
 def epoch_of(name: str, given: str) -> float:
     """Return the epoch seconds of a form's time field, read as UTC; a number is taken as it is. Raises `ApiError`
     400."""
-    try:
-        return float(given)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(given).replace(tzinfo=UTC).timestamp()
-    except (ValueError, OverflowError):
-        raise bad_request(f"Invalid {name}: {given[:64]!r} is not a time.", name, "invalid_value") from None
+    if not is_number(given):
+        try:
+            given = str(datetime.fromisoformat(given).replace(tzinfo=UTC).timestamp())
+        except (ValueError, OverflowError):
+            raise bad_request(f"Invalid {name}: {given[:64]!r} is not a time.", name, "invalid_value") from None
+    return epoch_seconds(given, name)
 
 
 REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests, show_request))

@@ -4,16 +4,25 @@ import logging
 from typing import Any
 
 from litestar import get, post
-from litestar.datastructures import Cookie
 from litestar.response import Response
 
+from gateway.api.access.client_address import client_of, cookie_name, session_token
 from gateway.api.access.guard import actor_of
 from gateway.dashboard.rendering import HOME, LOGIN, back_to, page
-from gateway.dashboard.sign_in.login_limit import LoginLimit
-from gateway.dashboard.sign_in.sign_in_trail import Means, address_of, note, note_failure
+from gateway.dashboard.sign_in.cookies import set_cookie
+from gateway.dashboard.sign_in.known_devices import (
+    DEVICE_SECONDS,
+    device_cookie_name,
+    known_device,
+    new_device_cookie,
+)
+from gateway.dashboard.sign_in.login_limit import Attempt
+from gateway.dashboard.sign_in.sign_in_trail import Means, limits_of, note, note_failure
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.trusted_proxies import network_of
 from gateway.stores.database_reach import reached
+from gateway.tenancy.dashboard_users.passwords import TooManyPasswordsError
 from gateway.tenancy.dashboard_users.sessions import (
     COOKIE,
     CSRF_FIELD,
@@ -21,27 +30,23 @@ from gateway.tenancy.dashboard_users.sessions import (
     Holder,
     SessionsUnavailableError,
     csrf_is_right,
+    csrf_of,
     new_token,
 )
-from gateway.tenancy.dashboard_users.users import password_is_right
+from gateway.tenancy.dashboard_users.users import kept_password, password_is_right
 from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
-from gateway.tenancy.key_secrets import PREFIX_LENGTH, digest_of
+from gateway.tenancy.key_secrets import digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION
 
 log = logging.getLogger(__name__)
 
-LIMIT = "login_limit"
+PATH = "/admin/login"
 FORM_BYTES = 16 * 1024
 
 
 @get("/login")
 async def show_login(request: HttpRequest) -> Response[Any]:
-    """Show the form. Its CSRF token belongs to an anonymous cookie, so that no other site can sign a browser in."""
-    token = request.cookies.get(COOKIE)
-    if token is None:
-        # The page's token must match the cookie sent with it.
-        request.cookies[COOKIE] = token = new_token()
-        return _with_cookie(request, login_form(request), token, None)
+    """Show the form."""
     return login_form(request)
 
 
@@ -49,28 +54,81 @@ async def show_login(request: HttpRequest) -> Response[Any]:
 async def sign_in(request: HttpRequest) -> Response[Any]:
     """Start a session under a fresh token."""
     form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    if not csrf_is_right(request.cookies.get(COOKIE, ""), form.get(CSRF_FIELD)):
+    if not csrf_is_right(session_token(request), form.get(CSRF_FIELD)):
         return login_form(request, 403, "The form was too old, or its cookie was refused. Try again.")
-    limit = _limit(request)
     name, secret = form.get("name", "").strip(), form.get("secret", "")
-    means: Means = "password" if name else "key"
-    subjects = [f"from {address_of(request)}", *([f"name {name[:128]}"] if name else [])]
-    if seconds := limit.wait(*subjects):
-        # Once each time the limit starts to hold, so that repeated attempts cannot fill the database.
-        if limit.is_news(*subjects):
-            await note_failure(request, "session.limited", name, means)
-        refused = login_form(request, 429, f"Too many attempts failed. Wait {seconds} seconds.")
-        refused.headers["retry-after"] = str(seconds)
-        return refused
-    # Before the first await: concurrent attempts count too.
-    limit.failed(*subjects)
-    holder = await _holder(request, name, secret)
-    if holder is None:
-        log.warning("a sign-in to the dashboard failed, by %s", means)
-        await note_failure(request, "session.refused", name, means)
-        return login_form(request, 401, "That is no name with its password, and no admin key.", name)
-    limit.forgive(*subjects)
-    return await begin_session(request, holder, means, back_to(safe_path(form.get("next", ""))))
+    response = back_to(safe_path(form.get("next", "")))
+    return await (_by_password(request, name, secret, response) if name else _by_key(request, secret, response))
+
+
+async def _by_key(request: HttpRequest, secret: str, response: Response[Any]) -> Response[Any]:
+    """The right key is always admitted: it cannot be guessed, so that a limit would only keep its holder out."""
+    holder = _holder(request, secret)
+    if holder is not None:
+        return await begin_session(request, holder, "key", response)
+    attempt = Attempt((limits_of(request).keys, network_of(client_of(request).address)))
+    if attempt.wait():
+        return await _limited(request, attempt, "", "key")
+    attempt.count()
+    return await _wrong(request, "", "key")
+
+
+async def _by_password(request: HttpRequest, name: str, secret: str, response: Response[Any]) -> Response[Any]:
+    """Failures of known devices count for themselves alone, and those of all others by account and by network."""
+    database, limits = parts_of(request).database, limits_of(request)
+    device = await _device(request, name)
+    if device is not None:
+        attempt = Attempt((limits.devices, device))
+    else:
+        network = network_of(client_of(request).address)
+        attempt = Attempt((limits.accounts, name[:128]), (limits.networks, network))
+    if attempt.wait():
+        return await _limited(request, attempt, name, "password")
+    # Without an await since it was allowed: concurrent attempts count too.
+    attempt.count()
+    try:
+        right = await reached(password_is_right(database, name, secret, is_urgent=device is not None))
+        kept = await reached(kept_password(database, name)) if right else None
+    except TooManyPasswordsError:
+        attempt.take_back()
+        return _retry_later(login_form(request, 503, "Too many sign-ins at once. Try again in some seconds."), 5)
+    except ApiError:
+        attempt.take_back()
+        raise
+    if kept is None:
+        return await _wrong(request, name, "password")
+    attempt.take_back()
+    signed_in = await begin_session(request, Holder(user_name=name), "password", response)
+    cookie = new_device_cookie(name, kept, parts_of(request).tenancy.clock.now())
+    return set_cookie(request, signed_in, device_cookie_name(name), cookie, max_age=DEVICE_SECONDS, path=PATH)
+
+
+async def _device(request: HttpRequest, name: str) -> str | None:
+    """Return the id of this device if it is known to this account."""
+    cookie = request.cookies.get(device_cookie_name(name))
+    if cookie is None:
+        return None
+    parts = parts_of(request)
+    kept = await reached(kept_password(parts.database, name))
+    return known_device(cookie, name, kept, parts.tenancy.clock.now())
+
+
+async def _limited(request: HttpRequest, attempt: Attempt, name: str, means: Means) -> Response[Any]:
+    # Once each time a limit is reached, so that repeated attempts cannot fill the database.
+    if attempt.is_news():
+        await note_failure(request, "session.limited", name, means)
+    seconds = attempt.wait()
+    return _retry_later(login_form(request, 429, f"Too many attempts failed. Wait {seconds} seconds."), seconds)
+
+
+async def _wrong(request: HttpRequest, name: str, means: Means) -> Response[Any]:
+    await note_failure(request, "session.refused", name, means)
+    return login_form(request, 401, "That is no name with its password, and no admin key.", name)
+
+
+def _retry_later(response: Response[Any], seconds: int) -> Response[Any]:
+    response.headers["retry-after"] = str(seconds)
+    return response
 
 
 async def begin_session(request: HttpRequest, holder: Holder, means: Means, response: Response[Any]) -> Response[Any]:
@@ -83,73 +141,55 @@ async def begin_session(request: HttpRequest, holder: Holder, means: Means, resp
         raise ApiError(503, "The database is down. Sign in with an admin key, or try again later.") from None
     if caller is not None and caller.key_id is not None:
         await note(request, "session.begun", caller.key_id, by=means)
-    return _with_cookie(request, response, token, int(SESSION_SECONDS))
+    return set_cookie(request, response, cookie_name(request, COOKIE), token, max_age=int(SESSION_SECONDS))
 
 
 @post("/logout", opt={"role": "viewer"}, status_code=200)
 async def sign_out(request: HttpRequest) -> Response[Any]:
     """End the session, here and in the database."""
-    await reached(parts_of(request).sessions.end(request.cookies.get(COOKIE, "")))
+    await reached(parts_of(request).sessions.end(session_token(request)))
     await note(request, "session.ended", actor_of(request))
-    response = back_to(LOGIN)
-    response.delete_cookie(COOKIE, path="/")
-    return response
+    return set_cookie(request, back_to(LOGIN), cookie_name(request, COOKIE), "", max_age=0)
 
 
-async def _holder(request: HttpRequest, name: str, secret: str) -> Holder | None:
-    """Return who it is, or None."""
-    if name:
-        right = await reached(password_is_right(parts_of(request).database, name, secret))
-        return Holder(user_name=name) if right else None
-    secret = secret.strip()
-    prefix, digest = secret[:PREFIX_LENGTH], digest_of(secret)
+def _holder(request: HttpRequest, secret: str) -> Holder | None:
+    """Return the holder of an admin key, or None."""
+    digest = digest_of(secret.strip())
     try:
-        caller = parts_of(request).tenancy.directory.admin_with(prefix, digest)
+        caller = parts_of(request).tenancy.directory.admin_with(digest)
     except UnknownKeyError:
         return None
     except KeysUnavailableError:
         raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
     if caller.scopes.isdisjoint(ADMINISTRATION):
         return None
-    return Holder(key_prefix=prefix, key_digest=digest.hex())
+    return Holder(key_id=caller.key_id, key_digest=digest)
 
 
-def login_form(request: HttpRequest, status: int = 200, problem: str = "", name: str = "") -> Response[bytes]:
-    """Return the page with the form, and a link to the OpenID provider if there is one."""
+def login_form(request: HttpRequest, status: int = 200, problem: str = "", name: str = "") -> Response[Any]:
+    """Return the page with the form, and a link to the OpenID provider if there is one. The form's CSRF token belongs
+    to an anonymous cookie, so that no other site can sign a browser in."""
+    known = session_token(request)
+    token = known or new_token()
     directory = parts_of(request).tenancy.directory
     wanted = safe_path(request.query_params.get("next", ""))
-    return page(
+    response = page(
         request,
         "login.html",
         "Sign in",
         status=status,
+        # Not of `request.cookies`, which requests with equal headers share.
+        csrf=csrf_of(token),
         problem=problem,
         name=name,
         next=wanted,
         has_admin=directory.has_admin,
         has_provider=parts_of(request).identity_provider is not None,
     )
+    return response if known else set_cookie(request, response, cookie_name(request, COOKIE), token)
 
 
 def safe_path(path: str) -> str:
     """Return `path` if it leads to this site."""
     inside = path == HOME or path.startswith((f"{HOME}/", f"{HOME}?"))
     return path if inside and "\\" not in path and not path.startswith(LOGIN) and path.isprintable() else HOME
-
-
-def speaks_https(request: HttpRequest) -> bool:
-    """Return whether the browser speaks TLS, with this server or with a proxy in front of it."""
-    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
-
-
-def _with_cookie(request: HttpRequest, response: Response[Any], token: str, max_age: int | None) -> Response[Any]:
-    # The path is `/`, since the cookie also opens the JSON endpoints under /v1/admin.
-    secure = speaks_https(request)
-    cookie = Cookie(COOKIE, value=token, path="/", max_age=max_age, httponly=True, samesite="strict", secure=secure)
-    response.set_cookie(cookie)
-    return response
-
-
-def _limit(request: HttpRequest) -> LoginLimit:
-    limit: LoginLimit = request.app.state.setdefault(LIMIT, LoginLimit())
-    return limit

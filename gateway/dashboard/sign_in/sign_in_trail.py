@@ -8,6 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.api.access.client_address import client_of
+from gateway.dashboard.sign_in.login_limit import LoginLimits
 from gateway.parts import HttpRequest, parts_of
 from gateway.tenancy.orders import Order, write_down
 from migrations.tables import dashboard_users
@@ -17,6 +19,14 @@ log = logging.getLogger(__name__)
 Action = Literal["session.begun", "session.ended", "session.refused", "session.limited"]
 Means = Literal["password", "key", "oidc"]
 ANONYMOUS, UNKNOWN = "nobody", "unknown"
+LIMITS = "login_limits"
+_ALL = "all"
+
+
+def limits_of(request: HttpRequest) -> LoginLimits:
+    """Return the limits of this process."""
+    limits: LoginLimits = request.app.state.setdefault(LIMITS, LoginLimits())
+    return limits
 
 
 async def note(request: HttpRequest, action: Action, actor: str, **details: str) -> None:
@@ -24,8 +34,16 @@ async def note(request: HttpRequest, action: Action, actor: str, **details: str)
     await _written(request, action, actor, actor, details)
 
 
-async def note_failure(request: HttpRequest, action: Action, name: str, means: Means) -> None:
-    """Record a failed attempt. A `name` of no user is not kept: it may be a password in the wrong field."""
+async def note_failure(request: HttpRequest, action: Action, name: str, means: Means, why: str = "") -> None:
+    """Log and record a failed attempt, unless so many were recorded that others would fill the log and the database. A
+    `name` of no user is not kept: it may be a password in the wrong field."""
+    recorded = limits_of(request).recorded
+    if recorded.wait(_ALL):
+        if recorded.is_news(_ALL):
+            log.warning("so many sign-ins to the dashboard failed that for some minutes no more are recorded")
+        return
+    recorded.failed(_ALL)
+    log.warning("a sign-in to the dashboard failed, by %s%s", means, f": {why}" if why else "")
     await _written(request, action, ANONYMOUS, name or means, {"by": means}, is_name=means == "password")
 
 
@@ -37,14 +55,9 @@ async def _written(
     try:
         async with parts.database.begin() as connection:
             shown = subject if not is_name or await _is_user(connection, subject) else UNKNOWN
-            await write_down(connection, order, action, shown, details | {"from": address_of(request)})
+            await write_down(connection, order, action, shown, details | {"from": client_of(request).address})
     except (SQLAlchemyError, OSError) as error:
         log.warning("%s by %s was not recorded: %s", action, actor, type(error).__name__)
-
-
-def address_of(request: HttpRequest) -> str:
-    """Return the client's address; empty if unknown."""
-    return request.client.host if request.client else ""
 
 
 async def _is_user(connection: AsyncConnection, name: str) -> bool:

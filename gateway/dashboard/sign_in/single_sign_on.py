@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 from litestar import get
-from litestar.datastructures import Cookie
 from litestar.response import Response
 
+from gateway.api.access.client_address import cookie_name, site_of
 from gateway.dashboard.rendering import back_to, page
-from gateway.dashboard.sign_in.login import begin_session, login_form, safe_path, speaks_https
+from gateway.dashboard.sign_in.cookies import set_cookie
+from gateway.dashboard.sign_in.login import begin_session, login_form, safe_path
 from gateway.dashboard.sign_in.sign_in_trail import note_failure
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
@@ -22,6 +23,7 @@ from gateway.tenancy.dashboard_users.sessions import Holder
 from gateway.tenancy.dashboard_users.users import admit_provider_user
 from gateway.tenancy.errors import TenancyError
 from gateway.tenancy.orders import Order
+from inference_core.io.json_errors import JSON_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -53,20 +55,10 @@ async def leave_for_provider(request: HttpRequest) -> Response[Any]:
         address = await provider.address(attempt, _redirect_url(request))
     except (SignInError, SettingsError) as error:
         return await _refused(request, str(error))
-    response = back_to(address)
     kept = msgspec.json.encode(attempt).hex()
     # Lax: the provider's redirect back is a navigation from another site.
-    cookie = Cookie(
-        COOKIE,
-        value=kept,
-        path=PATH,
-        max_age=ATTEMPT_SECONDS,
-        httponly=True,
-        samesite="lax",
-        secure=speaks_https(request),
-    )
-    response.set_cookie(cookie)
-    return response
+    name = cookie_name(request, COOKIE)
+    return set_cookie(request, back_to(address), name, kept, max_age=ATTEMPT_SECONDS, samesite="lax")
 
 
 @get("/oidc/callback")
@@ -99,19 +91,15 @@ def _provider(request: HttpRequest) -> IdentityProvider:
 
 
 def _attempt(request: HttpRequest) -> Attempt | None:
-    with suppress(ValueError, msgspec.MsgspecError):
-        return msgspec.json.decode(bytes.fromhex(request.cookies.get(COOKIE, "")), type=Attempt)
+    with suppress(ValueError, *JSON_ERRORS):
+        return msgspec.json.decode(bytes.fromhex(request.cookies.get(cookie_name(request, COOKIE), "")), type=Attempt)
     return None
 
 
 def _redirect_url(request: HttpRequest) -> str:
-    fixed = parts_of(request).settings.oidc_redirect_url
-    return fixed or f"{'https' if speaks_https(request) else 'http'}://{request.url.netloc}{PATH}/callback"
+    return parts_of(request).settings.oidc_redirect_url or f"{site_of(request)}{PATH}/callback"
 
 
 async def _refused(request: HttpRequest, problem: str) -> Response[Any]:
-    log.warning("a sign-in to the dashboard failed, by oidc: %s", problem)
-    await note_failure(request, "session.refused", "", "oidc")
-    response = login_form(request, 401, problem)
-    response.delete_cookie(COOKIE, path=PATH)
-    return response
+    await note_failure(request, "session.refused", "", "oidc", problem)
+    return set_cookie(request, login_form(request, 401, problem), cookie_name(request, COOKIE), "", max_age=0)

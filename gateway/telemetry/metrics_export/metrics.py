@@ -25,6 +25,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        # With names of keys and servers, or amounts of money: for callers that may look at them elsewhere too.
+        self.private = CollectorRegistry()
         # Metrics that several gateway processes share, counted separately.
         self.shared = CollectorRegistry()
         self.core = CoreCollector()
@@ -34,13 +36,13 @@ class Metrics:
         self.shared.register(self.gpus)
         self.jobs = JobMetrics(self.registry, self.shared)
         self.levels = ServiceLevels()
-        self.requests = RequestMetrics(self.registry, self.levels)
+        self.requests = RequestMetrics(self.registry, self.private, self.levels)
         self._models: dict[int, str] = {}
         self.registry.register(SloCollector(self._slo_report))
         self._declare_gauges()
 
     def _declare_gauges(self) -> None:
-        self._saving = Gauge("aio_saving_ratio", "1 - cost / baseline cost, since start.", registry=self.registry)
+        self._saving = Gauge("aio_saving_ratio", "1 - cost / baseline cost, since start.", registry=self.private)
         self._healthy = Gauge("aio_tier_healthy", "Whether a tier takes requests.", ["tier"], registry=self.registry)
         self._tier_wait = Gauge(
             "aio_tier_predicted_wait_seconds",
@@ -51,7 +53,7 @@ class Metrics:
         self._engine_restarts = Gauge(
             "aio_engine_restarts", "Restarts of a tier's engine since AIO started.", ["tier"], registry=self.registry
         )
-        self._replicas = ReplicaGauges(self.registry)
+        self._replicas = ReplicaGauges(self.private)
         self.in_flight = Gauge("aio_in_flight", "Answers in progress.", registry=self.registry)
         self.ledger_lag = Gauge("aio_ledger_lag_records", "Records not in the database yet.", registry=self.registry)
         self._cache_entries = Gauge(
@@ -101,16 +103,16 @@ class Metrics:
         self.core.stats, away = await read_cores(cores)
         self.core.away = list(away)
 
-    def exposition(self, tiers: list[Tier]) -> bytes:
+    def exposition(self, tiers: list[Tier], *, private: bool) -> bytes:
         """Return the exposition of one process, with the tiers' current health."""
-        return self.own_exposition(tiers) + self.shared_exposition()
+        return self.own_exposition(tiers, private=private) + self.shared_exposition()
 
     def shared_exposition(self) -> bytes:
         """Return its part about the cores."""
         return generate_latest(self.shared)
 
-    def own_exposition(self, tiers: list[Tier]) -> bytes:
-        """Return its part about this process."""
+    def own_exposition(self, tiers: list[Tier], *, private: bool) -> bytes:
+        """Return its part about this process; `private`: with names of keys and servers, and with costs."""
         self._models = {tier.number: tier.model for tier in tiers}
         for tier in tiers:
             load = tier.load()
@@ -120,7 +122,7 @@ class Metrics:
                 self._engine_restarts.labels(str(tier.number)).set(engine.restarts)
         self._replicas.show(tiers)
         self._saving.set(self.requests.saving)
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + (generate_latest(self.private) if private else b"")
 
     def _slo_report(self) -> SloReport:
         return slo_report(self.levels.figures(), self.levels.window_seconds, self._models)

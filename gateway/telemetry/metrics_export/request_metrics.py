@@ -32,16 +32,18 @@ class PrefixUse:
 
 
 class RequestMetrics(Collector):
-    """Registers its families in `registry`. `levels` also gets every request, with its measurements."""
+    """Registers its families in `registry`, those with names of keys or with costs in `private`. `levels` also gets
+    every request, with its measurements."""
 
-    def __init__(self, registry: CollectorRegistry, levels: ServiceLevels) -> None:
-        self._registry, self._levels = registry, levels
+    def __init__(self, registry: CollectorRegistry, private: CollectorRegistry, levels: ServiceLevels) -> None:
+        self._registry, self._private, self._levels = registry, private, levels
         self._keys = BoundedNames()
         self.prefix_use: defaultdict[int, PrefixUse] = defaultdict(PrefixUse)
         self._declare_latencies()
         self._declare_counts()
         self._declare_costs()
         registry.register(self)
+        private.register(_CostPerToken(self))
 
     def _declare_latencies(self) -> None:
         self._ttft = self._by_model("vllm:time_to_first_token_seconds", "Arrival to first token.", SECONDS)
@@ -83,13 +85,19 @@ class RequestMetrics(Collector):
         )
 
     def _declare_costs(self) -> None:
-        self._cost = self._counter("aio_cost_usd", "Cost of answers in US dollars.", ["tier"])
-        self._baseline = self._counter(
+        self._cost = self._private_counter("aio_cost_usd", "Cost of answers in US dollars.", ["tier"])
+        self._baseline = self._private_counter(
             "aio_baseline_cost_usd", "Cost of the same answers by the strongest tier.", ["tier"]
         )
-        self._would_be_cost = self._counter("aio_would_be_cost_usd", "Predicted cost of these answers.", ["tier"])
-        self._key_cost = self._counter("aio_key_cost_usd", "Cost of a key's answers; the first 100 keys.", ["key"])
-        self._key_tokens = self._counter("aio_key_tokens", "Tokens of a key's answers, prompt and answer.", ["key"])
+        self._would_be_cost = self._private_counter(
+            "aio_would_be_cost_usd", "Predicted cost of these answers.", ["tier"]
+        )
+        self._key_cost = self._private_counter(
+            "aio_key_cost_usd", "Cost of a key's answers; the first 100 keys.", ["key"]
+        )
+        self._key_tokens = self._private_counter(
+            "aio_key_tokens", "Tokens of a key's answers, prompt and answer.", ["key"]
+        )
         self._cost_sum = self._baseline_sum = 0.0
 
     def observe(self, answer: Answer, record: Record) -> None:
@@ -159,16 +167,7 @@ class RequestMetrics(Collector):
         return 1 - self._cost_sum / self._baseline_sum if self._baseline_sum else 0.0
 
     def collect(self) -> Iterator[Metric]:
-        """Yield derived metrics: cost per thousand tokens, and OpenTelemetry's names for vLLM's metrics."""
-        family = GaugeMetricFamily(
-            "aio_cost_per_1k_tokens_usd", "Cost of a thousand tokens of a tier's answers, since start.", labels=["tier"]
-        )
-        for number in sorted(self.prefix_use):
-            tier = (str(number),)
-            tokens = self._prompt_tokens.value(tier) + self._answer_tokens.value(tier)
-            if tokens:
-                family.add_metric(tier, self._cost.value(tier) / tokens * 1e3)
-        yield family
+        """Yield OpenTelemetry's names for vLLM's metrics."""
         model = ["gen_ai_response_model", "gen_ai_operation_name"]
         yield self._ttft.named("gen_ai_server_time_to_first_token_seconds", model)
         yield self._per_token.named("gen_ai_server_time_per_output_token_seconds", model)
@@ -179,6 +178,18 @@ class RequestMetrics(Collector):
         self._prompt.add_to(usage, ["input"])
         self._generated.add_to(usage, ["output"])
         yield usage
+
+    def cost_per_1k_tokens(self) -> Metric:
+        """Return the cost of a thousand tokens of each tier that answered."""
+        family = GaugeMetricFamily(
+            "aio_cost_per_1k_tokens_usd", "Cost of a thousand tokens of a tier's answers, since start.", labels=["tier"]
+        )
+        for number in sorted(self.prefix_use):
+            tier = (str(number),)
+            tokens = self._prompt_tokens.value(tier) + self._answer_tokens.value(tier)
+            if tokens:
+                family.add_metric(tier, self._cost.value(tier) / tokens * 1e3)
+        return family
 
     def _by_model(self, name: str, documentation: str, bounds: Bounds) -> HistogramFamily:
         """Observations by model and operation; vLLM's metrics have the label model only."""
@@ -193,3 +204,19 @@ class RequestMetrics(Collector):
         family = CounterFamily(name, documentation, labels)
         self._registry.register(family)
         return family
+
+    def _private_counter(self, name: str, documentation: str, labels: list[str]) -> CounterFamily:
+        family = CounterFamily(name, documentation, labels)
+        self._private.register(family)
+        return family
+
+
+class _CostPerToken(Collector):
+    """The one derived metric with costs."""
+
+    def __init__(self, requests: RequestMetrics) -> None:
+        self._requests = requests
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one family."""
+        yield self._requests.cost_per_1k_tokens()

@@ -12,6 +12,7 @@ from gateway.answering.answer import Answer
 from gateway.peers.peers import Peers
 from gateway.requests.slo_class import slo_class
 from gateway.telemetry.objectives.sketch import Sketch
+from inference_core.io.json_errors import JSON_ERRORS
 from quality.records.record import Record
 
 log = logging.getLogger(__name__)
@@ -165,6 +166,6 @@ async def levels_of_all(levels: ServiceLevels, peers: Peers | None) -> LevelsByT
     for worker, reply in (await peers.ask("levels")).items():
         try:
             found.append(msgspec.msgpack.decode(reply, type=LevelsByTier))
-        except msgspec.DecodeError as error:
+        except JSON_ERRORS as error:
             log.warning("worker %d's service levels are left out: %s", worker, error)
     return merged(found)

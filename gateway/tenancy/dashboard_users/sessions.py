@@ -29,15 +29,19 @@ class SessionsUnavailableError(Exception):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who signed in: a user, or the holder of a key (its first characters and SHA-256)."""
+    """Who signed in: a user, or the holder of the key `key_id`, whose SHA-256 is `key_digest`."""
 
     user_name: str | None = None
-    key_prefix: str | None = None
-    key_digest: str | None = None
+    key_id: str | None = None
+    key_digest: bytes = b""
 
 
 class _Known(msgspec.Struct):
-    holder: Holder
+    """A session's row: who signed in, and with a key the proof of it."""
+
+    user_name: str | None
+    key_id: str | None
+    key_proof: str | None
     role: str | None
     expires_at: float
     looked_at: float
@@ -57,15 +61,18 @@ class Sessions:
         raised.
         """
         token, now = new_token(), self._clock.now()
+        proof = None if holder.key_id is None else _proof_of(token, holder.key_digest)
+        whose = {"user_name": holder.user_name, "key_id": holder.key_id, "key_proof": proof}
         row = {"session_id": _id_of(token), "created_at": now, "expires_at": now + SESSION_SECONDS}
         try:
             async with self._engine.begin() as connection:
                 await connection.execute(delete(dashboard_sessions).where(dashboard_sessions.c.expires_at < now))
-                await connection.execute(insert(dashboard_sessions).values(**row, **msgspec.structs.asdict(holder)))
+                await connection.execute(insert(dashboard_sessions).values(**row, **whose))
         except (SQLAlchemyError, OSError) as error:
             if holder.user_name is not None:
                 raise SessionsUnavailableError from error
-            self._keep(_id_of(token), _Known(holder, None, now + SESSION_SECONDS, now))
+            known = _Known(**whose, role=None, expires_at=now + SESSION_SECONDS, looked_at=now)
+            self._keep(_id_of(token), known)
         return token
 
     async def end(self, token: str) -> None:
@@ -83,7 +90,7 @@ class Sessions:
         if known is None or known.expires_at <= now:
             self._known.pop(session_id, None)
             return None
-        return self._caller_of(known)
+        return self._caller_of(known, token)
 
     async def _look(self, session_id: str, known: _Known | None, now: float) -> _Known | None:
         users = dashboard_users
@@ -101,8 +108,7 @@ class Sessions:
             return known
         if row is None:
             return None
-        holder = Holder(user_name=row["user_name"], key_prefix=row["key_prefix"], key_digest=row["key_digest"])
-        found = _Known(holder, row["role"], row["expires_at"], now)
+        found = _Known(row["user_name"], row["key_id"], row["key_proof"], row["role"], row["expires_at"], now)
         self._keep(session_id, found)
         return found
 
@@ -112,14 +118,16 @@ class Sessions:
         while len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
 
-    def _caller_of(self, known: _Known) -> Caller | None:
-        holder = known.holder
-        if holder.user_name is not None:
+    def _caller_of(self, known: _Known, token: str) -> Caller | None:
+        if known.user_name is not None:
             scopes = SCOPES_OF.get(known.role or "")
-            name = holder.user_name
+            name = known.user_name
             return None if scopes is None else Caller(key_id=f"user:{name}", name=name, scopes=scopes)
+        proof = (known.key_proof or "").encode()
         try:
-            return self._directory.admin_with(holder.key_prefix or "", bytes.fromhex(holder.key_digest or ""))
+            return self._directory.admin_named(
+                known.key_id or "", lambda digest: hmac.compare_digest(_proof_of(token, digest).encode(), proof)
+            )
         except (UnknownKeyError, KeysUnavailableError):
             return None
 
@@ -130,13 +138,19 @@ def new_token() -> str:
 
 
 def csrf_of(token: str) -> str:
-    """Return the CSRF token for the cookie `token`: other sites can neither read nor guess it."""
-    return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
+    """Return the CSRF token for the cookie `token`, which other sites can neither read nor guess; empty without one."""
+    return "" if not token else hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def csrf_is_right(token: str, given: str | None) -> bool:
-    """Return whether `given` is the CSRF token of this cookie."""
-    return hmac.compare_digest(csrf_of(token).encode(), (given or "").encode())
+    """Return whether `given` is the CSRF token of this cookie; without a cookie nothing is."""
+    return bool(token) and hmac.compare_digest(csrf_of(token).encode(), (given or "").encode())
+
+
+def _proof_of(token: str, digest: bytes) -> str:
+    """Return what a session keeps of a key. It is keyed by the cookie's 256 random bits, which are stored nowhere, so
+    that no guess of the key can be checked against it."""
+    return hmac.new(token.encode(), b"key:" + digest, hashlib.sha256).hexdigest()
 
 
 def _id_of(token: str) -> str:

@@ -1,7 +1,6 @@
 """Users of the dashboard: a name, a role and the hash of a password."""
 
-import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -57,7 +56,11 @@ class RoleOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 async def add_user(engine: AsyncEngine, user: UserOrder, order: Order) -> None:
     """Raises `TenancyError` if the name is taken."""
-    row = {"name": user.name, "role": user.role, "password": await asyncio.to_thread(passwords.hashed, user.password)}
+    row = {
+        "name": user.name,
+        "role": user.role,
+        "password": await passwords.in_turn(passwords.hashed, user.password, is_urgent=True),
+    }
     try:
         async with engine.begin() as connection:
             await connection.execute(insert(dashboard_users).values(created_at=order.now, **row))
@@ -116,17 +119,26 @@ async def remove_user(engine: AsyncEngine, name: str, order: Order) -> None:
         await write_down(connection, order, "user.removed", name, {"role": [role, None]})
 
 
-async def password_is_right(engine: AsyncEngine, name: str, password: str) -> bool:
+async def kept_password(engine: AsyncEngine, name: str) -> str | None:
+    """Return what is stored for the password of a user; None for an unknown name."""
+    async with engine.connect() as connection:
+        kept: str | None = await connection.scalar(
+            select(dashboard_users.c.password).where(dashboard_users.c.name == name)
+        )
+    return kept
+
+
+async def password_is_right(engine: AsyncEngine, name: str, password: str, *, is_urgent: bool = False) -> bool:
     """Return whether the password belongs to this user; takes as long for an unknown name.
 
-    A hash made with older parameters, or by scrypt, is replaced once the password has proved right.
+    A hash made with older parameters, or by scrypt, is replaced once the password has proved right. Raises
+    `TooManyPasswordsError` unless it `is_urgent`.
     """
     users = dashboard_users.c
-    async with engine.connect() as connection:
-        kept: Any = await connection.scalar(select(users.password).where(users.name == name))
-    right = await asyncio.to_thread(passwords.matches, password, kept)
-    if right and passwords.is_outdated(kept):
-        fresh = await asyncio.to_thread(passwords.hashed, password)
+    kept = await kept_password(engine, name)
+    right = await passwords.in_turn(passwords.matches, password, kept, is_urgent=is_urgent)
+    if right and kept is not None and passwords.is_outdated(kept):
+        fresh = await passwords.in_turn(passwords.hashed, password, is_urgent=True)
         async with engine.begin() as connection:
             unchanged = (users.name == name) & (users.password == kept)
             await connection.execute(update(dashboard_users).where(unchanged).values(password=fresh))

@@ -56,6 +56,12 @@ def test_promoting_the_current_version_ends_a_trial_against_it(tmp_path: Path) -
     assert (registry.current().name, registry.previous(), registry.canary()) == ("b", "a", None)
 
 
+@pytest.mark.parametrize("version", ["", ".", "..", "../a", "a/../a", ".hidden", "a\0", "a" * 300])
+def test_no_other_name_leads_to_a_folder(tmp_path: Path, version: str) -> None:
+    with pytest.raises(ArtefactError, match="no artefact version"):
+        registry_of(tmp_path, "a").folder(version)
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
 def test_a_share_outside_nought_and_one_is_refused(tmp_path: Path, share: float) -> None:
     with pytest.raises(ArtefactError, match="must lie between 0 and 1"):

@@ -158,7 +158,7 @@ async def test_every_route_that_changes_anything_refuses_pages_of_other_sites(ga
 
 # -- host names ------------------------------------------------------------------------------------
 
-REBOUND = ("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "[")
+REBOUND = ("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "")
 OURS = ("localhost", "LOCALHOST:8080", "localhost.", "aio.localhost:1", "127.0.0.1", "127.8.8.8:8080", "[::1]:8080")
 LISTED = ("ai.example", "AI.example:8080", "a.lab.example", "b.a.lab.example.")
 

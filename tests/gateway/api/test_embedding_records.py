@@ -18,8 +18,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.tier import Usage, UsageMeter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KEYS = {"ada": "ada-has-a-key-of-some-length", "bob": "bob-has-a-key-of-some-length"}
-ADMIN_KEY = "an-admin-key-of-some-length"
+KEYS = {"ada": "test-ada-021e396f1e3ce9d4889bb83e68344d8b", "bob": "test-bob-1b892e8121353734aca120232cf84021"}
+ADMIN_KEY = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 TEXT = "embedded texts are not stored"
 

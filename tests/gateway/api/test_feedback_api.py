@@ -66,7 +66,7 @@ async def test_an_unknown_request_is_not_found(gateway: RunningGateway) -> None:
 
 
 async def test_callers_cannot_rate_the_answers_of_others(settings: Settings) -> None:
-    alice, bob = "alice-has-a-long-secret-key", "bob-has-another-long-secret"
+    alice, bob = "test-alice-5d39fd58a07dfb842367e2346d8f7434", "test-bob-884bcff941cbb51fff0185636af3489f"
     keyed = msgspec.structs.replace(settings, api_keys=f"alice={alice},bob={bob}")
     async with running_gateway(keyed) as gateway:
         request_id = await answered(gateway, authorization=f"Bearer {alice}")

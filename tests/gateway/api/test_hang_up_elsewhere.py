@@ -16,7 +16,7 @@ from tests.polling import until
 pytestmark = pytest.mark.processes
 
 CHAT = "/v1/chat/completions"
-ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
+ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 WORDS = 200
 
 
@@ -32,7 +32,7 @@ def upstream() -> Iterator[Upstream]:
 def aio(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
     data = tmp_path_factory.mktemp("data")
     catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url)
-    environment = {"AIO_ADMIN_KEYS": "root=an-admin-key-of-some-length", "AIO_KEYS_POLL_SECONDS": "0.2"}
+    environment = {"AIO_ADMIN_KEYS": "root=test-admin-07158b06243a3ef4b8e7746013aa659a", "AIO_KEYS_POLL_SECONDS": "0.2"}
     with served(data, data / "cache", "--catalog", str(catalog), environment=environment) as process:
         yield process
 

@@ -146,7 +146,7 @@ async def test_a_database_that_is_away_does_not_stop_the_service(settings: Setti
 class TestKeys:
     """Callers and their keys."""
 
-    KEY, OTHER = "sk-aio-0123456789abcdef", "sk-aio-fedcba9876543210"
+    KEY, OTHER = "test-ann-cf51f678d59fe375144ae295aaa5ecaa", "test-bob-1910d7b688c69af38d5326153c1c1eff"
 
     @pytest.fixture
     def guarded(self, settings: Settings) -> Settings:

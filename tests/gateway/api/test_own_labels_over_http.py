@@ -20,7 +20,7 @@ from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 PROMPT = [{"role": "user", "content": "What is the capital of France?"}]
 RESET = "/admin/api/promotions/reset"
 FORGET = "/admin/quality/promotions/end"

@@ -13,7 +13,7 @@ from migrations.tables import classifier_versions, requests, verifications
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 VERDICT = {
     "request_id": "r", "model": "m", "sampled_probability": 1.0, "status": "done", "judge": "exact", "cost_usd": 0.0,
     "reserved_usd": 0.0, "attempts": 1, "verifier_answer": "a secret", "judged_answer": "a secret",

@@ -22,7 +22,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.tool_types import ToolCallDelta
 
 SAID = "Hello there, how are you?"
-KEYS = {"ada": "the-key-of-ada-is-long-enough", "bob": "the-key-of-bob-is-long-enough"}
+KEYS = {"ada": "test-ada-f35eedd987dfd329c654d535ce9eb689", "bob": "test-bob-8d8aece77e484397d1dbc0b9da4ebce2"}
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": False}
 
 

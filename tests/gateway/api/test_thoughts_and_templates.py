@@ -90,6 +90,7 @@ async def test_template_variables_go_to_a_server_with_a_template_and_to_no_other
         ({"self": 1}, "chat_template_kwargs.self"),
         ({"not a name": 1}, "chat_template_kwargs"),
         ({"a": "x" * 9000}, "chat_template_kwargs"),
+        ({"a": 2**64}, "chat_template_kwargs"),
         ({f"a{n}": n for n in range(33)}, "chat_template_kwargs"),
         (DEEP, "chat_template_kwargs"),
         ("enable_thinking", "chat_template_kwargs"),

@@ -339,3 +339,33 @@ def test_a_message_in_fragments_has_a_limit(aio: ServedProcess) -> None:
                 connection.sendall(frame(0, b"x" * 120, final=False))
         # A close frame with the status "message too big".
         assert b"\x03\xf1" in said(connection)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        frame(1, b"\xff\xfe"),
+        frame(1, b"\xff\xfe") + frame(8, b"\x03\xe8"),
+        frame(1, b"no JSON") + frame(8, b"\x03\xe8"),
+        frame(1, b"{}") * 20 + frame(8, b"\x03\xe8"),
+    ],
+    ids=["no UTF-8", "no UTF-8, closed", "no JSON, closed", "messages, closed"],
+)
+def test_frames_that_cannot_be_answered_are_no_failure_of_ours(aio: ServedProcess, data: Path, frames: bytes) -> None:
+    logged = (data / "log").stat().st_size
+    for _ in range(3):
+        with connect(aio) as connection:
+            connection.settimeout(10)
+            connection.sendall(UPGRADE + b"\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 101"
+            connection.sendall(frames)
+            # A close frame of ours, on either side's initiative.
+            assert b"\x88" in said(connection)
+    assert answered(aio)
+    written = (data / "log").read_bytes()[logged:].decode()
+    assert "ERROR" not in written, written
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/openapi.json"])
+def test_the_documentation_is_shown_to_any_caller(aio: ServedProcess, path: str) -> None:
+    assert httpx.get(f"{aio.url}{path}", timeout=60).status_code == 200

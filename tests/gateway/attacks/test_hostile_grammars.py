@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.processes,
 ]
 
-ANN, EVE = "ann-has-a-key-of-thirty-letters", "eve-has-a-key-of-thirty-letters"
+ANN, EVE = "test-ann-04272877403c4726d5042cd47d8c191d", "test-eve-71827e08bcceec4c128dea98548c3c5d"
 MESSAGES = [{"role": "user", "content": "Say something."}]
 SCHEMA = "response_format.json_schema.schema"
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from gateway.api.inference.json_bounds import MAX_CONTAINERS
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
@@ -103,13 +104,14 @@ def attacks(text: str) -> list[Attack]:
 def turns(number: int) -> list[Attack]:
     many = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] * (number // 2)
     expected = (400, "messages", "array_too_long")
+    too_many = "array_too_long" if number > MAX_CONTAINERS else "invalid_value"
     parts = [{"role": "user", "content": [{"type": "text", "text": "a"}] * number}]
     return [
         Attack("/v1/chat/completions", {"model": "auto", "messages": many}, expected),
         Attack("/v1/chat/completions", {"model": "auto", "messages": parts}, expected),
         Attack("/v1/route", {"messages": many}, expected),
         Attack("/tokenize", {"model": "tier-1", "messages": many}, expected),
-        Attack("/v1/responses", {"model": "auto", "input": many}, (400, "input", "invalid_value")),
+        Attack("/v1/responses", {"model": "auto", "input": many}, (400, "input", too_many)),
         Attack("/v1/completions", {"model": "tier-1", "prompt": ["a"] * number}, (400, "prompt", "array_too_long")),
     ]
 
@@ -181,11 +183,14 @@ def test_a_text_that_a_redaction_fails_on_delays_no_other(upstream: Upstream, tm
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
     catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
     patterns = tmp_path / "patterns"
-    patterns.write_text(r"[\w.+-]+@[\w-]+\.[\w.]+" + "\n")
+    patterns.write_text(r"[\w.+-]+@[\w-]+\.[\w.]+" + "\n(a+)+b\n")
     environment = {"AIO_MONITOR": "false", "AIO_REDACTION": str(patterns)}
     with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=environment) as aio:
         body = {"model": "tier-1", "messages": [{"role": "user", "content": text_of("line", SHORT)}], "max_tokens": 1}
-        liveness = attacked(aio, [Attack("/v1/chat/completions", body, (200, None, None))])
+        exponential = {"model": "tier-1", "messages": [{"role": "user", "content": "a" * 60}], "max_tokens": 1}
+        liveness = attacked(
+            aio, [Attack("/v1/chat/completions", one, (200, None, None)) for one in (body, exponential)]
+        )
         said = httpx.post(
             f"{aio.url}/v1/chat/completions",
             json={"model": "tier-1", "messages": [{"role": "user", "content": "I am ada@example.org today"}]},

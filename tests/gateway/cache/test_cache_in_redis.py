@@ -45,6 +45,24 @@ async def test_what_one_has_answered_the_other_gives_again_while_redis_is_there(
     assert "aio_cache_failures_total 0.0" not in metrics
 
 
+async def test_with_redaction_answers_stay_in_memory_and_redis_gets_none(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    (tmp_path / "patterns").write_text("4711\n")
+    settings = Settings(
+        data_dir=str(tmp_path / "data"), monitor=False, drain_seconds=5, redis_url=redis_server.url,
+        redaction=str(tmp_path / "patterns"),
+    )  # fmt: skip
+    async with running_gateway(settings) as gateway:
+        gateway.tier(1).words = ("Your number is 4711.",)
+        assert await asked(gateway) == (200, "miss")
+        await until_kept(gateway)
+        assert await asked(gateway) == (200, "hit")
+        assert gateway.parts.redis is not None
+        kept = await gateway.parts.redis.ask(lambda redis: redis.keys("aio:answer:*"))
+    assert kept == []
+
+
 async def test_other_wordings_are_known_where_they_were_answered_alone(
     pair: tuple[RunningGateway, RunningGateway],
 ) -> None:

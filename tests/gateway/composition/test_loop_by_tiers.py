@@ -78,10 +78,17 @@ async def retrained(gateway: RunningGateway, loop: QualityLoop) -> str:
 
     async def serves() -> bool:
         simple = await decision_of(gateway, SIMPLE)
-        return simple.inputs.prediction.classifier_version == serving
+        return bool(simple.inputs.prediction.classifier_version == serving)
 
     await eventually(serves)
     return str(serving)
+
+
+async def shown(gateway: RunningGateway, loop: QualityLoop) -> str:
+    """Why nothing was promoted: what was verified, and how each retraining ended."""
+    assert loop.monitor is not None
+    runs = (await gateway.http.get("/admin/api/retrainings")).json()["rows"]
+    return "\n".join([str(await loop.monitor.status()), *(str(run["reason"]) for run in runs)])
 
 
 @pytest.mark.parametrize("tiers", [2, 3, 6])
@@ -125,7 +132,7 @@ async def test_what_served_answers_show_is_learned_and_promoted(tmp_path: Path, 
                 if simple.tier > 1 and expert.tier < tiers:
                     break
 
-            assert serving != before.classifier_version
+            assert serving != before.classifier_version, await shown(gateway, loop)
             assert simple.tier > 1
             assert expert.tier < tiers
             assert simple.inputs.prediction.p_ok[0] < before.p_ok[0]

@@ -8,7 +8,7 @@ import pytest
 from gateway.settings import Settings, SettingsError, catalog_reason, load_settings
 from gateway.tenancy.key_secrets import ApiKeys, new_key
 
-KEY = "sk-aio-0123456789abcdef"
+KEY = "test-ann-cf51f678d59fe375144ae295aaa5ecaa"
 
 
 def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -43,9 +43,9 @@ def test_state_is_in_the_xdg_folders_by_default(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_key_is_recognised_by_its_hash_alone() -> None:
     hashed = hashlib.sha256(KEY.encode()).hexdigest()
-    keys = ApiKeys.parse(f"ann=sha256:{hashed}, bob=sk-aio-fedcba9876543210")
+    keys = ApiKeys.parse(f"ann=sha256:{hashed}, bob=test-bob-1910d7b688c69af38d5326153c1c1eff")
     assert keys.owner(f"Bearer {KEY}") == "ann"
-    assert keys.owner("bearer sk-aio-fedcba9876543210") == "bob"
+    assert keys.owner("bearer test-bob-1910d7b688c69af38d5326153c1c1eff") == "bob"
     assert keys.owner(f"Bearer {KEY}x") is None
     assert keys.owner(f"Bearer sha256:{hashed}") is None
     assert keys.owner(None) is None

@@ -115,3 +115,47 @@ async def test_the_record_keeps_the_answer_without_the_prompt(aio: RunningGatewa
         found = await aio.http.get(f"/v1/requests/{answer.id}")
         record = found.json() if found.status_code == 200 else None
     assert PROMPT + record["answer"] == answer.choices[0].text
+
+
+LONG = PROMPT * 150
+LONG_IDS = list(range(1000, 4000))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": LONG, "n": 16, "logprobs": 5}, "prompt"),
+        ({"prompt": [LONG_IDS] * 16, "logprobs": 5}, "prompt"),
+        ({"prompt": ["word " * 20_000] * 3, "n": 16}, "echo"),
+        ({"prompt": [LONG_IDS] * 64, "n": 2}, "echo"),
+        ({"prompt": "Hi", "n": 16, "logprobs": 5, "max_tokens": 2000}, "logprobs"),
+        ({"prompt": ["Hi"] * 64, "best_of": 16, "n": 1, "logprobs": 5, "max_tokens": 50}, "logprobs"),
+    ],
+    ids=["choices", "prompts", "text", "tokens", "drawn", "best of"],
+)
+async def test_an_answer_many_times_as_large_as_its_request_is_refused(
+    aio: RunningGateway, fields: dict[str, Any], param: str
+) -> None:
+    body = {"model": "tier-1", "max_tokens": 0, "echo": True} | fields
+    answer = await aio.http.post("/v1/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text[:300]
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": 1000}])
+async def test_choices_of_a_chat_may_have_so_many_log_probabilities_together(
+    aio: RunningGateway, limit: dict[str, int]
+) -> None:
+    hello = [{"role": "user", "content": "Hello"}]
+    body = {"model": "tier-1", "messages": hello, "n": 16, "logprobs": True, "top_logprobs": 20} | limit
+    answer = await aio.http.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "top_logprobs"), answer.text[:300]
+
+
+async def test_a_long_prompt_is_scored_once_in_an_answer_no_larger_than_a_request_may_be(aio: RunningGateway) -> None:
+    fields = {"prompt": LONG, "echo": True, "max_tokens": 0, "logprobs": 5, "n": 2, "model": "tier-1"}
+    answer = await aio.http.post("/v1/completions", json=fields)
+    assert answer.status_code == 200, answer.text[:300]
+    first, second = answer.json()["choices"]
+    assert len(first["logprobs"]["tokens"]) > 3000
+    assert first["logprobs"] == second["logprobs"]
+    assert len(answer.content) < aio.parts.settings.body_limit

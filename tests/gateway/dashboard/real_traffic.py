@@ -6,7 +6,7 @@ from tests.gateway.dashboard.real_prompts import real_prompts
 from tests.gateway.served_process import ServedProcess
 from tests.polling import until
 
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 WATCHED = {"AIO_SAMPLING_RATE": "1", "AIO_VERIFICATION_BUDGET": "1000", "AIO_ARTEFACT_POLL_SECONDS": "0.5"}
 """Settings that verify everything possible, at any price, and apply changes quickly."""
 

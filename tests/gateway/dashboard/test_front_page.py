@@ -13,7 +13,7 @@ from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.tier import TierLoad
 
-KEY = "the-key-of-ada-is-long-enough"
+KEY = "test-ada-f35eedd987dfd329c654d535ce9eb689"
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 

@@ -9,7 +9,7 @@ from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 SETTINGS = {"admin_keys": f"ann={ADMIN}"}
 PAGE = "/admin/keys"
 CHAT = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}]}

@@ -4,13 +4,15 @@ import base64
 import hashlib
 import time
 
+import pytest
+from argon2 import PasswordHasher
 from sqlalchemy import select, update
 
 from gateway.tenancy.dashboard_users import passwords
 from gateway.tenancy.dashboard_users.users import UserOrder, add_user, password_is_right
 from gateway.tenancy.orders import Order
 from migrations.tables import dashboard_users
-from tests.gateway.dashboard.browsing import PASSWORD
+from tests.gateway.dashboard.browsing import PASSWORD, browser, sign_in
 from tests.gateway.running_gateway import RunningGateway
 
 
@@ -45,3 +47,18 @@ async def test_a_scrypt_hash_is_replaced_by_argon2_when_its_password_proves_righ
     async with aio.parts.database.connect() as connection:
         assert str(await connection.scalar(kept)).startswith("$argon2id$")
     assert await password_is_right(aio.parts.database, "eve", PASSWORD)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_argon2_hash_with_weaker_parameters_is_replaced_at_sign_in(aio: RunningGateway) -> None:
+    kept = select(dashboard_users.c.password).where(dashboard_users.c.name == "fay")
+    await add_user(aio.parts.database, UserOrder(name="fay", password=PASSWORD), Order(actor="test", now=time.time()))
+    weak = PasswordHasher(time_cost=1, memory_cost=8 * 1024, parallelism=1).hash(PASSWORD)
+    async with aio.parts.database.begin() as connection:
+        await connection.execute(update(dashboard_users).where(dashboard_users.c.name == "fay").values(password=weak))
+    async with browser(aio) as client:
+        assert (await sign_in(client, PASSWORD, "fay")).status_code == 303
+    async with aio.parts.database.connect() as connection:
+        replaced = str(await connection.scalar(kept))
+    assert replaced.startswith("$argon2id$v=19$m=65536,t=3,p=1$")
+    assert passwords.matches(PASSWORD, replaced)

@@ -8,7 +8,22 @@ import httpx
 import pytest
 from sqlalchemy import insert, select, update
 
-from gateway.dashboard.sign_in.login_limit import MOST_FAILURES, WINDOW_SECONDS, LoginLimit
+from gateway.dashboard.sign_in.known_devices import (
+    DEVICE_SECONDS,
+    device_cookie_name,
+    known_device,
+    new_device_cookie,
+)
+from gateway.dashboard.sign_in.login_limit import (
+    MOST_FAILURES,
+    MOST_FAILURES_OF_A_NETWORK,
+    MOST_RECORDED,
+    WINDOW_SECONDS,
+    Attempt,
+    FailureLimit,
+    LoginLimits,
+)
+from gateway.dashboard.sign_in.sign_in_trail import LIMITS
 from gateway.settings import Settings
 from gateway.tenancy.dashboard_users.sessions import COOKIE
 from gateway.tenancy.dashboard_users.users import remove_user
@@ -18,14 +33,14 @@ from tests.gateway.dashboard.browsing import PASSWORD, browser, forms_of, look_a
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 SETTINGS = {"admin_keys": f"ann={ADMIN}"}
 PAGE = "/admin/requests"
 
 
 @pytest.fixture(autouse=True)
 def nothing_held_against_us(aio: RunningGateway) -> None:
-    aio.app.state.pop("login_limit", None)
+    aio.app.state.pop(LIMITS, None)
 
 
 async def test_a_page_asks_to_sign_in_first_and_then_is_shown(aio: RunningGateway) -> None:
@@ -47,7 +62,27 @@ async def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(aio: Runnin
         assert "SameSite=strict" in cookie
         assert "Secure" not in cookie
     async with browser(aio, headers={"x-forwarded-proto": "https"}) as client:
-        assert "Secure" in (await client.get("/admin/login")).headers["set-cookie"]
+        assert "Secure" not in (await client.get("/admin/login")).headers["set-cookie"]
+
+
+async def test_over_tls_no_other_host_can_set_the_cookies(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path), monitor=False, admin_keys=f"ann={ADMIN}", trusted_proxies="127.0.0.1")
+    tls = {"x-forwarded-proto": "https"}
+    async with running_gateway(settings) as gateway, browser(gateway, headers=tls) as client:
+        cookie = (await client.get("/admin/login")).headers["set-cookie"]
+        assert cookie.startswith(f"__Host-{COOKIE}=")
+        assert "Secure" in cookie
+        assert "Path=/;" in f"{cookie};"
+        # httpx sends cookies that are `Secure` over TLS only.
+        kept = {"cookie": cookie.partition(";")[0]}
+        form = forms_of(await client.get("/admin/login", headers=kept))["/admin/login"]["fields"]
+        let_in = await client.post("/admin/login", data=form | {"secret": ADMIN}, headers=kept)
+        assert let_in.status_code == 303
+        session = let_in.headers["set-cookie"].partition(";")[0]
+        assert (await client.get(PAGE, headers={"cookie": session})).status_code == 200
+        # A cookie without the prefix may come from another host of the domain.
+        planted = {"cookie": session.removeprefix("__Host-")}
+        assert (await client.get(PAGE, headers=planted)).status_code == 303
 
 
 async def test_signing_in_starts_a_session_that_cannot_be_planted(aio: RunningGateway) -> None:
@@ -88,13 +123,74 @@ async def test_only_pages_of_ours_follow_a_sign_in(aio: RunningGateway) -> None:
             assert let_in.headers["location"].startswith("/admin")
 
 
-async def test_failures_are_limited_also_for_the_right_password(aio: RunningGateway) -> None:
-    async with browser(aio) as client:
+async def test_failures_of_an_account_are_limited_also_for_the_right_password(aio: RunningGateway) -> None:
+    async with with_user(aio, "lena", "viewer"), browser(aio) as client:
         for _ in range(MOST_FAILURES):
-            assert (await sign_in(client, "wrong")).status_code == 401
-        refused = await sign_in(client, ADMIN)
+            assert (await sign_in(client, "wrong", "lena")).status_code == 401
+        refused = await sign_in(client, PASSWORD, "lena")
         assert refused.status_code == 429
         assert 0 < int(refused.headers["retry-after"]) <= WINDOW_SECONDS
+        # Of the same address, but not of the same account.
+        assert (await sign_in(client, PASSWORD, "ann")).status_code == 401
+
+
+async def test_a_device_that_signed_in_before_is_kept_out_by_its_own_failures_alone(aio: RunningGateway) -> None:
+    async with with_user(aio, "mona", "viewer") as known, browser(aio) as stranger:
+        for number in range(MOST_FAILURES_OF_A_NETWORK):
+            name = "mona" if number < MOST_FAILURES else f"guess {number}"
+            assert (await sign_in(stranger, "wrong", name)).status_code == 401
+        assert (await sign_in(stranger, PASSWORD, "mona")).status_code == 429
+        assert (await sign_in(stranger, PASSWORD, "somebody else")).status_code == 429
+        assert (await sign_in(known, PASSWORD, "mona")).status_code == 303
+        for _ in range(MOST_FAILURES):
+            assert (await sign_in(known, "wrong", "mona")).status_code == 401
+        assert (await sign_in(known, PASSWORD, "mona")).status_code == 429
+
+
+async def test_a_device_is_known_to_one_account_alone(aio: RunningGateway) -> None:
+    async with with_user(aio, "nora", "viewer") as known, with_user(aio, "otto", "viewer") as other:
+        cookie = known.cookies.get(device_cookie_name("nora"))
+        assert cookie is not None
+        async with browser(aio) as forger:
+            forger.cookies.set(device_cookie_name("otto"), cookie, path="/admin/login")
+            for _ in range(MOST_FAILURES):
+                assert (await sign_in(forger, "wrong", "otto")).status_code == 401
+            assert (await sign_in(forger, PASSWORD, "otto")).status_code == 429
+        assert (await sign_in(other, PASSWORD, "otto")).status_code == 303
+
+
+async def test_a_device_is_known_until_it_expires_or_the_password_changes() -> None:
+    kept = "$argon2id$v=19$of-a-password"
+    made = new_device_cookie("nora", kept, now=1000.0)
+    assert known_device(made, "nora", kept, 1000.0) is not None
+    for account, password, now in (
+        ("otto", kept, 1000.0),
+        ("nora", f"{kept}-that-was-changed", 1000.0),
+        ("nora", None, 1000.0),
+        ("nora", kept, 1000.0 + DEVICE_SECONDS),
+    ):
+        assert known_device(made, account, password, now) is None
+    # What is stored for a user of a provider can be computed from its name there.
+    assert known_device(new_device_cookie("nora", "oidc:abc", 1000.0), "nora", "oidc:abc", 1000.0) is None
+
+
+async def test_the_right_key_signs_in_after_any_number_of_wrong_ones(aio: RunningGateway) -> None:
+    async with browser(aio) as client:
+        for _ in range(MOST_FAILURES_OF_A_NETWORK):
+            assert (await sign_in(client, "wrong")).status_code == 401
+        assert (await sign_in(client, "wrong")).status_code == 429
+        assert (await sign_in(client, ADMIN)).status_code == 303
+
+
+async def test_failures_of_all_addresses_fill_neither_log_nor_database(aio: RunningGateway) -> None:
+    before = len(await sessions_in_trail(aio, 1000))
+    limits = aio.app.state.setdefault(LIMITS, LoginLimits())
+    for _ in range(MOST_RECORDED - 1):
+        limits.recorded.failed("all")
+    async with browser(aio) as client:
+        for _ in range(3):
+            assert (await sign_in(client, "wrong")).status_code == 401
+    assert len(await sessions_in_trail(aio, 1000)) == before + 1
 
 
 async def test_who_came_in_and_who_did_not_is_in_the_audit_trail_without_what_was_typed(aio: RunningGateway) -> None:
@@ -107,9 +203,9 @@ async def test_who_came_in_and_who_did_not_is_in_the_audit_trail_without_what_wa
             pass
         for _ in range(3):
             assert (await sign_in(client, "a wrong secret")).status_code == 429
-    assert [(event["action"], event["actor"], event["subject"]) for event in await sessions_in_trail(aio, 8)] == [
+    assert [(event["action"], event["actor"], event["subject"]) for event in await sessions_in_trail(aio, 25)] == [
         ("session.limited", "nobody", "key"),
-        *[("session.refused", "nobody", "key")] * (MOST_FAILURES - 2),
+        *[("session.refused", "nobody", "key")] * MOST_FAILURES_OF_A_NETWORK,
         ("session.refused", "nobody", "unknown"),
         ("session.refused", "nobody", "tess"),
         ("session.begun", "ann", "ann"),
@@ -129,15 +225,22 @@ async def sessions_in_trail(aio: RunningGateway, limit: int) -> list[dict[str, A
 
 async def test_failures_are_counted_by_subject_and_forgotten_with_time() -> None:
     now = 0.0
-    limit = LoginLimit(lambda: now)
-    for _ in range(MOST_FAILURES):
-        limit.failed("from a", "name x")
-    assert limit.wait("from a") == limit.wait("from b", "name x") == WINDOW_SECONDS
-    assert limit.wait("from b", "name y") == 0
+    accounts, networks = FailureLimit(2, lambda: now), FailureLimit(3, lambda: now)
+    attempt = Attempt((accounts, "x"), (networks, "a"))
+    attempt.count()
+    attempt.count()
+    assert attempt.wait() == Attempt((accounts, "x"), (networks, "b")).wait() == WINDOW_SECONDS
+    assert Attempt((accounts, "y"), (networks, "a")).wait() == 0
+    assert attempt.is_news()
+    assert not attempt.is_news()
+    # A success takes back itself, and nothing that others did.
+    Attempt((accounts, "y"), (networks, "a")).count()
+    Attempt((accounts, "y"), (networks, "a")).take_back()
+    assert attempt.wait() == WINDOW_SECONDS
     now = WINDOW_SECONDS - 0.5
-    assert limit.wait("from a") == 1
+    assert attempt.wait() == 1
     now = WINDOW_SECONDS
-    assert limit.wait("from a") == 0
+    assert attempt.wait() == 0
 
 
 async def test_signing_out_ends_the_session_even_for_a_kept_cookie(aio: RunningGateway) -> None:

@@ -9,7 +9,7 @@ from tests.gateway.dashboard.browsing import PASSWORD, browser, forms_of, look_a
 from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 SETTINGS = {"admin_keys": f"ann={ADMIN}"}
 PAGE = "/admin/users"
 API = "/admin/api/dashboard-users"

@@ -27,8 +27,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.errors import TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KEYS = {"ada": "ada-has-a-key-of-some-length", "bob": "bob-has-a-key-of-some-length"}
-ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
+KEYS = {"ada": "test-ada-021e396f1e3ce9d4889bb83e68344d8b", "bob": "test-bob-1b892e8121353734aca120232cf84021"}
+ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 TEXT = "Hello there, how are you?"
 
 
@@ -38,7 +38,7 @@ async def working(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         data_dir=str(tmp_path_factory.mktemp("data")),
         monitor=False,
         api_keys=",".join(f"{name}={key}" for name, key in KEYS.items()),
-        admin_keys="root=an-admin-key-of-some-length",
+        admin_keys="root=test-admin-07158b06243a3ef4b8e7746013aa659a",
         drain_seconds=5,
     )
     async with running_gateway(settings) as gateway:

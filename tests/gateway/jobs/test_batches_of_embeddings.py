@@ -23,13 +23,13 @@ from tiers.errors import TierLostError
 from tiers.tier import UsageMeter
 
 ENDPOINT = "/v1/embeddings"
-ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
+ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 
 
 @pytest_asyncio.fixture
 async def serving(tmp_path: Path) -> AsyncIterator[RunningGateway]:
     """A gateway that answers no lines, and a worker."""
-    settings = embedding_settings(tmp_path, admin_keys="root=an-admin-key-of-some-length")
+    settings = embedding_settings(tmp_path, admin_keys="root=test-admin-07158b06243a3ef4b8e7746013aa659a")
     without_lines = msgspec.structs.replace(settings, batch_concurrency=0)
     async with running_gateway(without_lines) as gateway, running_gateway(settings, http=worker_app):
         yield gateway

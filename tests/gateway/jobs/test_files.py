@@ -16,8 +16,8 @@ from migrations.tables import file_parts, files
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KEYS = {"ada": "ada-has-a-key-of-some-length", "bob": "bob-has-a-key-of-some-length"}
-ADMIN = "an-admin-key-of-some-length"
+KEYS = {"ada": "test-ada-021e396f1e3ce9d4889bb83e68344d8b", "bob": "test-bob-1b892e8121353734aca120232cf84021"}
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 LIMIT = 3 * PART_BYTES
 
 

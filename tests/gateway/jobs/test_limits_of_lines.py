@@ -14,12 +14,14 @@ from gateway.settings import Settings
 from tests.gateway.jobs.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
-ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
+ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 
 
 @pytest_asyncio.fixture
 async def working(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path), monitor=False, admin_keys="root=an-admin-key-of-some-length")
+    settings = Settings(
+        data_dir=str(tmp_path), monitor=False, admin_keys="root=test-admin-07158b06243a3ef4b8e7746013aa659a"
+    )
     async with running_gateway(settings) as gateway:
         yield gateway
 

@@ -230,3 +230,18 @@ def stored_keys(database_url: str) -> list[dict[str, str]]:
         return rows
 
     return asyncio.run(read())
+
+
+@pytest.mark.parametrize(("variable", "workers"), [("AIO_API_KEYS", "1"), ("AIO_ADMIN_KEYS", "2")])
+def test_a_weak_chosen_key_stops_the_start_without_being_shown(
+    tmp_path: Path, options: list[str], variable: str, workers: str
+) -> None:
+    weak = "our-production-gateway-secret"
+    environment = {variable: f"ops={weak}", "AIO_GATEWAY_WORKERS": workers}
+    with started(tmp_path / "data", tmp_path / "cache", *options, environment=environment) as process:
+        assert process.wait(60) != 0
+    said = (tmp_path / "data" / "log").read_text()
+    assert f"{variable}: the key of 'ops' has about" in said
+    assert "`aio new-key ops` makes a key" in said
+    assert weak not in said
+    assert "Traceback" not in said

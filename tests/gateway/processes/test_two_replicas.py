@@ -22,7 +22,7 @@ from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream, running_upstream
 
 CHAT = "/v1/chat/completions"
-ADMIN = {"authorization": "Bearer an-admin-key-of-some-length"}
+ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 ASKERS = 8
 ACKNOWLEDGED = 400
 # Micro-dollars of 10 prompt tokens and 3 answer tokens at tier 4; ada may spend about 150 of these.

@@ -93,9 +93,10 @@ async def asked(gateway: RunningGateway, **headers: str) -> None:
 
 
 async def test_a_run_with_failures_logs_no_prompt_no_answer_and_no_key(settings: Settings, stream: io.StringIO) -> None:
-    keyed = msgspec.structs.replace(settings, api_keys=f"ann={CANARY}-key-0123456789abcdef", log_requests=True)
+    key = f"{CANARY}-key-6f0be4c19a7d2583c1e94b7d05fa3862"
+    keyed = msgspec.structs.replace(settings, api_keys=f"ann={key}", log_requests=True)
     async with running_gateway(keyed) as gateway:
-        bearer = {"authorization": f"Bearer {CANARY}-key-0123456789abcdef"}
+        bearer = {"authorization": f"Bearer {key}"}
         for tier in gateway.tiers:
             tier.words = (f"{CANARY}-answer",)
         traced = bearer | {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"}

@@ -274,6 +274,6 @@ def test_keys_beyond_the_hundredth_share_one_series() -> None:
     for number in range(150):
         answer, record = served(key_id=f"key-{number}", cost_usd=0.5)
         metrics.requests.observe(answer, record)
-    families = {f.name: f for f in text_string_to_metric_families(metrics.own_exposition([]).decode())}
+    families = {f.name: f for f in text_string_to_metric_families(metrics.own_exposition([], private=True).decode())}
     keys = {s.labels["key"]: s.value for s in families["aio_key_cost_usd"].samples if s.name.endswith("_total")}
     assert (len(keys), keys["other"], keys["key-7"]) == (101, 25.0, 0.5)

@@ -20,7 +20,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.errors import TierError
 
 HELLO = [{"role": "user", "content": "Say hello."}]
-ADMIN = "an-admin-key-of-some-length"
+EVE = "test-eve-9be21f07c4d83a56f1107be2c9d4538a"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 BODY: dict[str, Any] = {"model": "tier-1", "messages": HELLO, "max_tokens": 5}
 
 
@@ -202,14 +203,14 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
 
 
 async def test_a_budget_of_a_team_and_of_a_key_of_the_settings(settings: Settings) -> None:
-    own = Settings(data_dir=settings.data_dir, monitor=False, admin_keys=f"ann={ADMIN}", api_keys=f"eve={'e' * 30}")
+    own = Settings(data_dir=settings.data_dir, monitor=False, admin_keys=f"ann={ADMIN}", api_keys=f"eve={EVE}")
     async with running_gateway(own) as aio:
         await order(aio, "POST", "/teams", {"name": "lab"})
         keys = [(await order(aio, "POST", "/keys", {"name": name, "team": "lab"}))["key"] for name in ("one", "two")]
         body = {"kind": "team", "subject": "lab", "period": "day", "amount_usd": cost_bound(aio) / 1e6}
         await order(aio, "PUT", "/budgets", body)
         await budget(aio, 0.0, subject="eve")
-        assert (await asked(aio, "e" * 30)).status_code == 429
+        assert (await asked(aio, EVE)).status_code == 429
         assert (await asked(aio, keys[0])).status_code == 200
         # What the first left unused is less than the second may cost.
         assert (await asked(aio, keys[1])).status_code == 429

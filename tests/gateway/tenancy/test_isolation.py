@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -13,7 +14,7 @@ from gateway.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 CHAT = "/v1/chat/completions"
 # Long enough for whole blocks of the prefix cache.
 LONG = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 20}]
@@ -155,3 +156,44 @@ async def test_another_wording_gets_an_answer_of_its_own_tenant_alone(
         for name, text in asks
     ]
     assert said == ["miss", "miss", "similar", "similar"]
+
+
+async def test_files_and_batches_belong_to_the_team(aio: RunningGateway, keys: dict[str, str]) -> None:
+    async def asked_of(name: str, method: str, path: str, **given: Any) -> httpx.Response:
+        return await aio.http.request(method, f"/v1{path}", headers=bearer(keys[name]), **given)
+
+    line = {"custom_id": "1", "method": "POST", "url": CHAT, "body": {"model": "tier-1", "messages": LONG}}
+    form = {"files": {"file": ("in.jsonl", msgspec.json.encode(line))}, "data": {"purpose": "batch"}}
+    file = (await asked_of("ada", "POST", "/files", **form)).json()["id"]
+    wanted = {"input_file_id": file, "endpoint": CHAT, "completion_window": "1h"}
+
+    for method, path in (("GET", f"/files/{file}"), ("GET", f"/files/{file}/content"), ("DELETE", f"/files/{file}")):
+        assert (await asked_of("bob", method, path)).status_code == 404
+    assert (await asked_of("bob", "POST", "/batches", json=wanted)).status_code == 404
+    assert (await asked_of("bob", "GET", "/files")).json()["data"] == []
+
+    assert [one["id"] for one in (await asked_of("ann", "GET", "/files")).json()["data"]] == [file]
+    assert (await asked_of("ann", "GET", f"/files/{file}/content")).content == msgspec.json.encode(line)
+    batch = (await asked_of("ann", "POST", "/batches", json=wanted)).json()["id"]
+
+    for method, path in (("GET", f"/batches/{batch}"), ("POST", f"/batches/{batch}/cancel")):
+        assert (await asked_of("bob", method, path)).status_code == 404
+    assert (await asked_of("bob", "GET", "/batches")).json()["data"] == []
+    assert [one["id"] for one in (await asked_of("ada", "GET", "/batches")).json()["data"]] == [batch]
+    assert (await asked_of("ada", "POST", f"/batches/{batch}/cancel")).status_code in (200, 409)
+    assert (await asked_of("ann", "DELETE", f"/files/{file}")).json()["deleted"]
+
+
+async def test_stored_responses_belong_to_the_team(aio: RunningGateway, keys: dict[str, str]) -> None:
+    async def respond(name: str, previous: str | None = None) -> httpx.Response:
+        body = {"model": "tier-1", "input": "Hello", "max_output_tokens": 2, "previous_response_id": previous}
+        return await aio.http.post("/v1/responses", json=body, headers=bearer(keys[name]))
+
+    first = (await respond("ada")).json()["id"]
+    assert (await respond("bob", first)).status_code == 404
+    assert (await respond("ann", first)).status_code == 200
+    for name, status in (("bob", 404), ("ann", 200)):
+        answer = await aio.http.get(f"/v1/responses/{first}", headers=bearer(keys[name]))
+        assert answer.status_code == status
+        answer = await aio.http.delete(f"/v1/responses/{first}", headers=bearer(keys[name]))
+        assert answer.status_code == status

@@ -60,7 +60,9 @@ class Reads:
 
 def directory_of(engine: AsyncEngine, catalog: Catalog, folder: Path) -> Directory:
     none = ApiKeys.parse("")
-    return Directory(engine, catalog, none, none, DatabaseTime(), marker=folder / "marker", open_at_first=True)
+    return Directory(
+        engine, catalog, none, none, DatabaseTime(), marker=folder / "marker", open_at_first=True, may_be_open=True
+    )
 
 
 async def stored(engine: AsyncEngine, count: int) -> list[str]:

@@ -18,7 +18,7 @@ from quality.store.database import migrate, open_database
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = "an-admin-key-of-some-length"
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 HELLO = [{"role": "user", "content": "Say hello."}]
 
 

@@ -95,3 +95,19 @@ def test_a_header_that_is_hostile_to_parsers_is_refused(folder: Path, header: by
 def test_an_absurd_count_in_the_settings_costs_no_memory(folder: Path, key: str, value: int) -> None:
     with bounded_memory():
         opens(HFFolder(CONFIG | {key: value}, INTACT.directory, INTACT.data).write(folder))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "WordLevel", "vocab": {"A": 0}, "unk_token": "<unk>"},
+        {"type": "BPE", "vocab": {"A": 0, "B": 1, "AB": 2}, "merges": ["A B"], "continuing_subword_prefix": "####"},
+    ],
+    ids=["no token for what is unknown", "a prefix longer than its tokens"],
+)
+def test_a_tokeniser_that_would_fail_or_panic_is_refused(folder: Path, model: dict[str, object]) -> None:
+    INTACT.write(folder)
+    content = json.loads(TOKENIZER) | {"model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+    assert not tokenises(folder)

@@ -2,22 +2,35 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.transport.certificates import make_certificates
 from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.listener import Listener, UnixListener
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpListener
+from inference_core.transport.tls import CertificateFolder, Plain, Tls
 from inference_core.transport.unix_socket import SocketCoreClient, StreamCoreClient
 from tests.ports import held_port
 
 
-@pytest.fixture(params=["thread", "socket", "tcp"])
-async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[Callable[..., Any]]:
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `aio certificates` makes it; not to be changed."""
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificates(folder)
+    return folder
+
+
+@pytest.fixture(params=["thread", "socket", "tcp", "tls"])
+async def connect(
+    request: pytest.FixtureRequest, tmp_path: Path, certificates: Path
+) -> AsyncIterator[Callable[..., Any]]:
     """`await connect(core_factory)` gives a started client, and `connect.restart(...)` one whose core was reborn."""
     async with contextlib.AsyncExitStack() as stack:
 
@@ -28,14 +41,15 @@ async def connect(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterato
             return client
 
         listener: Listener = UnixListener(tmp_path / "core.sock")
-        if request.param == "tcp":
+        tls: Tls = CertificateFolder(certificates) if request.param == "tls" else Plain.ON_LOOPBACK
+        if request.param in ("tcp", "tls"):
             held = stack.enter_context(held_port())
-            listener = TcpListener("127.0.0.1", b"secret", held.getsockname()[1])
+            listener = TcpListener("127.0.0.1", b"secret", held.getsockname()[1], tls=tls)
 
         async def connect_served(core_factory: Any, **options: Any) -> StreamCoreClient:
             await revive(core_factory, **options)
             client = (
-                TcpCoreClient(listener.address)
+                TcpCoreClient(listener.address, tls=tls)
                 if isinstance(listener, TcpListener)
                 else SocketCoreClient(str(listener))
             )

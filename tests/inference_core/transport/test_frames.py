@@ -49,7 +49,11 @@ def test_a_frame_over_the_limit_is_neither_written_nor_read():
         list(FrameReader(str, max_bytes=50).feed(frame[:4]))
 
 
-@pytest.mark.parametrize("body", [b"\xc1", msgspec.msgpack.encode(["no command"])])
+@pytest.mark.parametrize(
+    "body",
+    [b"\xc1", msgspec.msgpack.encode(["no command"]), b"\x91\x81\xa1\xff\x01", b"\x91\x81\xa1a" + b"\x91" * 5000],
+    ids=["no MessagePack", "another type", "no UTF-8", "nested"],
+)
 def test_a_frame_of_something_else_is_refused(body):
     with pytest.raises(FrameError, match="does not hold"):
         list(FrameReader(list[Command]).feed(len(body).to_bytes(4, "big") + body))

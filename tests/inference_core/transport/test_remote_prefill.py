@@ -14,6 +14,7 @@ from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.remote_prefill import chain_of, may_transfer, require_alike, transfer_prefill
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpListener
+from inference_core.transport.tls import CertificateFolder, Plain
 from tests.inference_core.hash_model import hash_core
 
 PROMPT = list(range(700))
@@ -23,29 +24,30 @@ FULL = 43  # blocks of 16 tokens
 class Pair:
     """Two started clients, and how to make more and to end the first one's core."""
 
-    def __init__(self, kind, stack):
+    def __init__(self, kind, stack, certificates):
         self.kind, self.stack = kind, stack
+        self.tls = CertificateFolder(certificates) if kind == "tls" else Plain.ON_LOOPBACK
         self.servers = []
 
     async def client(self, name="m"):
         if self.kind == "thread":
             client = ThreadCoreClient(lambda: hash_core(name))
         else:
-            listener = TcpListener("127.0.0.1", b"secret")
+            listener = TcpListener("127.0.0.1", b"secret", tls=self.tls)
             server = CoreServer(lambda: hash_core(name), listener)
             await server.start()
             self.servers.append(server)
             self.stack.push_async_callback(server.stop)
-            client = TcpCoreClient(listener.address)
+            client = TcpCoreClient(listener.address, tls=self.tls)
         self.stack.push_async_callback(client.close)
         await client.start()
         return client
 
 
-@pytest.fixture(params=["thread", "tcp"])
-async def pair(request):
+@pytest.fixture(params=["thread", "tcp", "tls"])
+async def pair(request, certificates):
     async with contextlib.AsyncExitStack() as stack:
-        pair = Pair(request.param, stack)
+        pair = Pair(request.param, stack, certificates)
         pair.source, pair.target = await pair.client(), await pair.client()
         yield pair
 

@@ -46,3 +46,22 @@ def test_a_schema_that_names_an_older_draft_is_read_by_it() -> None:
 def test_a_schema_that_cannot_be_evaluated_is_refused(schema: Any) -> None:
     with pytest.raises(UnsupportedSchemaError):
         is_valid("x" if isinstance(schema, dict) and "pattern" in schema else {}, schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"pattern": "^(a+)+$"}, {"anyOf": [{"not": {"pattern": "^(a+)+$"}}]}, {"patternProperties": {"^(a+)+$": {}}}],
+    ids=["pattern", "nested", "names"],
+)
+def test_no_expression_of_a_caller_is_evaluated(schema: object) -> None:
+    long = "a" * 60 + "!"  # would take for ever
+
+    for value in (long, {long: 1}):
+        with pytest.raises(UnsupportedSchemaError, match="patterns"):
+            is_valid(value, schema)
+
+
+@pytest.mark.parametrize("schema", [7, {"$schema": {}}, {"$schema": 5}], ids=["number", "object", "draft 5"])
+def test_a_schema_of_another_type_is_refused(schema: object) -> None:
+    with pytest.raises(UnsupportedSchemaError, match="invalid"):
+        is_valid("a", schema)

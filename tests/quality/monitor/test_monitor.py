@@ -284,6 +284,26 @@ async def test_a_spent_budget_stops_sampling(engine: AsyncEngine) -> None:
     assert await rows(engine, verifications) == []
 
 
+async def test_a_probe_that_its_budget_does_not_cover_holds_up_no_other_verification(any_engine: AsyncEngine) -> None:
+    served = [record(f"req-{i}", created_at=1400.0) for i in range(2)]
+    for one in served:
+        await store_request(any_engine, one)
+    sampling = msgspec.structs.replace(EVERY, budget_share=1.0, probe_share=0.0)
+    settings = msgspec.structs.replace(ALL, sampling=sampling, max_tokens=64)
+    monitor = await _monitor(any_engine, ScriptedTier(), settings)
+    queue = VerificationQueue(any_engine, sampling, lease_seconds=600.0, max_attempts=3)
+    probe, sample = (Draw(sampled=True, probability=1.0, reason="drawn", purpose=of) for of in ("probe", "sample"))
+    await queue.add(served[0], probe, 1400.0)
+    await queue.add(served[1], sample, 1401.0)
+
+    await monitor.start()
+    await monitor.drain()
+    await monitor.close()
+
+    found = {row["request_id"]: row["status"] for row in await rows(any_engine, verifications)}
+    assert found == {"req-0": "pending", "req-1": "done"}
+
+
 async def test_replicas_that_verify_at_once_spend_no_more_than_their_budget(any_engine: AsyncEngine) -> None:
     served = [record(f"req-{i}", created_at=1400.0) for i in range(12)]
     for one in served:

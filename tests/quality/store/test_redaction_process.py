@@ -1,4 +1,4 @@
-"""Long records are redacted in a separate process, and lose their texts if that takes too long."""
+"""Records and texts are redacted in a separate process, and lost if that takes too long."""
 
 import asyncio
 import time
@@ -15,6 +15,8 @@ from tests.quality.store.test_redaction import make_record
 MAIL = r"[\w.+-]+@[\w-]+\.[\w.]+"
 # A megabyte without an @ has the expression look at half of a million times a million characters.
 CHOKES = "x" * 1_000_000
+# The expression (a+)+b, which an operator may have written, tries two to the power of this length.
+EXPONENTIAL, SHORT = "(a+)+b", "a" * 60
 
 
 @pytest.fixture
@@ -64,6 +66,30 @@ async def test_others_run_while_an_expression_does(patterns: Path) -> None:
         worst = max(worst, time.monotonic() - began)
     await process.close()
     assert worst < 2
+
+
+async def test_a_text_is_redacted_and_a_short_one_that_takes_too_long_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "patterns"
+    path.write_text(f"{MAIL}\n{EXPONENTIAL}\n")
+    process = RedactionProcess(str(path), seconds=0.5)
+    assert await process.text("ask ada@example.org") == "ask [redacted]"
+    dropped = asyncio.create_task(process.text(SHORT))
+    worst = 0.0
+    while not dropped.done():
+        began = time.monotonic()
+        await asyncio.sleep(0.005)
+        worst = max(worst, time.monotonic() - began)
+    assert await dropped is None
+    assert (await process.redacted(long_record(SHORT))).messages is None
+    assert await process.text("still here") == "still here"
+    await process.close()
+    assert worst < 2
+
+
+async def test_a_text_whose_redaction_fails_is_dropped() -> None:
+    process = RedactionProcess("tests.quality.store.test_redaction:say_nothing")
+    assert await process.text("anything") is None
+    await process.close()
 
 
 async def test_a_failure_in_the_process_drops_the_texts(caplog: pytest.LogCaptureFixture) -> None:

@@ -113,3 +113,27 @@ def test_the_dialect_is_read_off_the_template() -> None:
     assert dialect_of("{{ '<tool_call>' }}") is HERMES
     assert dialect_of("{{ '[TOOL_CALLS]' }}") is MISTRAL
     assert dialect_of("{{ '<|python_tag|>' }}") is LLAMA3
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "most"),
+    [
+        # More calls than allowed: none of the rest becomes text.
+        (HERMES, '<tool_call>\n{"name": "add", "arguments": {}}\n<tool_call>\n{"name": "add"', 1),
+        # It fails after its arguments have started.
+        (MISTRAL, '[TOOL_CALLS][{"name": "add", "arguments": {"a": ], and so on', None),
+        # A second name, once the first one has been passed on.
+        (LLAMA3, '{"name": "add", "parameters": {"a": 1}, "name": "get_weather"}', None),
+        # A call of an unknown function whose arguments have a marker.
+        (HERMES, f'<tool_call>\n{{"name": "x", "arguments": {{"a": "{hermes(ADD)}"}}}}', None),
+    ],
+    ids=["too many", "broken", "two names", "a call within a call"],
+)
+def test_a_malformed_answer_reads_the_same_in_pieces_of_any_size(dialect: Dialect, text: str, most: int | None) -> None:
+    assert read(dialect, list(text), most) == read(dialect, [text], most)
+
+
+def test_a_name_that_is_nested_deeply_is_text() -> None:
+    text = '{"name": ' + "[" * 100_000 + "]" * 100_000 + "}"
+
+    assert read(LLAMA3, [text]) == (text, [])

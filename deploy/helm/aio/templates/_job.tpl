@@ -1,4 +1,4 @@
-{{- /* (root, component, args, keys, data, resources): a Job that runs one command of the program. */ -}}
+{{- /* (root, component, args, keys, data, resources, account): a Job that runs one command of the program. */ -}}
 {{- define "aio.job" -}}
 {{- $root := .root }}
 metadata:
@@ -7,6 +7,9 @@ metadata:
     app.kubernetes.io/component: {{ .component }}
 spec:
   restartPolicy: OnFailure
+  {{- with .account }}
+  serviceAccountName: {{ . }}
+  {{- end }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   securityContext:
@@ -29,7 +32,7 @@ spec:
         - name: {{ . }}
           valueFrom:
             secretKeyRef:
-              name: {{ $root.Values.secret.name }}
+              name: {{ include "aio.secretName" $root }}
               key: {{ . }}
         {{- end }}
       securityContext:

@@ -75,18 +75,23 @@ seccompProfile:
 {{- end }}
 {{- end }}
 
+{{- /* The Secret of the values, or the one that the release makes (secret.yaml). */ -}}
+{{- define "aio.secretName" -}}
+{{- .Values.secret.name | default (printf "%s-keys" (include "aio.fullname" .)) -}}
+{{- end }}
+
 {{- /* Variables of gateways and workers that come from the Secret, by name. */ -}}
 {{- define "aio.secrets" -}}
-{{- if .Values.secret.name }}
-{{- range .Values.secret.keys }}
+{{- $made := get .Values.settings "AIO_INSECURE" | toString | eq "true" | ternary (list "AIO_ADMIN_KEYS") (list "AIO_API_KEYS" "AIO_ADMIN_KEYS") }}
+{{- range .Values.secret.name | empty | ternary $made .Values.secret.keys }}
 {{ . }}: {{ . }}
-{{- end }}
 {{- end }}
 {{- end }}
 
 {{- define "aio.clusterSettings" -}}
 {{- if .Values.ray.enabled }}
 AIO_CLUSTER: ray://{{ include "aio.fullname" . }}-ray-head-svc:10001
+AIO_CORE_TLS: {{ .Values.ray.tls.enabled | ternary "/etc/aio/core-tls" "off" | quote }}
 {{- end }}
 {{- end }}
 
@@ -193,7 +198,7 @@ spec:
         - name: {{ $name }}
           valueFrom:
             secretKeyRef:
-              name: {{ $root.Values.secret.name }}
+              name: {{ include "aio.secretName" $root }}
               key: {{ $key }}
               optional: {{ has $key $root.Values.secret.optional }}
         {{- end }}
@@ -220,6 +225,12 @@ spec:
         {{- toYaml $spec.resources | nindent 8 }}
       volumeMounts:
         {{- include "aio.mounts" $root | nindent 8 }}
+        {{- if has .component (list "gateway" "worker") }}
+        {{- include "aio.coreTlsMount" $root | indent 8 }}
+        {{- end }}
   volumes:
+    {{- if has .component (list "gateway" "worker") }}
+    {{- include "aio.coreTlsVolume" $root | indent 4 }}
+    {{- end }}
     {{- include "aio.volumes" (dict "root" $root "data" .data) | nindent 4 }}
 {{- end }}

@@ -1,0 +1,207 @@
+"""Which connections between cores and gateways are encrypted, and the certificates of both ends.
+
+TLS 1.3 only, mutual: each end presents a certificate that the deployment's own authority signed, and that bears the
+fixed name `aio-core`. Certificates are made before addresses are known (those of pods change with every start), so the
+name says what may speak to cores, instead of where it is; other certificates of the same authority are refused.
+"""
+
+import ipaddress
+import logging
+import os
+import ssl
+import time
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from inference_core.errors import CoreTlsError
+
+log = logging.getLogger(__name__)
+
+CERTIFICATE_NAME = "aio-core"
+"""The subject alternative name (DNS) that the certificates of both ends have."""
+AUTHORITY, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
+"""The files of a folder: as Kubernetes and cert-manager name those of a TLS secret."""
+EXPIRY_WARNING_SECONDS = 30 * 86_400
+
+
+class Plain(Enum):
+    """Where connections may be without TLS."""
+
+    ON_LOOPBACK = "on loopback"
+    ANYWHERE = "anywhere"
+
+
+class CertificateFolder:
+    """The authority's certificate, this end's certificate and its key, in `folder`.
+
+    The files are read again once they change; connections that are open stay. Files that do not fit together, as in the
+    middle of a renewal, are logged, and those read before are used until they do. Raises `CoreTlsError` if the first
+    ones cannot be used.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._state = self._current_state()
+        self._server, self._client = self._read()
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return the context of a listening end, of the present files."""
+        self._follow()
+        return self._server
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return the context of a connecting end, of the present files."""
+        self._follow()
+        return self._client
+
+    def _follow(self) -> None:
+        state = self._current_state()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self._server, self._client = self._read()
+        except CoreTlsError as error:
+            log.warning("%s; the certificates read before are used", error)
+        else:
+            log.info("read the changed certificates in %s", self)
+
+    def _current_state(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Return what changes when a file is written or replaced, also through Kubernetes' links."""
+        return tuple(_file_state(self._folder / name) for name in (AUTHORITY, CERTIFICATE, KEY))
+
+    def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        try:
+            server, client = (self._context(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+            _shake_hands(server, client)
+        except (OSError, ValueError) as error:
+            raise CoreTlsError(
+                f"the certificates in {self} cannot be used: {reason_of(error)}. The folder needs {AUTHORITY}, "
+                f"{CERTIFICATE}, signed by it for the name {CERTIFICATE_NAME}, and {KEY}; `aio certificates {self}` "
+                "makes them"
+            ) from error
+        return server, client
+
+    def _context(self, kind: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(kind)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.hostname_checks_common_name = False
+        context.load_verify_locations(_existing(self._folder / AUTHORITY))
+        # The empty password: a key that has one is refused, instead of asking for it on the terminal.
+        context.load_cert_chain(_existing(self._folder / CERTIFICATE), _existing(self._folder / KEY), password="")
+        if kind == ssl.PROTOCOL_TLS_SERVER:
+            context.num_tickets = 0  # no session is resumed: every connection presents a certificate that is valid now
+        return context
+
+
+Tls = CertificateFolder | Plain
+
+
+def tls_of(setting: str) -> Tls:
+    """Return what `AIO_CORE_TLS` means: a folder, `off`, or empty. Raises `CoreTlsError`."""
+    if not setting:
+        return Plain.ON_LOOPBACK
+    return Plain.ANYWHERE if setting == "off" else CertificateFolder(setting)
+
+
+def require_protection(tls: Tls, host: str) -> None:
+    """Raises `CoreTlsError` where connections of `host` could be read by others and are not encrypted."""
+    if tls is Plain.ON_LOOPBACK and not _is_loopback(host):
+        raise CoreTlsError(
+            f"connections at {host} leave this machine, and nothing encrypts them. Make certificates with `aio "
+            "certificates FOLDER`, copy them to every machine of the deployment and set AIO_CORE_TLS=FOLDER; or set "
+            "AIO_CORE_TLS=off where the network itself encrypts, as a service mesh does"
+        )
+
+
+def check_peer(certificate: Mapping[str, Any], peer: str) -> None:
+    """Log a certificate of the other end that expires soon. Raises `ssl.SSLCertVerificationError` unless it bears
+    `CERTIFICATE_NAME`: the ssl module checks the names of listening ends only."""
+    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    if CERTIFICATE_NAME not in names:
+        raise ssl.SSLCertVerificationError(f"its certificate is for {', '.join(names)}, not for {CERTIFICATE_NAME}")
+    left = ssl.cert_time_to_seconds(certificate["notAfter"]) - time.time()
+    if left < EXPIRY_WARNING_SECONDS:
+        log.warning("the certificate of %s expires in %.0f days; renew it with `aio certificates`", peer, left / 86_400)
+
+
+_ALERTS = {
+    "UNKNOWN_CA": "it does not trust the authority of our certificate",
+    "CERTIFICATE_REQUIRED": "it requires a certificate, and got none",
+    "CERTIFICATE_EXPIRED": "it refuses our certificate, which has expired",
+    "BAD_CERTIFICATE": "it refuses our certificate",
+    "CERTIFICATE_UNKNOWN": "it refuses our certificate",
+    "UNSUPPORTED_CERTIFICATE": "it refuses our certificate's purpose",
+}
+_ERRORS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it presents no certificate",
+    "KEY_VALUES_MISMATCH": f"{KEY} is not the key of {CERTIFICATE}",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS",
+    "HTTP_REQUEST": "it does not speak TLS",
+    "PACKET_LENGTH_TOO_LONG": "it does not speak TLS",
+    "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.3",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "it does not speak TLS 1.3",
+}
+
+
+# OpenSSL's numbers of the ways in which a chain does not end at a trusted certificate.
+_ANOTHER_AUTHORITY = frozenset({18, 19, 20, 21})
+
+
+def reason_of(error: Exception) -> str:
+    """Return why TLS failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if getattr(error, "verify_code", 0) in _ANOTHER_AUTHORITY:
+            return "another authority signed its certificate"
+        found = getattr(error, "verify_message", "")
+        return f"its certificate is refused: {found}" if found else str(error.args[-1])
+    reason = getattr(error, "reason", None) or ""
+    for name, words in _ALERTS.items():
+        if reason.endswith(f"ALERT_{name}"):
+            return words
+    return _ERRORS.get(reason) or (reason.replace("_", " ").lower() if reason else str(error))
+
+
+def _file_state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _existing(path: Path) -> Path:
+    """Return the path of a file that can be read; the ssl module's errors name no file. Raises OSError."""
+    with path.open("rb"):
+        return path
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Let a folder's own certificate connect to itself, so that one that the other end would refuse is found here.
+
+    Raises ssl.SSLError.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=CERTIFICATE_NAME),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while ends:
+        end = ends.pop(0)
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            ends.append(end)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

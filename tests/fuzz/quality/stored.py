@@ -1,0 +1,115 @@
+"""What is read back from disks, Redis and other processes: journal segments, records, kept answers."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from gateway.cache.kept_answer import KeptAnswer
+from gateway.cache.response_cache import _decode as decode_kept_answer
+from gateway.telemetry.objectives.service_levels import LevelsByTier
+from inference_core.io.json_errors import JSON_ERRORS
+from quality.ledger.journal_segment import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover
+from quality.records.any_record import decoded, encoded
+from quality.records.embedding_record import EmbeddingRecord
+from tests.fuzz.target import fuzz_target
+from tests.quality.store.records import make_record
+from tiers.tier import Delta, Usage
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="aio-fuzz-journal-"))
+
+
+_PAYLOADS = [b"", b"a", b"b" * 300, bytes(64)]
+
+
+@fuzz_target(
+    [b"".join(map(frame, _PAYLOADS)), frame(b"a") + bytes(40), frame(b"x")[:-1], b""],
+    [frame(b""), frame(b"a"), bytes(8)],
+)
+def journal_segments(data: bytes) -> str:
+    """Whole frames from the beginning, then nothing: what is kept is what was written, and is found again."""
+    path = _folder() / "a.journal"
+    path.write_bytes(data)
+    found = recover(path)
+    kept = path.read_bytes()
+    assert kept == data[: len(data) - found.torn_bytes]
+    assert kept == b"".join(frame(payload) for _, payload in found.frames)
+    assert [read_payload(location) for location, _ in found.frames] == [payload for _, payload in found.frames]
+    assert recover(path).torn_bytes == 0
+    return f"{min(len(found.frames), 3)} frames"
+
+
+@fuzz_target([frame(b"abc"), frame(b"abc")[:-1], b""], [frame(b"abc")])
+def journal_payloads(data: bytes) -> str:
+    """A payload whose file another program changed is refused."""
+    path = _folder() / "b.journal"
+    path.write_bytes(data)
+    try:
+        return f"read {len(read_payload(Location(path, HEADER_BYTES, 3)))}"
+    except SegmentError:
+        return "refused"
+
+
+_KEPT = KeptAnswer(
+    tier=1,
+    p_ok=0.5,
+    attempts=[],
+    usage=Usage(prompt_tokens=1, completion_tokens=2),
+    deltas=[Delta(text="a"), Delta(finish_reason="stop"), Delta(usage=Usage(prompt_tokens=1))],
+)
+
+
+@fuzz_target(
+    [msgspec.msgpack.encode(_KEPT)],
+    [b"\xa4tier", b"\xa6deltas", b"\xa1\xff", b"\xdd\xff\xff\xff\xff", b"\xc0", b"\x91" * 50],
+)
+def kept_answers(data: bytes) -> str:
+    """An answer, written again as it is, or an error that the cache knows."""
+    try:
+        kept = decode_kept_answer(data)
+    except JSON_ERRORS:
+        return "refused"
+    assert repr(decode_kept_answer(msgspec.msgpack.encode(kept))) == repr(kept)
+    return f"{min(len(kept.deltas), 3)} deltas"
+
+
+_EMBEDDING = EmbeddingRecord(
+    request_id="a",
+    created_at=1.5,
+    requested_model="m",
+    key_id=None,
+    status="ok",
+    http_status=200,
+    error=None,
+    model="m",
+    prompt_tokens=1,
+    cost_usd=0.1,
+    e2e_ms=1.0,
+    overhead_ms=0.5,
+)
+
+
+@fuzz_target(
+    [encoded(make_record()), encoded(_EMBEDDING)], [b"\xa3api", b"\xa9embedding", b"\xa1\xff", b"\xc0", b"\xcb"]
+)
+def records(data: bytes) -> str:
+    """A record of a request, written again as it is, or refused."""
+    try:
+        record = decoded(data)
+    except JSON_ERRORS:
+        return "refused"
+    assert repr(decoded(encoded(record))) == repr(record)
+    return type(record).__name__
+
+
+@fuzz_target([msgspec.msgpack.encode({1: {}}), msgspec.msgpack.encode({})], [b"\x81", b"\xc0", b"\xa1\xff"])
+def peers_figures(data: bytes) -> str:
+    """Figures of another worker, or refused."""
+    try:
+        return f"{min(len(msgspec.msgpack.decode(data, type=LevelsByTier)), 3)} tiers"
+    except JSON_ERRORS:
+        return "refused"

@@ -1,0 +1,44 @@
+"""The documentation: any caller may ask for it, so that deriving it must not hold up the others."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from gateway.api import operations
+from tests.gateway.running_gateway import RunningGateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_the_schema_is_derived_outside_the_event_loop(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    derive = operations._inlined
+
+    def watched(struct: Any) -> dict[str, Any]:
+        threads.add(threading.get_ident())
+        return derive(struct)
+
+    monkeypatch.setattr(operations, "_inlined", watched)
+    document = await gateway.http.get("/docs/openapi.json")
+    page = await gateway.http.get("/docs")
+    assert (document.status_code, page.status_code) == (200, 200)
+    assert "/v1/chat/completions" in page.text
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_the_end_of_no_trial_is_no_failure(gateway: RunningGateway) -> None:
+    ended = await gateway.http.delete("/admin/api/trial")
+    assert (ended.status_code, ended.json()["trial"]) == (200, None)
+    assert ended.json()["current"]
+
+
+async def test_an_integer_that_no_record_can_hold_is_refused(gateway: RunningGateway) -> None:
+    parameters = {"type": "object", "properties": {"a": {"maximum": 2**64}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}], "tools": [tool]}
+    refused = await gateway.http.post("/v1/chat/completions", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools[0].function.parameters")

@@ -1,0 +1,103 @@
+"""The model server behind the attacked gateways: it never fails, whatever is asked, and repeats the last message."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+
+PAUSE = "pause"
+"""A streamed answer to a message that starts with it has many words, slowly."""
+
+
+def _text_of(message: Any) -> str:
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):
+        content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return (content if isinstance(content, str) else "") or "nothing"
+
+
+class EchoUpstream:
+    """`asked` counts the requests; `last` is the body of the latest."""
+
+    def __init__(self) -> None:
+        self.base_url, self.asked = "", 0
+        self.last: dict[str, Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def serve(self, started: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with LoopbackServer(self._answer) as self._server:
+            self.base_url = self._server.base_url
+            started.set()
+            await self._stopped.wait()
+
+    async def _answer(self, call: Call) -> None:
+        self.asked += 1
+        self.last = call.body
+        self._server.calls.clear()
+        messages = call.body.get("messages") or [{}]
+        text = _text_of(messages[-1])[:20_000]
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        if not call.body.get("stream"):
+            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+            await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+            return
+        await call.begin()
+        if text.startswith(PAUSE):
+            for number in range(2000):
+                await call.chunk(f" {number} " + "x" * 500)
+                await asyncio.sleep(0.005)
+        else:
+            await call.chunk(text)
+        await call.chunk(finish="stop")
+        await call.event({"choices": [], "usage": usage})
+        await call.send(b"data: [DONE]\n\n")
+
+
+@contextmanager
+def echo_upstream() -> Iterator[EchoUpstream]:
+    """Serve on a free loopback port until the block ends."""
+    upstream, started = EchoUpstream(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started)))
+    thread.start()
+    assert started.wait(30)
+    try:
+        yield upstream
+    finally:
+        upstream.stop()
+        thread.join()
+
+
+class Canary:
+    """A listening address that a gateway must not ask: it counts the connections."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.connections = 0
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                connection.close()
+
+    def close(self) -> None:
+        # Wakes the thread, which a close alone does not.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()

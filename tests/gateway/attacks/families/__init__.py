@@ -1,0 +1,14 @@
+"""The classes of attacks, a module for each family."""
+
+from importlib import import_module
+
+from tests.gateway.attacks.outcome import CLASSES, AttackClass
+
+FAMILIES = ("framing", "bodies", "texts", "streams", "access", "tenants", "disclosure")
+
+
+def load_classes() -> dict[str, AttackClass]:
+    """All classes by name, in the order of the report."""
+    for family in FAMILIES:
+        import_module(f"{__name__}.{family}")
+    return CLASSES

@@ -1,0 +1,315 @@
+"""The gateways under attack: real processes on loopback, with tenants, keys and texts that callers must not reach."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.gateway.administrator import ADMIN_KEY
+from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstream
+from tests.gateway.attacks.exchange import Answer, Client
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.served_process import ServedProcess, served
+from tests.polling import until
+from tests.process_tree import children
+
+IN_PROCESS = Path(__file__).parent / "in_process"
+CANARY = "cormorant-7e21"
+"""Part of every text of the tenant ada, which only she may be shown."""
+HELLO = [{"role": "user", "content": "Hello there"}]
+CHAT = "/v1/chat/completions"
+CONNECTIONS = 400
+FORM = "application/x-www-form-urlencoded"
+# Chosen by the operator in the open environment, so that each is one process's and needs no database.
+SHORT_TIMES = {
+    "AIO_REQUEST_SECONDS": "2",
+    "AIO_STALLED_READER_SECONDS": "2",
+    "AIO_KEYS_POLL_SECONDS": "0.5",
+    "AIO_MONITOR": "false",
+    "AIO_MAX_CONNECTIONS": str(CONNECTIONS),
+}
+
+
+class Browser:
+    """Keeps cookies, as a browser does, and signs in to the dashboard."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.cookies: dict[str, str] = {}
+
+    @property
+    def cookie(self) -> str:
+        """The header."""
+        return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+
+    def ask(self, method: str, path: str, fields: dict[str, str] | None = None) -> Answer:
+        """Ask for a page, or send a form."""
+        headers = {"cookie": self.cookie} if self.cookies else {}
+        body = None if fields is None else urlencode(fields, errors="surrogateescape").encode()
+        answer = self._client.ask(method, path, body, headers=headers, content_type=FORM)
+        for line in answer.headers.get("set-cookie", "").splitlines():
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies[name.strip()] = value.strip('"')
+        return answer
+
+    def token(self, path: str = "/admin/login") -> str:
+        """The CSRF token of the page's forms; empty without one."""
+        found = re.search(r'name="csrf_token"\s+value="([^"]*)"', self.ask("GET", path).text)
+        return found[1] if found else ""
+
+    def sign_in(self, secret: str) -> Answer:
+        """Sign in by a key."""
+        return self.ask("POST", "/admin/login", {"csrf_token": self.token(), "name": "", "secret": secret})
+
+    @property
+    def is_signed_in(self) -> bool:
+        """Whether pages are shown."""
+        return self._client.ask("GET", "/admin/requests", headers={"cookie": self.cookie}).status == 200
+
+
+class Target:
+    """A running gateway. `keys`: secrets by the names of `_make_keys`. `ids`: what ada has, by kind. `browsers`: where
+    the second administrator signed in before any attack."""
+
+    def __init__(self, name: str, aio: ServedProcess, data: Path, upstream: EchoUpstream, canary: Canary) -> None:
+        self.name, self.aio, self.data, self.upstream, self.canary = name, aio, data, upstream, canary
+        host, port = aio.url.removeprefix("http://").split(":")
+        self.host, self.port = host, int(port)
+        self.client = Client(host, self.port)
+        self.keys: dict[str, str] = {"admin": ADMIN_KEY}
+        self.ids: dict[str, str] = {}
+        self.browsers: list[Browser] = []
+        self._lags_read: dict[Path, int] = {}
+        self._log_read = 0
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether callers need one."""
+        return "bob" in self.keys
+
+    @property
+    def caller(self) -> str | None:
+        """The key of an ordinary caller, bob; None where none is needed."""
+        return self.keys.get("bob")
+
+    def new_client(self) -> Client:
+        """Another client, for use in another thread."""
+        return Client(self.host, self.port)
+
+    def ask(self, method: str, path: str | bytes, body: Any = None, **more: Any) -> Answer:
+        """As bob, unless `key` says otherwise."""
+        return self.client.ask(method, path, body, **({"key": self.caller} | more))
+
+    def order(self, method: str, path: str, body: Any = None) -> Any:
+        """As the administrator; it must succeed."""
+        answer = self.client.ask(method, path, body, key=ADMIN_KEY)
+        assert 200 <= answer.status < 300, (path, answer.status, answer.text[:300])
+        return answer.json
+
+    def lives(self) -> bool:
+        """Whether the process runs and answers."""
+        if self.aio.process.poll() is not None:
+            return False
+        with self.new_client() as client:
+            return client.ask("GET", "/health/live").status == 200
+
+    def processes(self) -> list[int]:
+        """The gateway's process and all its descendants."""
+        found, waiting = [], [self.aio.process.pid]
+        while waiting:
+            found.append(waiting.pop())
+            waiting += children(found[-1])
+        return found
+
+    def resident_bytes(self) -> int:
+        """Resident memory of all processes, pages that they share counted once (PSS)."""
+        total = 0
+        for process in self.processes():
+            try:
+                rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+                total += int(re.search(r"^Pss:\s+(\d+) kB", rollup, re.M)[1]) * 1024  # type: ignore[index]
+            except (OSError, TypeError):
+                continue
+        return total
+
+    def new_lags(self) -> list[dict[str, Any]]:
+        """What the watches inside the processes noted since the last call."""
+        found = []
+        for file in sorted((self.data / "lags").iterdir()):
+            text = file.read_bytes()[self._lags_read.get(file, 0) :]
+            whole = text[: text.rfind(b"\n") + 1]
+            self._lags_read[file] = self._lags_read.get(file, 0) + len(whole)
+            found += [json.loads(line) for line in whole.splitlines()]
+        return found
+
+    def new_log(self) -> str:
+        """What was logged since the last call."""
+        with (self.data / "log").open("rb") as file:
+            file.seek(self._log_read)
+            text = file.read()
+        self._log_read += len(text)
+        return text.decode("utf-8", "replace")
+
+    def administration(self) -> dict[str, Any]:
+        """What only administrators change: keys, teams, budgets, users and knobs."""
+        paths = ["/admin/api/keys", "/admin/api/teams", "/admin/api/budgets", "/admin/api/dashboard-users"]
+        paths += ["/v1/admin/routing", "/v1/admin/cache", "/v1/admin/batches"]
+        found = {path: self.order("GET", path) for path in paths}
+        for path in paths[4:]:
+            # Apart from what they count.
+            found[path] = {name: value for name, value in found[path].items() if name in ("knobs", "limits")}
+        for row in found["/admin/api/budgets"].get("rows", []):
+            for changing in ("spent_usd", "leased_usd", "remaining_usd"):
+                row.pop(changing, None)
+        return found
+
+
+def _make_keys(target: Target) -> None:
+    """ada and ann share a team, bob is alone; the others may do less, or no more."""
+    for team in ("research",):
+        target.order("POST", "/admin/api/teams", {"name": team})
+    orders: dict[str, dict[str, Any]] = {
+        "ada": {"team": "research"},
+        "ann": {"team": "research"},
+        "bob": {},
+        "viewer": {"terms": {"scopes": ["viewer"]}},
+        "second admin": {"terms": {"scopes": ["admin"]}},
+        "expired": {"terms": {"expires_at": time.time() + 1}},
+        "revoked": {},
+        "cheap": {"terms": {"tiers": [1]}},
+        "narrow": {"terms": {"concurrency": 4}},
+    }
+    for name, order in orders.items():
+        target.keys[name] = target.order("POST", "/admin/api/keys", {"name": name} | order)["key"]
+    target.order("POST", "/admin/api/keys/revoked/revoke", {"reason": "it leaked"})
+    for key in ("revoked", "expired"):
+        until(lambda key=key: target.client.ask("GET", "/v1/models", key=target.keys[key]).status == 401)
+
+
+def _make_texts(target: Target) -> None:
+    """Everything that ada owns, each with the canary."""
+    ada = target.keys["ada"]
+    chat = {"model": "tier-1", "messages": [{"role": "user", "content": f"{CANARY} in a chat"}], "max_tokens": 8}
+    answer = target.client.ask("POST", CHAT, chat, key=ada)
+    target.ids["request"] = answer.headers["x-aio-decision-id"]
+    answer = target.client.ask(
+        "POST", "/v1/responses", {"model": "tier-1", "input": f"{CANARY} kept", "store": True}, key=ada
+    )
+    if answer.status == 200:
+        target.ids["response"] = answer.json["id"]
+    line = {"custom_id": CANARY, "method": "POST", "url": CHAT, "body": chat}
+    answer = target.client.ask(
+        "POST", "/v1/files", multipart({"purpose": "batch"}, json.dumps(line).encode() + b"\n", f"{CANARY}.jsonl"),
+        key=ada, content_type="multipart/form-data; boundary=b",
+    )  # fmt: skip
+    assert answer.status == 200, answer.text
+    target.ids["file"] = answer.json["id"]
+    batch = {"input_file_id": target.ids["file"], "endpoint": CHAT, "completion_window": "24h"}
+    answer = target.client.ask("POST", "/v1/batches", batch, key=ada)
+    assert answer.status == 200, answer.text
+    target.ids["batch"] = answer.json["id"]
+
+    def ended() -> bool:
+        shown = target.client.ask("GET", f"/v1/batches/{target.ids['batch']}", key=ada).json
+        target.ids["output"] = shown.get("output_file_id") or ""
+        return shown["status"] == "completed"
+
+    until(ended, 0.1)
+
+
+def multipart(fields: dict[str, str], content: bytes, filename: str) -> bytes:
+    """A form with one file, with the boundary `b`."""
+    parts = [
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+        for name, value in fields.items()
+    ]
+    head = f'--b\r\nContent-Disposition: form-data; name="file"; filename="{filename}"\r\n\r\n'.encode()
+    return b"".join(parts) + head + content + b"\r\n--b--\r\n"
+
+
+class Targets:
+    """Starts each gateway when it is first asked for, and stops them all at the end.
+
+    `keyed`: remote tiers, SQLite, tenants with keys. `open`: the same, without keys. `administered`: its administrator
+    is the attacker. `redacting`: an operator's expressions are searched in its texts, in quadratic and in
+    exponential time. `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+        self._upstream = stack.enter_context(echo_upstream())
+        self._canary = Canary()
+        stack.callback(self._canary.close)
+        self._running: dict[str, tuple[Target, ExitStack]] = {}
+
+    def get(self, name: str) -> Target:
+        """The running gateway of this name."""
+        if name not in self._running:
+            own = self._stack.enter_context(ExitStack())
+            self._running[name] = (self._start(name, own), own)
+        return self._running[name][0]
+
+    def replace(self, name: str) -> None:
+        """Stop what is left of a gateway that died; the next `get` starts another."""
+        self._running.pop(name)[1].close()
+
+    @property
+    def running(self) -> list[Target]:
+        return [target for target, _ in self._running.values()]
+
+    def _start(self, name: str, stack: ExitStack) -> Target:
+        data = self._folder / f"{name}-{len(list(self._folder.iterdir()))}"
+        (data / "lags").mkdir(parents=True)
+        python_path = os.pathsep.join([str(IN_PROCESS), str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+        environment = SHORT_TIMES | {
+            "ATTACK_LAGS": str(data / "lags"), "PYTHONPATH": python_path, "NO_PROXY": "127.0.0.1",
+            "AIO_LOG_LEVEL": "info",
+        }  # fmt: skip
+        options: list[str] = []
+        if name != "laptop":
+            catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url)
+            options += ["--catalog", str(catalog)]
+        if name == "redacting":
+            patterns = data / "patterns"
+            patterns.write_text("[\\w.+-]+@[\\w-]+\\.[\\w.]+\n\\d[\\d -]*\\d#\n(z+)+y\n")
+            catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
+            environment["AIO_REDACTION"] = str(patterns)
+        if name == "shared":
+            options += ["--gateway-workers", "2"]
+            environment |= stack.enter_context(_servers())
+        aio = stack.enter_context(served(data, data / "cache", *options, environment=environment))
+        target = Target(name, aio, data, self._upstream, self._canary)
+        stack.callback(target.client.close)
+        if name != "open":
+            _make_keys(target)
+            _make_texts(target)
+            for _ in range(4):
+                target.browsers.append(Browser(target.client))
+                assert target.browsers[-1].sign_in(target.keys["second admin"]).status == 303
+        return target
+
+
+@contextmanager
+def _servers() -> Iterator[dict[str, str]]:
+    """A PostgreSQL and a Redis of their own, as variables of the gateway."""
+    from tests.conftest import PostgresServer, RedisServer, _postgres_binaries
+
+    binaries = _postgres_binaries()
+    if binaries is None:
+        raise RuntimeError("PostgreSQL's initdb and pg_ctl are not installed: attack other targets (--without shared)")
+    redis = RedisServer()
+    redis.start()
+    postgres = PostgresServer(binaries)
+    postgres.start()
+    try:
+        yield {"AIO_DATABASE_URL": postgres.emptied_database(), "AIO_REDIS_URL": redis.url}
+    finally:
+        postgres.stop()
+        postgres.remove()
+        redis.kill()
+        redis.release()

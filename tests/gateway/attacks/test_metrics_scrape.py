@@ -1,0 +1,93 @@
+"""What a scrape of /metrics tells: health to everyone, names and money to those who may see them elsewhere."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.api.worker_answers import WITH_PRIVATE, worker_answers
+from gateway.settings import Settings
+from gateway.tenancy.key_secrets import make_key
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+APP, ADMIN = make_key().key, make_key().key
+PRIVATE = {
+    "aio_cost_usd", "aio_baseline_cost_usd", "aio_would_be_cost_usd", "aio_cost_per_1k_tokens_usd", "aio_saving_ratio",
+    "aio_key_cost_usd", "aio_key_tokens", "aio_replica_serving",
+}  # fmt: skip
+OPEN = {"vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "aio_requests", "aio_tier_healthy"}
+
+
+def keyed(folder: Path) -> Settings:
+    return Settings(data_dir=str(folder), monitor=False, api_keys=f"acme-corp={APP}", admin_keys=f"root={ADMIN}")
+
+
+async def scraped(gateway: RunningGateway, **headers: str) -> tuple[str, set[str]]:
+    """The text of a scrape after a request, and the names of its families."""
+    chat = {"model": "tier-1", "messages": [{"role": "user", "content": "hello"}]}
+    asked = await gateway.http.post(
+        "/v1/chat/completions", json=chat, headers={"authorization": f"Bearer {APP}", "x-aio-cache": "off"}
+    )
+    assert asked.status_code == 200
+    answer = await gateway.http.get("/metrics", headers=headers)
+    assert answer.status_code == 200
+    return answer.text, {family.name for family in text_string_to_metric_families(answer.text)}
+
+
+async def test_a_scrape_without_a_key_for_viewing_sees_no_names_and_no_money(tmp_path: Path) -> None:
+    async with running_gateway(keyed(tmp_path)) as gateway:
+        tries: list[dict[str, str]] = [
+            {},
+            {"authorization": f"Bearer {APP}"},
+            {"authorization": "Bearer wrong"},
+            {"authorization": f"Bearer {ADMIN}x"},
+            {"authorization": "Basic YTpi"},
+            {"x-api-key": APP},
+            {"x-forwarded-for": "127.0.0.1", "host": "localhost"},
+        ]
+        for headers in tries:
+            text, names = await scraped(gateway, **headers)
+            assert names.isdisjoint(PRIVATE), headers
+            assert names >= OPEN
+            assert "usd" not in text.lower()
+            assert "acme-corp" not in text
+
+
+async def test_a_scrape_with_a_key_for_viewing_sees_everything(tmp_path: Path) -> None:
+    async with running_gateway(keyed(tmp_path)) as gateway:
+        order = {"name": "prometheus", "terms": {"scopes": ["viewer"]}}
+        admin = {"authorization": f"Bearer {ADMIN}"}
+        made = (await gateway.http.post("/admin/api/keys", json=order, headers=admin)).json()
+        viewer = {"authorization": f"Bearer {made['key']}"}
+        for headers in (admin, viewer, {"x-api-key": made["key"]}):
+            text, names = await scraped(gateway, **headers)
+            assert names >= (OPEN | PRIVATE)
+            assert 'aio_key_cost_usd_total{key="acme-corp"}' in text
+        await gateway.http.post(f"/admin/api/keys/{made['key_id']}/revoke", json={}, headers=admin)
+        assert (await scraped(gateway, **viewer))[1].isdisjoint(PRIVATE)
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "shown"),
+    [("127.0.0.1", "127.0.0.1", True), ("127.0.0.1", "evil.example", False), ("0.0.0.0", "127.0.0.1", False)],
+)
+async def test_without_inference_keys_only_this_machine_by_its_own_name_sees_everything(
+    tmp_path: Path, bound: str, host: str, shown: bool
+) -> None:
+    settings = msgspec.structs.replace(keyed(tmp_path), api_keys="", host=bound, insecure=True)
+    async with running_gateway(settings) as gateway:
+        _, names = await scraped(gateway, host=f"{host}:{gateway.port}")
+        assert names >= OPEN
+        assert (names >= PRIVATE) == shown
+
+
+async def test_of_several_processes_each_gives_the_others_no_more_than_the_caller_may_see(tmp_path: Path) -> None:
+    async with running_gateway(keyed(tmp_path)) as gateway:
+        await scraped(gateway)
+        no_records: Any = SimpleNamespace(answer=None)
+        answers = worker_answers(gateway.parts, no_records)
+        assert b"acme-corp" not in await answers["metrics"]("")
+        assert b"acme-corp" in await answers["metrics"](WITH_PRIVATE)

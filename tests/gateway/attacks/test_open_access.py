@@ -1,0 +1,163 @@
+"""A gateway that other machines reach and whose callers need no key does not start, unless its operator says so."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.settings import Settings
+from gateway.setup.stored_keys import stored_keys
+from gateway.tenancy.host_names import is_reachable_from_elsewhere
+from gateway.tenancy.key_commands import create_key
+from gateway.tenancy.key_secrets import new_key
+from gateway.tenancy.key_terms import KeyTerms
+from gateway.tenancy.orders import Order
+from quality.store.database import migrate, open_database
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.running_gateway import running_gateway
+from tests.gateway.served_process import served, started
+from tests.ports import held_port
+
+HELLO = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
+CHAT = "/v1/chat/completions"
+KEY, HASHED = new_key()
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    # Tiers that answer nothing: only admission is asked here.
+    return ["--catalog", str(write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1"))]
+
+
+@pytest.fixture(autouse=True)
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+async def has_keys(settings: Settings) -> bool:
+    found = await stored_keys(settings)
+    assert found is not None
+    return found.for_answers
+
+
+def ended(folder: Path, *options: str, environment: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run `aio serve` until it ends; return its status, its output and its log."""
+    with started(folder, folder / "cache", "--port", "0", *options, environment=environment) as process:
+        said = process.communicate(timeout=120)[0]
+        return process.returncode, said, (folder / "log").read_text()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("host", "more"),
+    [("0.0.0.0", []), ("::", []), ("0.0.0.0", ["--gateway-workers", "2"])],
+)
+def test_without_a_key_it_does_not_start_where_other_machines_reach_it(
+    options: list[str], tmp_path: Path, host: str, more: list[str]
+) -> None:
+    # An admin key is there, as always in these tests; it guards no answers.
+    status, said, log = ended(tmp_path / "data", *options, *more, environment={"AIO_HOST": host})
+    assert status == 1
+    assert said == "", "it ended before it did anything"
+    (line,) = [line for line in log.splitlines() if "AIO_HOST" in line]
+    for way_out in ("aio keys create", "aio new-key", "--insecure", "AIO_INSECURE=true"):
+        assert way_out in line
+    assert not (tmp_path / "data" / "aio.sqlite3").exists()
+
+
+@pytest.mark.processes
+def test_a_key_of_the_settings_or_of_the_database_lets_it_start_and_strangers_are_refused(
+    options: list[str], tmp_path: Path
+) -> None:
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    with served(data, cache, *options, "--host", "0.0.0.0", environment={"AIO_API_KEYS": f"app={HASHED}"}) as aio:
+        assert httpx.post(f"{aio.url}{CHAT}", json=HELLO).status_code == 401
+        assert httpx.get(f"{aio.url}/v1/models", headers={"authorization": f"Bearer {KEY}"}).status_code == 200
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "keys", "create", "app"]
+    made = subprocess.run([*command, "--data-dir", str(data)], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"sk-aio-[\w-]{40,}", made)
+    assert found is not None
+    with served(data, cache, *options, "--host", "0.0.0.0") as aio:
+        assert httpx.post(f"{aio.url}{CHAT}", json=HELLO).status_code == 401
+        assert httpx.get(f"{aio.url}/v1/models", headers={"authorization": f"Bearer {found[0]}"}).status_code == 200
+
+
+@pytest.mark.processes
+def test_allowed_to_be_open_it_is(options: list[str], tmp_path: Path) -> None:
+    with served(tmp_path / "data", tmp_path / "cache", *options, "--host", "0.0.0.0", "--insecure") as aio:
+        assert httpx.get(f"{aio.url}/v1/models").status_code == 200
+
+
+@pytest.mark.processes
+def test_while_the_database_is_away_it_starts_and_serves_no_stranger(options: list[str], tmp_path: Path) -> None:
+    with held_port() as nothing_listens:
+        url = f"postgresql://aio:aio@127.0.0.1:{nothing_listens.getsockname()[1]}/aio"
+        more = ["--host", "0.0.0.0", "--database-url", url]
+        with served(tmp_path / "data", tmp_path / "cache", *options, *more) as aio:
+            assert httpx.post(f"{aio.url}{CHAT}", json=HELLO).status_code == 401
+            assert httpx.get(f"{aio.url}/v1/models").status_code == 401
+
+
+async def test_a_gateway_that_finds_no_keys_later_is_not_open_either(tmp_path: Path) -> None:
+    async with running_gateway(Settings(host="0.0.0.0", data_dir=str(tmp_path))) as gateway:
+        assert gateway.parts.tenancy.directory.is_read
+        assert (await gateway.http.get("/v1/models")).status_code == 401
+        assert (await gateway.http.post(CHAT, json=HELLO)).status_code == 401
+
+
+async def test_allowed_to_be_open_a_gateway_asks_for_no_key(tmp_path: Path) -> None:
+    async with running_gateway(Settings(host="0.0.0.0", insecure=True, data_dir=str(tmp_path))) as gateway:
+        assert (await gateway.http.get("/v1/models")).status_code == 200
+
+
+async def test_admin_keys_are_no_keys_for_answers_and_ended_keys_are(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path))
+    assert await has_keys(settings) is False
+    assert not (tmp_path / "aio.sqlite3").exists(), "asking makes no database"
+    (tmp_path / "aio.sqlite3").touch()
+    assert await has_keys(settings) is False, "a database without tables has no keys"
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    order = Order(actor="test", now=100.0)
+    await create_key(engine, "boss", None, KeyTerms(scopes=["admin", "viewer"]), order)
+    assert await has_keys(settings) is False
+    await create_key(engine, "app", None, KeyTerms(scopes=["viewer", "inference"], expires_at=101.0), order)
+    assert await has_keys(settings) is True
+    await engine.dispose()
+
+
+async def test_keys_of_a_shared_database_count(database_url: str) -> None:
+    settings = Settings(database_url=database_url)
+    assert await has_keys(settings) is False
+    await migrate(database_url)
+    engine = open_database(database_url)
+    await create_key(engine, "app", None, KeyTerms(scopes=["inference"]), Order(actor="test", now=1.0))
+    assert await has_keys(settings) is True
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("bound", "is_reachable"),
+    [
+        ("127.0.0.1", False),
+        ("127.8.8.8", False),
+        ("::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("localhost", False),
+        # As listeners read it: 127.0.0.1.
+        ("127.1", False),
+        ("0.0.0.0", True),
+        ("::", True),
+        ("", True),
+        ("0", True),
+        ("::ffff:0.0.0.0", True),
+        ("192.168.1.5", True),
+        ("no-such-name.invalid", True),
+    ],
+)
+def test_only_loopback_addresses_are_this_machine_alone(bound: str, is_reachable: bool) -> None:
+    assert is_reachable_from_elsewhere(bound) == is_reachable
