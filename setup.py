@@ -40,6 +40,7 @@ FILE_FLAGS = {
     "sampling_avx512.cpp": [*AVX512, *EXACT],
 }
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
+# AMX needs AVX-512: "avx512 amx".
 CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512 amx" if X86 else "").split()
 CHECKED = [
     "-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",

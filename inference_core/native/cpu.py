@@ -1,9 +1,9 @@
 """The native kernels as functions on tensors: checks shapes, keeps buffers alive, passes addresses.
 
-Every tensor is float32 on the CPU with a contiguous last dimension unless stated otherwise. Importing this module never
-fails; `AVAILABLE` is False if the extension was not built or is switched off by `AIO_NATIVE=off` in the environment.
-`AIO_INSTRUCTION_SET=NAME` there chooses other kernels than this processor's best, `amx-emulated` among them.
-Results do not depend on how many rows are computed at once.
+Every tensor is float32 on the CPU with a contiguous last dimension unless stated otherwise. `AVAILABLE` is False if the
+extension was not built or is switched off by `AIO_NATIVE=off` in the environment. `AIO_INSTRUCTION_SET=NAME` there
+chooses other kernels than this processor's best, `amx-emulated` among them; importing this module fails only where it
+has none of that name. Results do not depend on how many rows are computed at once.
 """
 
 import os

@@ -45,6 +45,13 @@ void quantize_input(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a)
   a.quantized = quantized.data();
 }
 
+// False, with a ValueError, if the chosen kernels have no prompt arithmetic.
+bool expect_prompt_kernels() {
+  if (runtime().kernels->has_prompt_kernels()) return true;
+  PyErr_SetString(PyExc_ValueError, "the chosen kernels have no prompt arithmetic");
+  return false;
+}
+
 // Splits panels over the threads, each with the scratch that prompt kernels need.
 void multiply_prompt(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a, Scheme scheme) {
   a.ld_rounded = rounded_stride(a.k);
@@ -86,10 +93,7 @@ PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     PyErr_Format(PyExc_ValueError, "no linear scheme %lld", (long long)scheme);
     return nullptr;
   }
-  if (prompt && !runtime().kernels->has_prompt_kernels()) {
-    PyErr_SetString(PyExc_ValueError, "the chosen kernels have no prompt arithmetic");
-    return nullptr;
-  }
+  if (prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
     if (prompt) return multiply_prompt(kernels, pool, a, Scheme(scheme));
     if (takes_integers(Scheme(scheme))) quantize_input(kernels, pool, a);
@@ -222,6 +226,7 @@ PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.dtype = KVDtype(v.integer(17));
   a.prompt = v.address<const uint8_t>(18);
   if (v.failed) return nullptr;
+  if (a.prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
     units.list(a, sequences, pool.threads());
     units.lend(a);

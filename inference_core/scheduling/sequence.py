@@ -168,7 +168,7 @@ class Sequence:
     def extend_digests(self, count: int, block_size: int) -> None:
         """Extend `digests` to at least the first `count` full blocks of `token_ids`."""
         fast_until = self.share.fast_until
-        border = fast_until // block_size if fast_until else 0
+        border = fast_until // block_size
         for end in (min(count, border), count):
             known = len(self.digests)
             if known < end:

@@ -138,3 +138,10 @@ def test_a_cache_in_float32_is_read_in_float32() -> None:
     cache.fill()
     spans = cache.last_tokens(9)
     assert torch.equal(attend(cache, spans), cache.attend(spans))
+
+
+def test_kernels_without_prompt_arithmetic_refuse_it() -> None:
+    cpu.extension().use_instruction_set("portable")
+    cache = Cache(3, 64, "int8", [70])
+    with pytest.raises(ValueError, match="no prompt arithmetic"):
+        attend(cache, cache.whole())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 from core_machine import CoreMachine, OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
@@ -17,8 +16,7 @@ from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.scheduling import commit, scheduler, sequence
 from inference_core.scheduling.commit import ScheduledEntry
 from inference_core.speculation.draft_model import DraftModel
-from inference_core.step_plan import ScheduledSequence, StepPlan
-from tests.inference_core.hash_model import HashModelRunner
+from inference_core.step_plan import StepPlan
 
 # Neither shrinking nor remembering failures: they are expected here.
 HUNT = settings(
@@ -75,17 +73,6 @@ def ignore_salt(patch: pytest.MonkeyPatch) -> None:
 def ignore_adapter(patch: pytest.MonkeyPatch) -> None:
     """Blocks are shared between requests with and without an adapter."""
     patch.setattr(sequence, "root_digest", lambda salt, _, fast: prefix_hash.root_digest(salt, fast=fast))
-
-
-def compute_what_a_prompt_recomputes_as_prompt(patch: pytest.MonkeyPatch) -> None:
-    """The arithmetic depends on the batch: all tokens of a chunk are computed as the chunk's first one."""
-    write = HashModelRunner._write
-
-    def broken(self: HashModelRunner, share: ScheduledSequence) -> None:
-        fast_until = 1 << 30 if share.start < share.fast_until else 0
-        write(self, msgspec.structs.replace(share, fast_until=fast_until))
-
-    patch.setattr(HashModelRunner, "_write", broken)
 
 
 def ignore_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -200,7 +187,6 @@ def lend_without_return(patch: pytest.MonkeyPatch) -> None:
         (ignore_parent, ThreeModelMachine),
         (ignore_salt, OneModelMachine),
         (ignore_adapter, OneModelMachine),
-        (compute_what_a_prompt_recomputes_as_prompt, OneModelMachine),
         (ignore_tokens, OneModelMachine),
         (give_slab_twice, ThreeModelMachine),
         (keep_cache_of_evicted, OneModelMachine),

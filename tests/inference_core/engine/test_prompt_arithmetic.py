@@ -1,12 +1,15 @@
 """Where prompts have an arithmetic of their own, tokens depend on positions alone: not on the cache, memory or knobs
 that change meanwhile."""
 
+import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 
 from inference_core.kv_cache.prefix_hash import border_digest, root_digest
 from inference_core.protocol import Knobs
 from inference_core.scheduling import sequence
+from inference_core.step_plan import ScheduledSequence
+from tests.inference_core.hash_model import HashModelRunner
 
 PROMPT = [1] * (3 * BLOCK)
 
@@ -49,13 +52,32 @@ def test_a_cache_that_ignores_the_end_of_the_prompt_would_change_tokens(monkeypa
         follow_up(driver, first)
 
 
-def test_a_preempted_answer_continues_from_its_own_blocks_and_says_the_same() -> None:
+def preempt_answers() -> CoreDriver:
+    """Six requests in memory for fewer, later ones more urgent: some are preempted and computed again."""
     driver = CoreDriver(slabs=1, prompt_arithmetic=True, knobs=Knobs(prefill_chunk=3))
     for number in range(6):
         driver.add([number] * 5, sampling=greedy(30), priority=2 - number // 2)
         driver.step(4)
     driver.drain()
+    return driver
+
+
+def test_a_preempted_answer_continues_from_its_own_blocks_and_says_the_same() -> None:
+    driver = preempt_answers()
     assert sum(output.preemptions for output in driver.finished.values()) > 0
+
+
+@pytest.mark.parametrize("by", ["first", "last"])
+def test_an_arithmetic_that_depends_on_the_chunk_would_change_tokens(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = HashModelRunner._write
+
+    def broken(self: HashModelRunner, share: ScheduledSequence) -> None:
+        position = share.start if by == "first" else share.start + len(share.token_ids) - 1
+        write(self, msgspec.structs.replace(share, fast_until=1 << 30 if position < share.fast_until else 0))
+
+    monkeypatch.setattr(HashModelRunner, "_write", broken)
+    with pytest.raises(AssertionError, match="said"):
+        preempt_answers()
 
 
 def test_prompts_computed_exactly_and_fast_never_share_blocks() -> None:
