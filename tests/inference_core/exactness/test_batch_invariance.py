@@ -193,6 +193,8 @@ def test_preempted_requests_and_those_with_cached_prefixes_get_the_same_answers(
             "max_num_seqs": 64,
             "prefix_caching": True,
             "host_cache_blocks": 64,
+            # On a slow machine waiting would make all of them equally urgent, and none would be preempted.
+            "ageing_seconds": 86_400,
         }
     )
     plan = [Arrival(i, i % 2, priority=2 - i // 4, pause=1) for i in range(len(PROMPTS))]
