@@ -7,10 +7,12 @@ compiled once per instruction set and chosen at run time.
 import os
 import platform
 import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 NATIVE = "inference_core/native"
 DECISION = "classifier/native"
@@ -31,13 +33,15 @@ FILE_FLAGS = {
     "kernels_portable.cpp": NARROW,
     "kernels_avx2.cpp": [*NARROW, *AVX2],
     "kernels_avx512.cpp": AVX512,
+    "kernels_amx.cpp": AVX512,
     "row_sampler.cpp": EXACT,
     "sampling_portable.cpp": [*NARROW, *EXACT],
     "sampling_avx2.cpp": [*NARROW, *AVX2, *EXACT],
     "sampling_avx512.cpp": [*AVX512, *EXACT],
 }
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
-CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512" if X86 else "").split()
+# AMX needs AVX-512: "avx512 amx".
+CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512 amx" if X86 else "").split()
 CHECKED = [
     "-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",
     # Checks of every access as calls, and none for what addresses already show: unrolled kernels compile in minutes.
@@ -46,14 +50,30 @@ CHECKED = [
 SOURCES = sorted(
     path.name
     for path in Path(NATIVE).glob("*.cpp")
-    if not path.stem.endswith(("_avx2", "_avx512")) or path.stem.rpartition("_")[2] in CHOSEN
+    if not path.stem.endswith(("_avx2", "_avx512", "_amx")) or path.stem.rpartition("_")[2] in CHOSEN
 )
 
 
+def assembles_tiles(compiler) -> bool:
+    """Whether the assembler knows AMX, as that of binutils does from 2.36 on."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "tiles.cpp"
+        source.write_text('void release() { asm volatile("tilerelease"); }\n')
+        try:
+            compiler.compile([str(source)], output_dir=folder)
+        except CompileError:
+            return False
+    return True
+
+
 class BuildKernels(build_ext):
-    """Gives each file its own flags."""
+    """Gives each file its own flags, and leaves out AMX where it cannot be assembled."""
 
     def build_extension(self, ext: Extension) -> None:
+        tiles = f"{NATIVE}/kernels_amx.cpp"
+        if tiles in ext.sources and not assembles_tiles(self.compiler):
+            ext.sources.remove(tiles)
+            ext.define_macros.remove(("AIO_HAS_AMX", "1"))
         compile_one = self.compiler._compile
 
         def compile_with_flags(obj, src, suffix, cc_args, extra, pp_opts):

@@ -163,6 +163,7 @@ class Core:
         self._refuse_hopeless(request, scheduler, now)
         given = request.sampling.seed
         request_seed = self._random.getrandbits(63) if given is None else given
+        fast = self._computes_prompts_fast(request.model)
         choices: list[Sequence] = []
         for index in range(request.n):
             sequence = Sequence.of_request(
@@ -175,6 +176,7 @@ class Core:
                 leader=choices[0] if choices else None,
                 now=now,
                 adapter_digest=adapter_digest,
+                fast=fast,
             )
             if make_matcher is not None:
                 sequence.sample_spec.matcher = make_matcher()
@@ -182,6 +184,10 @@ class Core:
         scheduler.add(choices, now)
         self._requests[request.request_id] = _Request(scheduler, choices, request.n)
         self._watch_queue(request.model)
+
+    def _computes_prompts_fast(self, model: str) -> bool:
+        """Whether new requests' prompts are computed in prompt arithmetic; a request keeps what it began with."""
+        return self._runners[model].has_prompt_arithmetic and self._knobs.of(model).prefill_arithmetic == "fast"
 
     def _admit_compiled(self) -> list[SequenceOutput]:
         """Queue the requests whose grammar is compiled; return the refusals of those that cannot be queued."""
@@ -347,7 +353,8 @@ class Core:
             validate_token_ids("token_ids", chain.token_ids, self._runners[chain.model].info.vocab_size)
         except InvalidRequestError as error:
             raise KVTransferError(str(error), "refused") from error
-        return self._kv_transfers[chain.model], root_digest(chain.salt, digest)
+        fast = self._computes_prompts_fast(chain.model)
+        return self._kv_transfers[chain.model], root_digest(chain.salt, digest, fast=fast)
 
     def stats(self, query_id: str = "") -> CoreStats:
         """Return counts and estimates. `blocks_total`: the blocks that a model would have in an arena of its own."""

@@ -124,6 +124,9 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     The last `num_drafts` of the tokens are drafts: `sample` draws before the first of them, and the step continues to
     draw while they are accepted (`sampling.rejection_sampling`). `draft_laws`: the distribution that each was drawn
     from, if rejection sampling verifies it.
+
+    `fast_until`: tokens at positions below it are computed in prompt arithmetic (`native/prompt_linear.h`), all others
+    as generated tokens are; 0 where the runner has one arithmetic alone.
     """
 
     sequence_id: str
@@ -136,6 +139,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     draft_laws: list[DraftLaw] | None = None
     adapter: int = -1
     state: StateSpec | None = None
+    fast_until: int = 0
 
     @property
     def drafts(self) -> list[int]:

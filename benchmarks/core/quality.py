@@ -51,7 +51,9 @@ def bench_quality(
         yield {"compute": variant.compute, "kv_dtype": variant.kv_dtype, **row, "passes": figures.passes}
 
 
-def window_logits(path: str, cache_dir: Path, variant: Variant, windows: list[list[int]]) -> Iterator[Logits]:
+def window_logits(
+    path: str, cache_dir: Path, variant: Variant, windows: list[list[int]], *, as_prompt: bool = False
+) -> Iterator[Logits]:
     """Logits [tokens, vocabulary] of each window, every one from an empty cache through the paged path."""
     spec = ModelSpec(name="model", path=path, compute=variant.compute, kv_dtype=variant.kv_dtype)
     layout = layout_of(spec, open_checkpoint(resolve_model_path(path), cache_dir).config)
@@ -60,4 +62,4 @@ def window_logits(path: str, cache_dir: Path, variant: Variant, windows: list[li
     slabs = -(-blocks // layout.blocks_per_slab(core.slab_bytes))
     runner = load_runner(spec, core, allocate_arena(slabs * core.slab_bytes), cache_dir)
     for part in windows:
-        yield teacher_forced_logits(runner, part)
+        yield teacher_forced_logits(runner, part, as_prompt=as_prompt)

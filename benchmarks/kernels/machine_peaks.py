@@ -63,7 +63,7 @@ def machine_peaks(threads: int | None = None) -> MachinePeaks:
     integers, floats, alone = products(True), products(False), reading()
     count = cpu.set_threads(threads)
     return MachinePeaks(
-        instruction_set=native.instruction_sets()[0],
+        instruction_set=native.instruction_set(),
         threads=count,
         integer_gmac_s=integers,
         float_gmac_s=floats,

@@ -17,7 +17,7 @@ def describe_machine() -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "python": platform.python_version(),
-        "kernels": cpu.extension().instruction_sets()[0] if cpu.AVAILABLE else "torch",
+        "kernels": cpu.extension().instruction_set() if cpu.AVAILABLE else "torch",
         "versions": _versions("aio-gateway", "torch", "numpy"),
     }
     return described | _processor() | _memory()

@@ -7,7 +7,12 @@ from inference_core.native.cpu import KV_DTYPES, extension
 
 
 class CpuAttention(AttentionBackend):
-    """Batch-invariant: the order of summation depends on a token's own position only."""
+    """Batch-invariant: the order of summation depends on a token's own position only.
+
+    `prompt`: uint8 [tokens], which tokens of the next calls are computed in prompt arithmetic; None for none.
+    """
+
+    prompt: torch.Tensor | None = None
 
     def rope_and_write(
         self,
@@ -58,4 +63,5 @@ class CpuAttention(AttentionBackend):
             config.head_dim,
             layout.block_size,
             KV_DTYPES[layout.dtype],
+            0 if self.prompt is None else self.prompt.data_ptr(),
         )

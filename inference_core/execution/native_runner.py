@@ -12,6 +12,7 @@ from inference_core.kv_cache.block_io import HostBlockBytes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.packing import Storage
 from inference_core.models.transformer import Decoder
+from inference_core.native.cpu import extension
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
 
@@ -42,6 +43,8 @@ class NativeRunner(LogitsRunner):
         addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
         self._host = HostBlocks(arena, addresses.offsets, layout.block_bytes)
         self.blocks = HostBlockBytes(arena.numpy(), addresses.offsets, layout.block_bytes)
+        # Who asks for float32 gets it for prompts too.
+        self.has_prompt_arithmetic = info.compute != "float32" and extension().has_prompt_kernels()
         if adapter_slots:
             self.adapters = NativeAdapterBank(self._decoder, decoder.config, adapter_slots, adapter_storage)
 

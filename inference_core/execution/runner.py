@@ -24,6 +24,7 @@ class ModelRunner(ABC):
 
     `adapters`: the slots of the adapters that scheduled sequences may name; None without adapters. `blocks`: the
     content of KV blocks, whose identity is `info.kv`; None if they cannot be transferred to other cores.
+    `has_prompt_arithmetic`: whether `ScheduledSequence.fast_until` matters.
     """
 
     info: ModelInfo
@@ -33,6 +34,7 @@ class ModelRunner(ABC):
     most_drafts: int = 0
     adapters: AdapterBank | None = None
     blocks: BlockBytes | None = None
+    has_prompt_arithmetic: bool = False
 
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:

@@ -1,9 +1,10 @@
 """The chain of digests that names a full KV block by everything its content depends on.
 
 Keys and values of a token depend on all tokens before it, so a block's name covers its own tokens
-and, through its parent's name, all earlier ones and the salt. 128-bit BLAKE2b (RFC 7693): at 10^12 blocks
-the chance of any collision is about 10^-15. The native extension hashes a whole chain in one call; without it hashlib
-gives the same names.
+and, through its parent's name, all earlier ones and the salt. Where prompts are computed in an arithmetic of their
+own, it covers as well which tokens were: recomputing a block then gives its bits. 128-bit BLAKE2b (RFC 7693): at 10^12
+blocks the chance of any collision is about 10^-15. The native extension hashes a whole chain in one call; without it
+hashlib gives the same names.
 """
 
 from array import array
@@ -19,10 +20,18 @@ except ImportError:
     _native = None
 
 
-def root_digest(salt: str, adapter: bytes = b"") -> bytes:
+def root_digest(salt: str, adapter: bytes = b"", *, fast: bool = False) -> bytes:
     """Return the parent digest of all first blocks under `salt` (the tenant) and `adapter` (at most 16 bytes, empty:
-    the base model), which alone share blocks."""
-    return blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"aio-kv-root", salt=adapter).digest()
+    the base model), which alone share blocks. `fast`: the prompt is computed in prompt arithmetic."""
+    person = b"aio-kv-root-fast" if fast else b"aio-kv-root"
+    return blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=person, salt=adapter).digest()
+
+
+def border_digest(parent: bytes, fast_until: int) -> bytes:
+    """Return what stands for `parent` as the parent of the first block with a token at position `fast_until` or later,
+    which was computed in another arithmetic than those before it."""
+    border = fast_until.to_bytes(8, "little")
+    return blake2b(parent + border, digest_size=DIGEST_BYTES, person=b"aio-kv-border").digest()
 
 
 def chain_digests(parent: bytes, token_ids: list[int], first: int, count: int, block_size: int) -> list[bytes]:

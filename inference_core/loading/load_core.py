@@ -192,7 +192,7 @@ def runner_over(
         kv=KVIdentity(
             weights=checkpoint.fingerprint,
             compute=spec.compute,
-            kernels=cpu.extension().instruction_sets()[0] if cpu.AVAILABLE else "torch",
+            kernels=cpu.extension().instruction_set() if cpu.AVAILABLE else "torch",
             layout=layout,
         ),
     )

@@ -204,7 +204,7 @@ AIO_INLINE Rows rows_of(const AttentionArgs& a, const AttentionUnit& unit, float
   rows.merged = take(count * d);
   rows.merged_peak = take(count);
   rows.merged_total = take(count);
-  rows.quads = reinterpret_cast<Quad*>(take(count * d / 2));
+  rows.quads = reinterpret_cast<Quad*>(take(count * (d + 16) / 2));  // room for bfloat16 in whole tiles of 32, too
   rows.p_quads = reinterpret_cast<Quad*>(take(count * kChunk / 2));
   rows.q_unit = take(count);
   rows.p_unit = take(count);
@@ -215,7 +215,7 @@ AIO_INLINE Rows rows_of(const AttentionArgs& a, const AttentionUnit& unit, float
     const float* q = a.q + (query_start + unit.first + row / rows.group) * a.ldq +
                      (unit.kv_head * rows.group + row % rows.group) * d;
     for (int c = 0; c < d; c += kWide) wide_store(rows.q + row * d + c, wide_load(q + c) * scale);
-    if (a.dtype == kKVInt8)
+    if (a.dtype == kKVInt8 && !unit.prompt)
       rows.q_unit[row] = to_quads(rows.q + row * d, a.head_dim, rows.quads + row * (d / 4), rows.q_correction + row);
   }
   return rows;
@@ -265,15 +265,15 @@ AIO_INLINE Chunk first_chunk(const AttentionArgs& a, const AttentionUnit& unit) 
                      first_token(a, unit, offset + unit.first), offset + unit.last);
 }
 
-template <KVDtype K>
-AIO_INLINE void attend_unit(const AttentionArgs& a, const AttentionUnit& unit, const AttentionUnit* next, float* scratch) {
-  const Rows rows = rows_of(a, unit, scratch);
+// Calls attend_one(chunk, base, context, chunk to fetch ahead) for every chunk of a unit, and merges its partitions.
+template <KVDtype K, typename AttendOne>
+AIO_INLINE void for_chunks(const AttentionArgs& a, const AttentionUnit& unit, const AttentionUnit* next, const Rows& rows,
+                           const AttendOne& attend_one) {
   const int64_t* table = a.block_offsets + a.table_start[unit.sequence];
   const int context = rows.first_position + unit.last - unit.first;  // of the last query
   const int end = min_int(unit.end * kPartition, context);
   int base = first_token(a, unit, rows.first_position);
   Chunk chunk = chunk_of<K>(a, table, unit.kv_head, base, context);
-  const bool direct = K == kKVInt8 || rows.count <= kDirectRows;
   for (; base < end; base += kChunk) {
     if (base % kPartition == 0 || base == first_token(a, unit, rows.first_position)) begin_partition(rows);
     Chunk ahead = chunk;
@@ -281,12 +281,7 @@ AIO_INLINE void attend_unit(const AttentionArgs& a, const AttentionUnit& unit, c
       ahead = chunk_of<K>(a, table, unit.kv_head, base + kChunk, context);
     else if (next)
       ahead = first_chunk<K>(a, *next);
-    if (direct) {
-      attend_chunk<K, true>(a, rows, chunk, base, &ahead);
-    } else if constexpr (K != kKVInt8) {
-      const int tokens = min_int(kChunk, (context - base + kLanes - 1) / kLanes * kLanes);
-      attend_chunk<kKVFloat, false>(a, rows, converted<K>(rows, chunk, tokens, ahead), base, &ahead);
-    }
+    attend_one(chunk, base, context, ahead);
     if ((base + kChunk) % kPartition == 0 || base + kChunk >= end) end_partition(a, unit, rows, base / kPartition);
     chunk = ahead;
   }
@@ -298,6 +293,20 @@ AIO_INLINE void attend_unit(const AttentionArgs& a, const AttentionUnit& unit, c
     a.unfinished[unit.split].store(unit.units, std::memory_order_relaxed);
     merge_partials(a, unit, rows, context);
   }
+}
+
+template <KVDtype K>
+AIO_INLINE void attend_unit(const AttentionArgs& a, const AttentionUnit& unit, const AttentionUnit* next, float* scratch) {
+  const Rows rows = rows_of(a, unit, scratch);
+  const bool direct = K == kKVInt8 || rows.count <= kDirectRows;
+  for_chunks<K>(a, unit, next, rows, [&](const Chunk& chunk, int base, int context, const Chunk& ahead) AIO_LAMBDA {
+    if (direct) {
+      attend_chunk<K, true>(a, rows, chunk, base, &ahead);
+    } else if constexpr (K != kKVInt8) {
+      const int tokens = min_int(kChunk, (context - base + kLanes - 1) / kLanes * kLanes);
+      attend_chunk<kKVFloat, false>(a, rows, converted<K>(rows, chunk, tokens, ahead), base, &ahead);
+    }
+  });
 }
 
 static void attend(const AttentionArgs& a, const AttentionUnit& unit, const AttentionUnit* next, float* scratch) {

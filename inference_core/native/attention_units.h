@@ -23,9 +23,10 @@ inline int64_t attention_scratch_floats(int group, int head_dim) {
 // Partial result of one partition of a tile: accumulators [rows, head_dim], peaks [rows], totals [rows].
 inline int64_t partial_floats(int rows, int head_dim) { return int64_t(rows) * (head_dim + 2); }
 
-// Queries [first, last) of a sequence, counted from its first query of this step.
+// Queries [first, last) of a sequence, counted from its first query of this step; of one arithmetic.
 struct QueryRange {
   int sequence, first, last;
+  bool prompt;
 };
 
 // The units of one batch, shared by all layers of a step. Reused between steps, so that it rarely allocates.
@@ -52,11 +53,15 @@ class AttentionUnits {
     };
     for (const AttentionUnit *unit = take(), *following; unit; unit = following) {
       following = take();
-      kernels.attend(args, *unit, following, scratch);
+      const bool tiles = unit->prompt && args.dtype != kKVFloat && kernels.has_prompt_kernels();
+      (tiles ? kernels.attend_prompt : kernels.attend)(args, *unit, following, scratch);
     }
   }
 
  private:
+  static bool is_prompt(const AttentionArgs& a, int sequence, int query) {
+    return a.prompt && a.prompt[a.query_start[sequence] + query];
+  }
   void cut(const AttentionArgs& args, int threads);
   void add_tile(AttentionUnit tile, int64_t most, int rows, int head_dim);
 
@@ -72,8 +77,11 @@ inline void AttentionUnits::list(const AttentionArgs& a, int sequences, int thre
   const int most = query_tile(a.heads / a.kv_heads);
   tiles_.clear();
   for (int s = 0; s < sequences; ++s)
-    for (int first = 0, queries = a.query_start[s + 1] - a.query_start[s]; first < queries; first += most)
-      tiles_.push_back({s, first, std::min(first + most, queries)});
+    for (int first = 0, queries = a.query_start[s + 1] - a.query_start[s], last; first < queries; first = last) {
+      const bool prompt = is_prompt(a, s, first);
+      for (last = first + 1; last < std::min(first + most, queries) && is_prompt(a, s, last) == prompt;) ++last;
+      tiles_.push_back({s, first, last, prompt});
+    }
   cut(a, threads);
 }
 
@@ -85,10 +93,11 @@ inline void AttentionUnits::list(const AttentionArgs& a, const std::vector<int32
     while (token >= a.query_start[s + 1]) ++s;
     const int query = token - a.query_start[s];
     QueryRange* last = tiles_.empty() ? nullptr : &tiles_.back();
-    if (last && last->sequence == s && last->last == query && query - last->first < most)
+    const bool prompt = is_prompt(a, s, query);
+    if (last && last->sequence == s && last->last == query && query - last->first < most && last->prompt == prompt)
       ++last->last;
     else
-      tiles_.push_back({s, query, query + 1});
+      tiles_.push_back({s, query, query + 1, prompt});
   }
   cut(a, threads);
 }
@@ -105,7 +114,8 @@ inline void AttentionUnits::cut(const AttentionArgs& a, int threads) {
   const auto whole = [&](const QueryRange& tile) {
     const int first = offset(tile.sequence) + tile.first, last = offset(tile.sequence) + tile.last - 1;
     const int oldest = a.window ? std::max(0, first - a.window + 1) : 0;
-    return AttentionUnit{tile.sequence, tile.first, tile.last, 0, oldest / kPartition, last / kPartition + 1, -1, 1, 0};
+    return AttentionUnit{tile.sequence, tile.first, tile.last, 0, oldest / kPartition, last / kPartition + 1,
+                         tile.prompt, -1, 1, 0};
   };
   int64_t total = 0;
   for (const QueryRange& tile : tiles_) total += cost(whole(tile)) * a.kv_heads;

@@ -1,8 +1,9 @@
 """The native kernels as functions on tensors: checks shapes, keeps buffers alive, passes addresses.
 
-Every tensor is float32 on the CPU with a contiguous last dimension unless stated otherwise. Importing this module never
-fails; `AVAILABLE` is False if the extension was not built or is switched off by `AIO_NATIVE=off` in the environment.
-Results do not depend on how many rows are computed at once.
+Every tensor is float32 on the CPU with a contiguous last dimension unless stated otherwise. `AVAILABLE` is False if the
+extension was not built or is switched off by `AIO_NATIVE=off` in the environment. `AIO_INSTRUCTION_SET=NAME` there
+chooses other kernels than this processor's best, `amx-emulated` among them; importing this module fails only where it
+has none of that name. Results do not depend on how many rows are computed at once.
 """
 
 import os
@@ -22,6 +23,8 @@ if os.environ.get("AIO_NATIVE") == "off":
     _cpu = None
 
 AVAILABLE = _cpu is not None
+if _cpu is not None and "AIO_INSTRUCTION_SET" in os.environ:
+    _cpu.use_instruction_set(os.environ["AIO_INSTRUCTION_SET"])
 Scheme = Literal["int4-int8", "int4-centred-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
 # x ~ scale * q over 32 activations, with the factors of weights' minima and offsets (`native/kernels.h`).
 QUANTIZED_GROUP = np.dtype(
@@ -53,8 +56,12 @@ def linear(
     bias: torch.Tensor | None = None,
     *,
     accumulate: bool = False,
+    prompt: bool = False,
 ) -> None:
-    """out[T, N] (+)= x[T, K] W^T + bias for panels uint8 [ceil(N / 16), panel bytes] of `linear.panels`."""
+    """out[T, N] (+)= x[T, K] W^T + bias for panels uint8 [ceil(N / 16), panel bytes] of `linear.panels`.
+
+    `prompt`: in prompt arithmetic. Raises ValueError if the chosen kernels have none.
+    """
     extension().linear(
         SCHEMES[scheme],
         panels.data_ptr(),
@@ -68,6 +75,7 @@ def linear(
         out.data_ptr(),
         out.stride(0),
         accumulate,
+        prompt,
     )
 
 

@@ -55,10 +55,12 @@ struct DecoderWeights {
 };
 
 // T tokens of S sequences; see `attention.backend.AttentionBatch`. `sample_rows` are the tokens whose logits are wanted.
-// `adapters` names each token's slot, -1 for none; it is empty for a decoder that never had an adapter.
+// `adapters` names each token's slot, -1 for none; it is empty for a decoder that never had an adapter. `prompt`: whether
+// each token is computed in prompt arithmetic, where the kernels have one.
 struct Batch {
   std::vector<int32_t> token_ids, positions, table_start, query_start, context_len, sample_rows, adapters;
   std::vector<int64_t> slots, block_offsets;
+  std::vector<uint8_t> prompt;
 
   int tokens() const { return int(token_ids.size()); }
   int sequences() const { return int(context_len.size()); }

@@ -150,6 +150,7 @@ struct Names {
   PyObject* block_table = PyUnicode_InternFromString("block_table");
   PyObject* sample = PyUnicode_InternFromString("sample");
   PyObject* adapter = PyUnicode_InternFromString("adapter");
+  PyObject* fast_until = PyUnicode_InternFromString("fast_until");
 };
 
 // A new reference, released at the end of the scope.
@@ -202,7 +203,9 @@ bool append(const DecoderWeights& w, PyObject* sequence, Batch& batch) {
     PyErr_SetString(PyExc_TypeError, "token_ids and block_table must be lists");
     return false;
   }
-  const long long first = PyLong_AsLongLong(start.get());
+  const Owned until(PyObject_GetAttr(sequence, names.fast_until));
+  if (!until) return false;
+  const long long first = PyLong_AsLongLong(start.get()), fast_until = PyLong_AsLongLong(until.get());
   const Py_ssize_t count = PyList_GET_SIZE(tokens.get()), blocks = PyList_GET_SIZE(table.get());
   const long long end = first + count;
   if (first < 0 || count == 0 || end > g.max_position)
@@ -224,6 +227,7 @@ bool append(const DecoderWeights& w, PyObject* sequence, Batch& batch) {
     const int position = int(first + i);
     batch.token_ids.push_back(int32_t(token));
     batch.positions.push_back(position);
+    batch.prompt.push_back(position < fast_until);
     batch.slots.push_back(batch.block_offsets[size_t(table_start + position / g.block_size)]);
   }
   batch.table_start.push_back(table_start);

@@ -24,6 +24,7 @@ void Batch::clear() {
   for (auto* v : {&token_ids, &positions, &table_start, &query_start, &context_len, &sample_rows, &adapters}) v->clear();
   slots.clear();
   block_offsets.clear();
+  prompt.clear();
 }
 
 namespace {
@@ -48,7 +49,8 @@ class Step {
       : w_(w), g_(w.geometry), batch_(batch), range_(range), logits_(logits), kernels_(kernels), threads_(threads),
         barrier_(threads) {
     list_adapters();
-    workspace.reserve(g_, size_t(batch.tokens()));
+    list_runs();
+    workspace.reserve(g_, size_t(batch.tokens()), any_prompt_);
     size_t phases = 8 + w.head.parts.size();
     for (const LayerWeights& layer : w.layers)
       phases += 12 + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
@@ -81,6 +83,9 @@ class Step {
       if (range.output) return copy_rows(workspace.hidden.data(), range.output);
       if (size_t(range.begin) == layers) keep_sampled_rows(s.g_.heads * s.g_.head_dim);
       if (!rows_) return;
+      // The head reads few rows of a prompt: too few for tiles.
+      const RowRuns all{{0, rows_, false}};
+      runs_ = &all;
       norm(s.w_.final_norm, s.w_.head, false);
       linear(s.w_.head, workspace.normed, s.logits_, s.g_.vocab, false, nullptr, nullptr);
       mark(s.times_.head);
@@ -102,6 +107,21 @@ class Step {
     void share_rows(const Body& body) {
       share(rows_, std::max(1, ceil_div(rows_, 4 * s.threads_)), body);
       s.barrier_.wait();
+    }
+
+    // Calls body(first, last, prompt) for the rows [first, last) of each arithmetic.
+    template <typename Body>
+    void for_runs(int first, int last, const Body& body) const {
+      for (const RowRun& run : *runs_) {
+        const int begin = std::max(first, run.first), end = std::min(last, run.last);
+        if (begin < end) body(begin, end, run.prompt);
+      }
+    }
+
+    // bfloat16 of columns [column, column + width) of `x`, which has `k` of them.
+    void round(Activations& x, int k, int column, int width, int first, int last) const {
+      const int64_t stride = rounded_stride(k);
+      s.kernels_.round_rows(x.rows.data() + column, k, width, x.rounded.data() + column, stride, first, last);
     }
 
     void mark(double& part) {
@@ -141,7 +161,7 @@ class Step {
       attend(layer_offset, last ? workspace.last_units : workspace.units);
       if (last) keep_sampled_rows(mixed_width);
       if (!rows_) return;
-      quantize(workspace.mixed, mixed_width, w.output);
+      convert(workspace.mixed, mixed_width, w.output);
       const Adapted output = shrink(index, kOutput, workspace.mixed, w.output.k);
       linear(w.output, workspace.mixed, workspace.hidden.data(), g.hidden, true, &w.gate_up, &output);
       mark(s.times_.linears);
@@ -158,15 +178,21 @@ class Step {
       Activations& out = workspace.normed;
       share_rows([&](int first, int last) {
         const float* hidden = workspace.hidden.data();
-        if (next.any_integer())
-          s.kernels_.norm_quantize_rows(hidden, d, weight, d, s.g_.rms_eps, out.groups.data(), first, last);
         const auto normalise = [&](int begin, int end) {
           s.kernels_.rms_norm(hidden, d, weight, out.rows.data(), d, d, s.g_.rms_eps, begin, end);
         };
-        if (next.any_float())
-          normalise(first, last);
-        else if (adapted)
-          adapted_->for_rows(first, last, normalise);
+        for_runs(first, last, [&](int begin, int end, bool prompt) {
+          if (prompt) {
+            normalise(begin, end);
+            return round(out, d, 0, d, begin, end);
+          }
+          if (next.any_integer())
+            s.kernels_.norm_quantize_rows(hidden, d, weight, d, s.g_.rms_eps, out.groups.data(), begin, end);
+          if (next.any_float())
+            normalise(begin, end);
+          else if (adapted)
+            adapted_->for_rows(begin, end, normalise);
+        });
       });
       mark(s.times_.rows);
     }
@@ -218,10 +244,16 @@ class Step {
       }
     }
 
-    void quantize(Activations& x, int width, const Projection& next) {
-      if (!next.any_integer()) return;
+    // Float32 rows in the format that `next` multiplies.
+    void convert(Activations& x, int width, const Projection& next) {
+      if (!next.any_integer() && !s.any_prompt_) return;
       share_rows([&](int first, int last) {
-        s.kernels_.quantize_rows(x.rows.data(), width, width, x.groups.data(), first, last);
+        for_runs(first, last, [&](int begin, int end, bool prompt) {
+          if (prompt)
+            round(x, width, 0, width, begin, end);
+          else if (next.any_integer())
+            s.kernels_.quantize_rows(x.rows.data(), width, width, x.groups.data(), begin, end);
+        });
       });
       mark(s.times_.rows);
     }
@@ -239,7 +271,23 @@ class Step {
       a.bias = part.bias;
       a.y = y;
       a.ldy = ldy;
+      a.rounded = x.rounded.data();
+      a.ld_rounded = rounded_stride(p.k);
+      a.scratch = runtime().scratch[size_t(index_)].data();
       return a;
+    }
+
+    // Panels [first, last) of a part for all rows, each in its arithmetic; the panels stay in the cache between them.
+    void multiply(const LinearArgs& a, Scheme scheme, int first, int last) const {
+      for (const RowRun& run : *runs_) {
+        LinearArgs some = a;
+        some.rows = run.last - run.first;
+        some.x += run.first * a.ldx;
+        some.quantized += int64_t(run.first) * (a.k / kGroup);
+        some.rounded += run.first * a.ld_rounded;
+        some.y += run.first * a.ldy;
+        (run.prompt ? prompt_kernel : linear_kernel)(s.kernels_, scheme)(some, first, last);
+      }
     }
 
     // Where the bytes of the weights are the cost, each thread reads one run of them, and knows what it reads next.
@@ -268,10 +316,9 @@ class Step {
         LinearArgs a = arguments(p, part, x, y + column, ldy);
         a.accumulate = accumulate;
         a.next = first_panel(next);
-        const LinearKernel kernel = linear_kernel(s.kernels_, part.scheme);
         const int panels = ceil_div(part.n, kLanes);
         share_units(ceil_div(panels, 2), [&](int first, int last) {
-          kernel(a, 2 * first, std::min(2 * last, panels));
+          multiply(a, part.scheme, 2 * first, std::min(2 * last, panels));
           const int begin = 2 * kLanes * first, end = std::min(2 * kLanes * last, part.n);
           if (adapted && begin < end) expand(*adapted, y, ldy, column + begin, column + end);
         });
@@ -291,6 +338,9 @@ class Step {
         linear(p, workspace.normed, y, 2 * width, false, &w.down, &adapted);
         share_rows([&](int first, int last) {
           s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, first, last, 0, width);
+          for_runs(first, last, [&](int begin, int end, bool prompt) {
+            if (prompt) round(workspace.activated, width, 0, width, begin, end);
+          });
         });
         return;
       }
@@ -301,25 +351,28 @@ class Step {
       const bool fused = p.parts.size() == 1;
       if (!fused) up.y += width;
       const int up_panel = fused ? width / kLanes : 0;
-      const LinearKernel gate_kernel = linear_kernel(s.kernels_, gate_part.scheme);
-      const LinearKernel up_kernel = linear_kernel(s.kernels_, up_part.scheme);
       const int groups = width / kGroup, each = kGroup / kLanes;
       up.next = first_panel(&w.down);
       share_units(groups, [&](int first, int last) {
         gate.next = streams() ? up.panels + (up_panel + first * each) * up.panel_bytes : nullptr;
-        gate_kernel(gate, first * each, last * each);
-        up_kernel(up, up_panel + first * each, up_panel + last * each);
+        multiply(gate, gate_part.scheme, first * each, last * each);
+        multiply(up, up_part.scheme, up_panel + first * each, up_panel + last * each);
         expand(adapted, y, 2 * width, first * kGroup, last * kGroup);
         expand(adapted, y, 2 * width, width + first * kGroup, width + last * kGroup);
         const auto activate = [&](int begin, int end) {
           s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, begin, end, first * kGroup, last * kGroup);
         };
-        if (!integers) {
-          activate(0, rows_);
-        } else {
-          s.kernels_.silu_quantize_rows(y, width, workspace.activated.groups.data(), 0, rows_, first, last);
-          if (adapts(kDown)) adapted_->for_rows(0, rows_, activate);
-        }
+        for_runs(0, rows_, [&](int begin, int end, bool prompt) {
+          if (prompt) {
+            activate(begin, end);
+            round(workspace.activated, width, first * kGroup, (last - first) * kGroup, begin, end);
+          } else if (!integers) {
+            activate(begin, end);
+          } else {
+            s.kernels_.silu_quantize_rows(y, width, workspace.activated.groups.data(), begin, end, first, last);
+            if (adapts(kDown)) adapted_->for_rows(begin, end, activate);
+          }
+        });
       });
       s.barrier_.wait();
     }
@@ -365,6 +418,7 @@ class Step {
           move_row(workspace.mixed.rows.data(), mixed_width, sampled[i], i);
         }
       rows_ = int(sampled.size());
+      runs_ = &workspace.last_runs;
       adapted_ = &workspace.last_adapted;
       s.barrier_.wait();
     }
@@ -377,6 +431,7 @@ class Step {
     const int index_;
     int rows_;
     size_t phase_ = 0;
+    const RowRuns* runs_ = &workspace.runs;
     const AdapterRows* adapted_ = &workspace.adapted;
     Clock::time_point began_;
   };
@@ -400,7 +455,23 @@ class Step {
     a.head_dim = g_.head_dim;
     a.block_size = g_.block_size;
     a.dtype = g_.kv_dtype;
+    a.prompt = any_prompt_ ? batch_.prompt.data() : nullptr;
     return a;
+  }
+
+  // Of all rows, and of those that are left in the last layer once its attention is done.
+  void list_runs() {
+    workspace.runs.clear();
+    workspace.last_runs.clear();
+    const auto append = [&](RowRuns& runs, int token) {
+      const bool prompt = kernels_.has_prompt_kernels() && batch_.prompt[size_t(token)];
+      const int row = runs.empty() ? 0 : runs.back().last;
+      if (runs.empty() || runs.back().prompt != prompt) runs.push_back({row, row, prompt});
+      ++runs.back().last;
+      any_prompt_ |= prompt;
+    };
+    for (int token = 0; token < batch_.tokens(); ++token) append(workspace.runs, token);
+    for (const int32_t token : batch_.sample_rows) append(workspace.last_runs, token);
   }
 
   // Of all rows, and of those that are left in the last layer once its attention is done.
@@ -425,6 +496,7 @@ class Step {
   float* logits_;
   const KernelTable& kernels_;
   const int threads_;
+  bool any_prompt_ = false;
   SpinBarrier barrier_;
   StepTimes times_;
 };
@@ -433,8 +505,10 @@ class Step {
 
 StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, const LayerRange& range, float* logits) {
   Runtime& shared = runtime();
-  shared.reserve_scratch(size_t(attention_scratch_floats(weights.geometry.heads / weights.geometry.kv_heads,
-                                                         weights.geometry.head_dim)));
+  const Geometry& g = weights.geometry;
+  const int64_t linear = prompt_linear_floats(std::max({g.hidden, g.intermediate, g.heads * g.head_dim}));
+  shared.reserve_scratch(size_t(std::max(attention_scratch_floats(g.heads / g.kv_heads, g.head_dim),
+                                         shared.kernels->has_prompt_kernels() ? linear : 0)));
   Step step(weights, batch, range, logits, *shared.kernels, shared.pool->threads());
   shared.pool->run([&](int thread) { step.run(thread); });
   return step.times();

@@ -39,7 +39,22 @@ struct LinearArgs {
   int64_t ldy;
   bool accumulate;        // y += instead of y =
   const uint8_t* next;    // weights that the same thread reads afterwards, or null: fetched meanwhile
+  // Of prompt kernels: the activations as bfloat16, zeros from k to a multiple of 32, and the thread's working memory.
+  const uint16_t* rounded;  // [rows, ld_rounded]
+  int64_t ld_rounded;
+  float* scratch;           // prompt_linear_floats(k), at a cache line
 };
+
+// A tile of weights: 32 inputs in pairs times 16 columns. A panel unpacked to tiles is as long as all its inputs take.
+constexpr int kTileBytes = 1024;
+static inline int64_t prompt_panel_bytes(int k) { return (int64_t(k) + 31) / 32 * kTileBytes; }
+
+// Floats of scratch of a prompt kernel: a block of results and two panels unpacked.
+static inline int64_t prompt_linear_floats(int k) { return 1024 + 2 * prompt_panel_bytes(k) / 4; }
+
+// Numbers from row to row of bfloat16 activations: an odd number of cache lines, so that the rows of a tile lie in
+// different sets of the first-level cache whatever k is (rows 12,288 bytes apart all share one).
+static inline int64_t rounded_stride(int k) { return ((int64_t(k) + 31) / 32 | 1) * 32; }
 
 struct RopeArgs {
   float* qkv;             // [rows, ld]: query heads, key heads, value heads; queries are rotated in place
@@ -73,6 +88,7 @@ struct AttentionArgs {
   KVDtype dtype;
   float* partials;                 // of the split tiles, see AttentionUnits
   std::atomic<int>* unfinished;    // units left of each split tile
+  const uint8_t* prompt;           // [tokens], whether each is computed in prompt arithmetic; null: none is
 };
 
 // One unit of attention work: queries [first, last) of a sequence against partitions [begin, end) of one KV head.
@@ -80,6 +96,7 @@ struct AttentionArgs {
 struct AttentionUnit {
   int sequence, first, last, kv_head;
   int begin, end;
+  bool prompt;       // computed by `attend_prompt`, if there is one for the format
   int split;         // index of the tile's counter, or -1: this unit is the whole tile
   int units;         // of the split tile
   int64_t partial;   // floats from AttentionArgs::partials to the tile's first partial result
@@ -114,8 +131,11 @@ inline bool takes_integers(Scheme scheme) { return scheme <= kInt8Int8; }
 
 using LinearKernel = void (*)(const LinearArgs&, int first_panel, int last_panel);
 
+using AttendKernel = void (*)(const AttentionArgs&, const AttentionUnit&, const AttentionUnit* next, float* scratch);
+
 struct KernelTable {
   const char* name;
+  const char* vectors;  // the instruction set of everything but the prompt kernels
   void (*quantize_rows)(const float* x, int64_t ldx, int k, QuantizedGroup* out, int first, int last);
   LinearKernel linear_int4;
   LinearKernel linear_int4_centred;
@@ -136,11 +156,20 @@ struct KernelTable {
   void (*expand_rows)(const LowRank&, const LowRankRows&, int first_panel, int last_panel);
   void (*rope_and_write)(const RopeArgs&, int first, int last);
   // `next`, or null: the unit that this thread takes afterwards, so that its first blocks can be fetched ahead.
-  void (*attend)(const AttentionArgs&, const AttentionUnit&, const AttentionUnit* next, float* scratch);
+  AttendKernel attend;
   // The machine's peaks: multiply-adds in registers (returns how many), and reading memory.
   int64_t (*multiply_integers)(int64_t rounds);
   int64_t (*multiply_floats)(int64_t rounds);
   void (*read_memory)(const uint8_t* p, int64_t bytes);
+  // Prompt kernels: bfloat16 in tiles. Null where there are none; all of them or none.
+  void (*round_rows)(const float* x, int64_t ldx, int k, uint16_t* out, int64_t ldo, int first, int last);
+  LinearKernel prompt_int4;
+  LinearKernel prompt_int4_centred;
+  LinearKernel prompt_int8;
+  LinearKernel prompt_bf16;
+  AttendKernel attend_prompt;  // of bfloat16 and INT8 caches
+
+  bool has_prompt_kernels() const { return round_rows != nullptr; }
 };
 
 inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {
@@ -154,8 +183,25 @@ inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {
   }
 }
 
+// The kernel of prompt rows; weights in float32 have none of their own.
+inline LinearKernel prompt_kernel(const KernelTable& table, Scheme scheme) {
+  switch (scheme) {
+    case kInt4Int8: case kInt4Float: return table.prompt_int4;
+    case kInt4CentredInt8: return table.prompt_int4_centred;
+    case kInt8Int8: return table.prompt_int8;
+    case kBf16: return table.prompt_bf16;
+    default: return table.linear_f32;
+  }
+}
+
 const KernelTable* kernels_portable();
 const KernelTable* kernels_avx2();
 const KernelTable* kernels_avx512();
+const KernelTable* kernels_amx();  // those for AVX-512 with prompt kernels in tiles
+
+// The same kernels with prompt kernels whose tiles are emulated.
+const KernelTable* kernels_portable_emulated();
+const KernelTable* kernels_avx2_emulated();
+const KernelTable* kernels_avx512_emulated();
 
 }  // namespace aio

@@ -6,4 +6,5 @@
 
 namespace aio {
 const KernelTable* kernels_avx2() { return &isa_avx2::table; }
+const KernelTable* kernels_avx2_emulated() { return isa_avx2::emulated(); }
 }  // namespace aio

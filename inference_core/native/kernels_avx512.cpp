@@ -6,4 +6,5 @@
 
 namespace aio {
 const KernelTable* kernels_avx512() { return &isa_avx512::table; }
+const KernelTable* kernels_avx512_emulated() { return isa_avx512::emulated(); }
 }  // namespace aio

@@ -7,12 +7,14 @@
 #include "kv_write.h"
 #include "low_rank_kernels.h"
 #include "peak_kernels.h"
+#include "prompt_kernels.h"
 #include "row_kernels.h"
 
 namespace aio {
 namespace AIO_ISA {
 
 static const KernelTable table = {
+    AIO_NAME,
     AIO_NAME,
     quantize_rows,
     linear_int4,
@@ -33,6 +35,11 @@ static const KernelTable table = {
     multiply_floats,
     read_memory,
 };
+
+static const KernelTable* emulated() {
+  static const KernelTable made = with_tiles<EmulatedTiles>(table, "amx-emulated");
+  return &made;
+}
 
 }  // namespace AIO_ISA
 }  // namespace aio

@@ -5,4 +5,5 @@
 
 namespace aio {
 const KernelTable* kernels_portable() { return &isa_portable::table; }
+const KernelTable* kernels_portable_emulated() { return isa_portable::emulated(); }
 }  // namespace aio

@@ -27,12 +27,6 @@ AIO_INLINE void rotate_head(float* head, const float* cos, const float* sin, int
   }
 }
 
-// Rounded to nearest even as torch does, in the upper half of each lane; NaN stays NaN.
-AIO_INLINE vu wide_bf16(vf v) {
-  const vu u = (vu)v, rounded = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
-  return (u & 0x7fffffffu) > 0x7f800000u ? vu{} + 0x7fc00000u : rounded;
-}
-
 // Symmetric INT8 plus 128 of one token's head, one number per lane. The scale is rounded up to bfloat16 first, so that
 // the largest number still fits; it costs 2 bytes instead of 4.
 struct Quantizer {

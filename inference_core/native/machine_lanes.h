@@ -63,6 +63,12 @@ AIO_INLINE vf wide_fma(vf a, vf b, vf c) {
 AIO_INLINE vf low_half(vu v) { return (vf)(v << 16); }
 AIO_INLINE vf high_half(vu v) { return (vf)(v & 0xffff0000u); }
 
+// Rounded to nearest even as torch does, in the upper half of each lane; NaN stays NaN.
+AIO_INLINE vu wide_bf16(vf v) {
+  const vu u = (vu)v, rounded = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return (u & 0x7fffffffu) > 0x7f800000u ? vu{} + 0x7fc00000u : rounded;
+}
+
 AIO_INLINE float wide_max(vf v) {
 #if defined(AIO_AVX512)
   return _mm512_reduce_max_ps((__m512)v);

@@ -41,7 +41,9 @@ PyObject* instruction_sets(PyObject*, PyObject*) {
 PyObject* use_instruction_set(PyObject*, PyObject* arg) {
   const char* wanted = PyUnicode_AsUTF8(arg);
   if (!wanted) return nullptr;
-  for (const KernelTable* table : available_kernels())
+  std::vector<const KernelTable*> tables = available_kernels();
+  tables.push_back(emulated_kernels());
+  for (const KernelTable* table : tables)
     if (std::string(table->name) == wanted) {
       std::lock_guard<std::mutex> lock(runtime().mutex);
       runtime().kernels = table;
@@ -51,6 +53,10 @@ PyObject* use_instruction_set(PyObject*, PyObject* arg) {
   return nullptr;
 }
 
+PyObject* instruction_set(PyObject*, PyObject*) { return PyUnicode_FromString(runtime().kernels->name); }
+
+PyObject* has_prompt_kernels(PyObject*, PyObject*) { return PyBool_FromLong(runtime().kernels->has_prompt_kernels()); }
+
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 PyMethodDef fast(const char* name, Fast function) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
@@ -59,6 +65,8 @@ PyMethodDef fast(const char* name, Fast function) {
 PyMethodDef methods[] = {
     {"set_threads", set_threads, METH_O, "Set the number of threads, the caller included."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "Names this processor can run, best first."},
+    {"instruction_set", instruction_set, METH_NOARGS, "The name of the chosen kernels."},
+    {"has_prompt_kernels", has_prompt_kernels, METH_NOARGS, "Whether the chosen kernels have prompt arithmetic."},
     {"use_instruction_set", use_instruction_set, METH_O, "Choose the kernels by name."},
     fast("linear", linear),
     fast("rms_norm", rms_norm),

@@ -13,6 +13,7 @@ namespace {
 
 std::vector<QuantizedGroup> quantized;
 AttentionUnits units;
+AlignedBuffer<uint16_t> rounded;
 
 // One operation at a time.
 template <typename Work>
@@ -44,11 +45,34 @@ void quantize_input(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a)
   a.quantized = quantized.data();
 }
 
+// False, with a ValueError, if the chosen kernels have no prompt arithmetic.
+bool expect_prompt_kernels() {
+  if (runtime().kernels->has_prompt_kernels()) return true;
+  PyErr_SetString(PyExc_ValueError, "the chosen kernels have no prompt arithmetic");
+  return false;
+}
+
+// Splits panels over the threads, each with the scratch that prompt kernels need.
+void multiply_prompt(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a, Scheme scheme) {
+  a.ld_rounded = rounded_stride(a.k);
+  rounded.reserve(size_t(a.rows) * size_t(a.ld_rounded));
+  kernels.round_rows(a.x, a.ldx, a.k, rounded.data(), a.ld_rounded, 0, a.rows);
+  a.rounded = rounded.data();
+  runtime().reserve_scratch(size_t(prompt_linear_floats(a.k)));
+  const int panels = (a.n + kLanes - 1) / kLanes;
+  pool.run([&](int thread) {
+    LinearArgs own = a;
+    own.scratch = runtime().scratch[size_t(thread)].data();
+    const auto begin = [&](int t) { return int(int64_t(panels) * t / pool.threads()); };
+    prompt_kernel(kernels, scheme)(own, begin(thread), begin(thread + 1));
+  });
+}
+
 }  // namespace
 
-// linear(scheme, panels, panel_bytes, rows, k, n, x, ldx, bias, y, ldy, accumulate)
+// linear(scheme, panels, panel_bytes, rows, k, n, x, ldx, bias, y, ldy, accumulate, prompt)
 PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 12, "linear")) return nullptr;
+  if (!expect(count, 13, "linear")) return nullptr;
   Arguments v{values};
   const int64_t scheme = v.integer(0);
   LinearArgs a{};
@@ -63,12 +87,15 @@ PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.y = v.address<float>(9);
   a.ldy = v.integer(10);
   a.accumulate = v.integer(11) != 0;
+  const bool prompt = v.integer(12) != 0;
   if (v.failed) return nullptr;
   if (scheme < kInt4Int8 || scheme > kFloat) {
     PyErr_Format(PyExc_ValueError, "no linear scheme %lld", (long long)scheme);
     return nullptr;
   }
+  if (prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    if (prompt) return multiply_prompt(kernels, pool, a, Scheme(scheme));
     if (takes_integers(Scheme(scheme))) quantize_input(kernels, pool, a);
     const LinearKernel kernel = linear_kernel(kernels, Scheme(scheme));
     split(pool, (a.n + kLanes - 1) / kLanes, 2, [&](int first, int last) { kernel(a, first, last); });
@@ -174,9 +201,9 @@ PyObject* rope_and_write(PyObject*, PyObject* const* values, Py_ssize_t count) {
 }
 
 // attend(q, ldq, out, ldo, arena, block_offsets, table_start, query_start, context_len, sequences, layer_offset, scale,
-//        window, heads, kv_heads, head_dim, block_size, dtype)
+//        window, heads, kv_heads, head_dim, block_size, dtype, prompt); prompt: uint8 [tokens], or 0 for none
 PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 18, "attend")) return nullptr;
+  if (!expect(count, 19, "attend")) return nullptr;
   Arguments v{values};
   AttentionArgs a{};
   a.q = v.address<const float>(0);
@@ -197,7 +224,9 @@ PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.head_dim = int(v.integer(15));
   a.block_size = int(v.integer(16));
   a.dtype = KVDtype(v.integer(17));
+  a.prompt = v.address<const uint8_t>(18);
   if (v.failed) return nullptr;
+  if (a.prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
     units.list(a, sequences, pool.threads());
     units.lend(a);

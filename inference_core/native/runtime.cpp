@@ -1,22 +1,51 @@
 #include "runtime.h"
 
+#include <string>
+
+#include "amx_support.h"
+
 namespace aio {
 
-std::vector<const KernelTable*> available_kernels() {
+namespace {
+
+std::vector<const KernelTable*> found_kernels() {
   std::vector<const KernelTable*> tables;
 #if defined(AIO_HAS_AVX512) || defined(AIO_HAS_AVX2)
   __builtin_cpu_init();
 #endif
 #if defined(AIO_HAS_AVX512)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
+#if defined(AIO_HAS_AMX)
+    if (may_use_amx())
+      if (const KernelTable* amx = kernels_amx()) tables.push_back(amx);
+#endif
     tables.push_back(kernels_avx512());
+  }
 #endif
 #if defined(AIO_HAS_AVX2)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(kernels_avx2());
 #endif
   tables.push_back(kernels_portable());
   return tables;
+}
+
+}  // namespace
+
+const std::vector<const KernelTable*>& available_kernels() {
+  static const std::vector<const KernelTable*> tables = found_kernels();
+  return tables;
+}
+
+const KernelTable* emulated_kernels() {
+  const std::string vectors = available_kernels().front()->vectors;
+#if defined(AIO_HAS_AVX512)
+  if (vectors == "avx512") return kernels_avx512_emulated();
+#endif
+#if defined(AIO_HAS_AVX2)
+  if (vectors == "avx2") return kernels_avx2_emulated();
+#endif
+  return kernels_portable_emulated();
 }
 
 Runtime& runtime() {
@@ -39,8 +68,7 @@ void Runtime::rouse() {
 }
 
 void Runtime::reserve_scratch(size_t floats) {
-  for (auto& buffer : scratch)
-    if (buffer.size() < floats) buffer.resize(floats);
+  for (auto& buffer : scratch) buffer.reserve(floats);
 }
 
 }  // namespace aio

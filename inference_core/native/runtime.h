@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "aligned_buffer.h"
 #include "kernels.h"
 #include "thread_pool.h"
 
@@ -13,7 +14,7 @@ struct Runtime {
   std::mutex mutex;  // one call at a time: the pool and the scratch buffers are shared
   std::unique_ptr<ThreadPool> pool = std::make_unique<ThreadPool>(1);
   const KernelTable* kernels = nullptr;
-  std::vector<std::vector<float>> scratch = std::vector<std::vector<float>>(1);  // of attention, one per thread
+  std::vector<AlignedBuffer<float>> scratch = std::vector<AlignedBuffer<float>>(1);  // of one kernel at a time, per thread
 
   void set_threads(int threads);
   void reserve_scratch(size_t floats);
@@ -21,6 +22,10 @@ struct Runtime {
 };
 
 Runtime& runtime();
-std::vector<const KernelTable*> available_kernels();  // kernels that this processor can run, fastest first
+
+// Kernels that this processor can run, fastest first. The first call asks the system for what they need.
+const std::vector<const KernelTable*>& available_kernels();
+// The fastest kernels with emulated tiles for prompts: slow, for tests on any processor.
+const KernelTable* emulated_kernels();
 
 }  // namespace aio

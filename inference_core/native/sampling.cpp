@@ -13,7 +13,7 @@
 namespace aio {
 
 const SamplingKernels* sampling_kernels() {
-  const std::string name = runtime().kernels->name;
+  const std::string name = runtime().kernels->vectors;
 #if defined(AIO_HAS_AVX512)
   if (name == sampling_avx512()->name) return sampling_avx512();
 #endif

@@ -9,16 +9,26 @@
 
 namespace aio {
 
-// The input of a projection: float32 rows, and the same quantised where some part multiplies integers.
+// The input of a projection: float32 rows, and the same quantised where some part multiplies integers, or rounded to
+// bfloat16 for prompt arithmetic.
 struct Activations {
   AlignedBuffer<float> rows;
   AlignedBuffer<QuantizedGroup> groups;
+  AlignedBuffer<uint16_t> rounded;
 
-  void reserve(size_t tokens, size_t width) {
+  void reserve(size_t tokens, size_t width, bool prompt) {
+    if (prompt) rounded.reserve(tokens * size_t(rounded_stride(int(width))));
     rows.reserve(tokens * width);
     groups.reserve(tokens * ((width + kGroup - 1) / kGroup));
   }
 };
+
+// Neighbouring rows of a batch that are computed in the same arithmetic.
+struct RowRun {
+  int first, last;
+  bool prompt;
+};
+using RowRuns = std::vector<RowRun>;
 
 // Working memory of a step.
 struct Workspace {
@@ -27,14 +37,15 @@ struct Workspace {
   AttentionUnits units, last_units;
   AdapterRows adapted, last_adapted;
   AlignedBuffer<float> shrunk;
+  RowRuns runs, last_runs;
 
-  void reserve(const Geometry& g, size_t tokens) {
+  void reserve(const Geometry& g, size_t tokens, bool prompt) {
     hidden.reserve(tokens * size_t(g.hidden));
     qkv.reserve(tokens * size_t((g.heads + 2 * g.kv_heads) * g.head_dim));
     gate_up.reserve(tokens * size_t(2 * g.intermediate));
-    normed.reserve(tokens, size_t(g.hidden));
-    mixed.reserve(tokens, size_t(g.heads * g.head_dim));
-    activated.reserve(tokens, size_t(g.intermediate));
+    normed.reserve(tokens, size_t(g.hidden), prompt);
+    mixed.reserve(tokens, size_t(g.heads * g.head_dim), prompt);
+    activated.reserve(tokens, size_t(g.intermediate), prompt);
     shrunk.reserve(tokens * size_t(adapted.ranks));
   }
 };

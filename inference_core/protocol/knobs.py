@@ -87,6 +87,13 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
             description="Most KV blocks copied in a step, to empty slabs for a model that waits for memory; 0 is off.",
         ),
     ] = 64
+    prefill_arithmetic: Annotated[
+        Literal["fast", "exact"],
+        Meta(
+            description="How prompts are computed where the CPU has AMX: in its tiles, or as generated tokens are; "
+            "elsewhere there is one way."
+        ),
+    ] = "fast"
     repetition_guard: Annotated[
         int,
         Meta(

@@ -6,7 +6,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Self
 
-from inference_core.kv_cache.prefix_hash import chain_digests, root_digest
+from inference_core.kv_cache.prefix_hash import border_digest, chain_digests, root_digest
 from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
 from inference_core.protocol.evidence import Evidence
 from inference_core.scheduling.hidden_state_pool import StatePool
@@ -103,9 +103,10 @@ class Sequence:
         leader: Self | None,
         now: float,
         adapter_digest: bytes = b"",
+        fast: bool = False,
     ) -> Self:
         """Choice `index` of a validated request. Choices after the first follow `leader`. `adapter_digest`
-        names the content of its adapter."""
+        names the content of its adapter. `fast`: the prompt, and only it, is computed in prompt arithmetic."""
         sampling = request.sampling
         ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
         stop_ids = tuple(dict.fromkeys(ends))
@@ -131,11 +132,13 @@ class Sequence:
             strict_deadline=request.strict_deadline,
             arrival=request.arrival or now,
             leader=leader,
-            root=root_digest(request.salt, adapter_digest),
+            root=root_digest(request.salt, adapter_digest, fast=fast),
             token_ids=request.prompt_token_ids.copy(),
             queued_since=now,
             waiting_since=now,
-            share=ScheduledSequence(sequence_id, [], 0, table, None),
+            share=ScheduledSequence(
+                sequence_id, [], 0, table, None, fast_until=len(request.prompt_token_ids) if fast else 0
+            ),
             sample_spec=SampleSpec(
                 sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=wants_tokens
             ),
@@ -164,10 +167,15 @@ class Sequence:
 
     def extend_digests(self, count: int, block_size: int) -> None:
         """Extend `digests` to at least the first `count` full blocks of `token_ids`."""
-        known = len(self.digests)
-        if known < count:
-            parent = self.digests[-1] if known else self.root
-            self.digests += chain_digests(parent, self.token_ids, known, count - known, block_size)
+        fast_until = self.share.fast_until
+        border = fast_until // block_size
+        for end in (min(count, border), count):
+            known = len(self.digests)
+            if known < end:
+                parent = self.digests[-1] if known else self.root
+                if fast_until and known == border:
+                    parent = border_digest(parent, fast_until)
+                self.digests += chain_digests(parent, self.token_ids, known, end - known, block_size)
 
     def prompt_is_shareable(self, computed: int, block_size: int) -> bool:
         """Whether the `computed` tokens cover every prompt block that other choices could share."""

@@ -144,10 +144,16 @@ class DraftModel(Drafter):
             cache, room = turn.cache, tokens - sum(len(s.token_ids) for s in shares)
             chunk = turn.sequence.token_ids[cache.computed : min(cache.computed + room, cache.known - 1)]
             if chunk and self._has_room(cache, len(chunk)):
-                shares.append(ScheduledSequence(turn.sequence.id, chunk, cache.computed, cache.table, None))
+                shares.append(self._share(turn, chunk, None))
                 cache.computed += len(chunk)
         if shares:
             self._runner.run(StepPlan(0, self._runner.info.name, shares))
+
+    def _share(self, turn: _Turn, token_ids: list[int], spec: SampleSpec | None) -> ScheduledSequence:
+        """The prompt in the arithmetic that the target computes it in, if the draft has it too."""
+        cache, sequence = turn.cache, turn.sequence
+        fast_until = sequence.share.fast_until if self._runner.has_prompt_arithmetic else 0
+        return ScheduledSequence(sequence.id, token_ids, cache.computed, cache.table, spec, fast_until=fast_until)
 
     def _draft(self, turns: list[_Turn], knobs: Knobs) -> None:
         """Draft one token per round for each sequence that needs more; the first round also computes uncomputed tokens,
@@ -160,7 +166,7 @@ class DraftModel(Drafter):
                 if len(lacking) <= left and self._has_room(cache, len(lacking)):
                     left -= len(lacking)
                     spec = _spec(turn)
-                    shares.append(ScheduledSequence(turn.sequence.id, lacking, cache.computed, cache.table, spec))
+                    shares.append(self._share(turn, lacking, spec))
                     drawing.append(turn)
             if shares:
                 self._round(drawing, shares, knobs)

@@ -116,10 +116,14 @@ def window_outputs(side: Side, cache_dir: Path, windows: list[list[int]]) -> Ite
         yield outputs[:, :hidden], outputs[:, hidden:]
 
 
-def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int]) -> Logits:
-    """Logits [tokens, vocabulary] after each token of one sequence that fills the arena's first blocks."""
+def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int], *, as_prompt: bool = False) -> Logits:
+    """Logits [tokens, vocabulary] after each token of one sequence that fills the arena's first blocks.
+
+    Computed as generated tokens are, or `as_prompt`, where the runner has an arithmetic for prompts.
+    """
     table = list(range(-(-len(token_ids) // runner.layout.block_size)))
-    sequence = ScheduledSequence("text", token_ids, 0, table, None)
+    fast_until = len(token_ids) if as_prompt and runner.has_prompt_arithmetic else 0
+    sequence = ScheduledSequence("text", token_ids, 0, table, None, fast_until=fast_until)
     logits: Logits = runner.logits([sequence], list(range(len(token_ids)))).numpy().copy()
     return logits
 

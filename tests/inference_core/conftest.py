@@ -8,6 +8,7 @@ import pytest
 from inference_core.native import cpu
 
 INSTRUCTION_SETS: list[str] = cpu.extension().instruction_sets() if cpu.AVAILABLE else []
+PROMPT_KERNELS = ["amx-emulated", *(name for name in INSTRUCTION_SETS if name == "amx")] if cpu.AVAILABLE else []
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,15 @@ def weight_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=INSTRUCTION_SETS or [pytest.param("none", marks=pytest.mark.skip(reason="kernels not built"))])
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test once per instruction set, and leaves the best one in place."""
+    cpu.extension().use_instruction_set(request.param)
+    yield request.param
+    cpu.extension().use_instruction_set(INSTRUCTION_SETS[0])
+
+
+@pytest.fixture(params=PROMPT_KERNELS or [pytest.param("none", marks=pytest.mark.skip(reason="kernels not built"))])
+def prompt_kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test with emulated tiles, and with real ones where this machine has them; then leaves the best kernels
+    in place."""
     cpu.extension().use_instruction_set(request.param)
     yield request.param
     cpu.extension().use_instruction_set(INSTRUCTION_SETS[0])

@@ -86,7 +86,8 @@ class HashModelRunner(ModelRunner):
     of all records, read back through the block table; with a temperature the seed enters too. A block that is used
     twice, a wrong table or a wrong prefix hit therefore changes tokens, and `expected_tokens` tells what they
     should have been. `width` is the size of a token in 16-byte records, for models of different block sizes.
-    An adapter enters every record that is computed with it; `adapter_slots` of them can be installed.
+    An adapter enters every record that is computed with it; `adapter_slots` of them can be installed. So does the
+    arithmetic of prompts, with `prompt_arithmetic`.
 
     Drafts are verified as a real model does it: their records are written before anyone knows whether they are right.
     It has as many layers as records in a token; who exits early leaves the later ones empty.
@@ -114,7 +115,9 @@ class HashModelRunner(ModelRunner):
         seconds_per_swap: float = 0.0,
         model_path: str = "",
         adapter_slots: int = 0,
+        prompt_arithmetic: bool = False,
     ) -> None:
+        self.has_prompt_arithmetic = prompt_arithmetic
         layout = KVLayout(num_layers=width, num_kv_heads=1, head_dim=2, block_size=block_size, dtype="float32")
         self.info = ModelInfo(
             name=name,
@@ -185,14 +188,16 @@ class HashModelRunner(ModelRunner):
         seed: int = 0,
         adapter: bytes = b"",
         matcher: Matcher | None = None,
+        fast: bool = False,
     ) -> list[int]:
         """The first `count` tokens after `prompt`, or fewer if a stop token ends them; computed without any cache.
 
-        `adapter`: the digest of the adapter that they go through; `matcher`: of their grammar, before its first token.
+        `adapter`: the digest of the adapter that they go through; `matcher`: of their grammar, before its first token;
+        `fast`: whether the prompt is computed in prompt arithmetic.
         """
         records, record = [], self._root
         for position, token in enumerate(prompt):
-            record = self._record(record, token, position, adapter)
+            record = self._record(record, token, position, adapter, fast)
             records.append(record)
         stops = (() if sampling.ignore_eos else self.config.eos_token_ids) + sampling.stop_token_ids
         tokens: list[int] = []
@@ -213,11 +218,11 @@ class HashModelRunner(ModelRunner):
             records.append(record)
         return tokens
 
-    def expected_scores(self, prompt: list[int], adapter: bytes = b"") -> list[float]:
+    def expected_scores(self, prompt: list[int], adapter: bytes = b"", fast: bool = False) -> list[float]:
         """The log-probabilities of the prompt's tokens after its first; computed without any cache."""
         record, history, scores = self._root, b"", []
         for position, (token, following) in enumerate(pairwise(prompt)):
-            record = self._record(record, token, position, adapter)
+            record = self._record(record, token, position, adapter, fast)
             history += record * self._width
             scores.append(self._score(history, following).logprob)
         return scores
@@ -259,7 +264,7 @@ class HashModelRunner(ModelRunner):
             before = self._address(table, start - 1)
             record = bytes(self._memory[before : before + RECORD_BYTES])
         for position, token in enumerate(sequence.token_ids, start):
-            record = self._record(record, token, position, adapter)
+            record = self._record(record, token, position, adapter, position < sequence.fast_until)
             address = self._address(table, position)
             self._memory[address : address + self.layout.bytes_per_token] = record * layers + b"\0" * unwritten
 
@@ -348,8 +353,8 @@ class HashModelRunner(ModelRunner):
         return b"".join(parts)
 
     @staticmethod
-    def _record(before: bytes, token: int, position: int, adapter: bytes) -> bytes:
-        key = token.to_bytes(4, "little") + position.to_bytes(4, "little")
+    def _record(before: bytes, token: int, position: int, adapter: bytes, fast: bool = False) -> bytes:
+        key = token.to_bytes(4, "little") + position.to_bytes(4, "little") + b"fast" * fast
         return blake2b(before + key + adapter, digest_size=RECORD_BYTES).digest()
 
     def _draw(self, history: bytes, seed: int | None, masked: tuple[int, ...]) -> int:

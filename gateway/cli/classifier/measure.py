@@ -51,7 +51,7 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
         private_data_folder(settings.data_path)
         file = settings.data_path / OWN_FOLDER / f"{catalog.fingerprint}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-    kernels = cpu.extension().instruction_sets()[0] if cpu.AVAILABLE else "torch"
+    kernels = cpu.extension().instruction_set() if cpu.AVAILABLE else "torch"
     outcomes = begun_outcomes(catalog, seed, per_level, kernels)
     try:
         if file.exists():

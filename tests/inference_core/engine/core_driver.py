@@ -190,6 +190,7 @@ class CoreDriver:
         overlap: bool = False,
         drafts: Mapping[str, str] | None = None,
         adapter_slots: int = 0,
+        prompt_arithmetic: bool = False,
     ) -> None:
         models = models or {"m": 1}
         self.clock = VirtualClock()
@@ -217,6 +218,7 @@ class CoreDriver:
                 seconds_per_token=seconds_per_token,
                 seconds_per_swap=seconds_per_swap,
                 adapter_slots=adapter_slots,
+                prompt_arithmetic=prompt_arithmetic,
             )
             for name, width in models.items()
         }
@@ -238,6 +240,7 @@ class CoreDriver:
         know_grammars(self.core)
         self.requests: dict[str, AddRequest] = {}
         self.adapters: dict[str, bytes] = {}
+        self.fast: dict[str, bool] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.scores: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceOutput] = {}
@@ -253,6 +256,7 @@ class CoreDriver:
         request = AddRequest(
             request_id=request_id, model=model, prompt_token_ids=list(prompt), sampling=sampling, **fields
         )
+        self.fast[request_id] = self.core._computes_prompts_fast(model)
         self.core.add(request)
         if sampling.grammar is not None:
             # Compiled already, but queued by the next step only: it would come after what is added until then.
@@ -329,6 +333,7 @@ class CoreDriver:
             seed,
             self.adapters[request.request_id],
             matcher_of(request.sampling.grammar),
+            self.fast[request.request_id],
         )
 
     def _verify(self, request: AddRequest, output: SequenceOutput) -> None:
@@ -350,7 +355,9 @@ class CoreDriver:
         if request.sampling.prompt_logprobs is None or output.index:
             assert not scores
             return
-        truth = self.runners[request.model].expected_scores(prompt, self.adapters[request.request_id])
+        truth = self.runners[request.model].expected_scores(
+            prompt, self.adapters[request.request_id], self.fast[request.request_id]
+        )
         if output.finish_reason in ("abort", "error"):
             truth = truth[: len(scores)]
         assert [score.logprob for score in scores] == truth

@@ -48,6 +48,7 @@ knob_settings = st.builds(
     max_draft_tokens=st.integers(0, 7),
     draft_control=st.sampled_from(["fixed", "adaptive"]),
     lookup_ngram=st.integers(1, 2),
+    prefill_arithmetic=st.sampled_from(["fast", "fast", "exact"]),
 )
 # Faults are part of the game here; their tracebacks are noise.
 for part in ("step_executor", "speculation.draft_model"):
@@ -76,6 +77,7 @@ class CoreMachine(RuleBasedStateMachine):
             overlap=self.overlap,
             drafts=self.drafts,
             adapter_slots=2,
+            prompt_arithmetic=True,
         )
         self._speculate(self.ways[-1])
         for model in self.models:

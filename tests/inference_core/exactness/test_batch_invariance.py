@@ -1,10 +1,12 @@
 """What a request is answered never depends on what else happens: the whole engine on the real model, bit for bit.
 
 Each request is answered alone once, unhurried, and then again among others: under random token budgets, chunks and
-sequences, in an arena too small for all, so that some are preempted and recomputed, and with cached prefixes.
+sequences, in an arena too small for all, so that some are preempted and recomputed, and with cached prefixes. So it is
+too where prompts are computed in an arithmetic of their own, in tiles that are emulated here.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -138,9 +140,20 @@ class Pair:
         return self._alone[key]
 
 
-@pytest.fixture(scope="module", params=[d for d in get_args(CpuKVDtype) if d != "float32"])
-def pair(request: pytest.FixtureRequest, weight_cache: Path) -> Pair:
-    return Pair(request.param, weight_cache)
+KV_DTYPES: list[CpuKVDtype] = [d for d in get_args(CpuKVDtype) if d != "float32"]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((dtype, None) for dtype in KV_DTYPES), *((dtype, "amx-emulated") for dtype in KV_DTYPES)],
+    ids=lambda param: "-".join(filter(None, param)),
+)
+def pair(request: pytest.FixtureRequest, weight_cache: Path) -> Iterator[Pair]:
+    kv_dtype, kernels = request.param
+    best = cpu.extension().instruction_set()
+    cpu.extension().use_instruction_set(kernels or best)
+    yield Pair(kv_dtype, weight_cache)
+    cpu.extension().use_instruction_set(best)
 
 
 @settings(
@@ -180,6 +193,8 @@ def test_preempted_requests_and_those_with_cached_prefixes_get_the_same_answers(
             "max_num_seqs": 64,
             "prefix_caching": True,
             "host_cache_blocks": 64,
+            # On a slow machine waiting would make all of them equally urgent, and none would be preempted.
+            "ageing_seconds": 86_400,
         }
     )
     plan = [Arrival(i, i % 2, priority=2 - i // 4, pause=1) for i in range(len(PROMPTS))]

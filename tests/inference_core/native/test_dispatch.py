@@ -1,5 +1,10 @@
 """The extension picks its kernels at run time and refuses what it cannot do."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -15,6 +20,34 @@ def test_portable_kernels_exist_on_every_machine() -> None:
 def test_an_unknown_instruction_set_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'mmx'"):
         cpu.extension().use_instruction_set("mmx")
+
+
+def test_emulated_tiles_are_chosen_by_name_alone() -> None:
+    native = cpu.extension()
+    assert "amx-emulated" not in native.instruction_sets()
+    assert native.instruction_set() == native.instruction_sets()[0]
+    assert native.has_prompt_kernels() == (native.instruction_set() == "amx")
+    native.use_instruction_set("amx-emulated")
+    assert native.instruction_set() == "amx-emulated"
+    assert native.has_prompt_kernels()
+    native.use_instruction_set(native.instruction_sets()[0])
+
+
+def test_kernels_are_chosen_by_the_environment_and_unknown_ones_refused() -> None:
+    script = "from inference_core.native import cpu; print(cpu.extension().instruction_set())"
+
+    def run(name: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "AIO_INSTRUCTION_SET": name}
+        return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+
+    assert run("amx-emulated").stdout.split() == ["amx-emulated"]
+    assert "this processor has no 'mmx' kernels" in run("mmx").stderr
+
+
+def test_processors_without_tiles_are_not_asked_for_them() -> None:
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if "amx_bf16" not in flags:
+        assert "amx" not in cpu.extension().instruction_sets()
 
 
 @pytest.mark.parametrize("threads", [0, -1, 2000])

@@ -1,7 +1,9 @@
 """A step in one call equals the network computed operator by operator, bit for bit; what is out of range is refused."""
 
+from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -93,6 +95,48 @@ def test_the_number_of_threads_does_not_change_a_bit(pair, threads):
 
     cpu.set_threads(2)
     assert torch.equal(got, want)
+
+
+@pytest.fixture
+def tiles(tmp_path_factory):
+    """The same model with prompt kernels, emulated."""
+    best = cpu.extension().instruction_set()
+    cpu.extension().use_instruction_set("amx-emulated")
+    cpu.set_threads(2)
+    yield Pair("int4-int8", tmp_path_factory.mktemp("cache")).native
+    cpu.set_threads(None)
+    cpu.extension().use_instruction_set(best)
+
+
+def as_prompt(sequence, until):
+    return msgspec.structs.replace(sequence, fast_until=until)
+
+
+def test_a_token_is_computed_by_its_position_whatever_else_is_in_its_chunk(tiles):
+    """Forty tokens of which 21 are a prompt: at once, and cut anywhere among prompts and generated tokens."""
+    whole, _ = tiles.decode([as_prompt(share(0, 40, 0), 21)], list(range(40)))
+    whole = whole.clone()
+    exact = tiles.decode([share(0, 40, 0)], list(range(40)))[0].clone()
+    cuts = [0, 1, 9, 20, 21, 22, 38, 40]
+    for start, end in pairwise(cuts):
+        others = [as_prompt(share(1, 18, 0), 18), share(2, 1, 0)]
+        mine = as_prompt(share(0, end - start, start), 21)
+        got, _ = tiles.decode([others[0], mine, others[1]], list(range(18, 18 + end - start)))
+        assert torch.equal(got, whole[start:end])
+    assert not torch.equal(exact[20], whole[20])
+    torch.testing.assert_close(exact, whole, atol=3.0, rtol=0)
+
+
+def test_layers_in_ranges_give_the_bits_of_the_whole_step_in_prompt_arithmetic(tiles):
+    step = [share(1, 1, 0), as_prompt(share(0, 30, 0), 17)]
+    want = tiles.decode(step, [0, 16, 30])[0].clone()
+    states = tiles.layers(step, None, 0, 7)
+    assert torch.equal(tiles.head(step, states, 7, [0, 16, 30]), want)
+
+
+def test_without_prompt_kernels_positions_change_nothing(pair):
+    want = pair.native.decode([share(0, 20, 0)])[0].clone()
+    assert torch.equal(pair.native.decode([as_prompt(share(0, 20, 0), 20)])[0], want)
 
 
 def test_copied_blocks_hold_the_same_context(pair):

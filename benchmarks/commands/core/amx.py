@@ -1,0 +1,94 @@
+"""`python -m benchmarks amx`: prompts in the tiles of AMX."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.cli.bench import ManyNumbers, numbers_of
+from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
+
+_PARTS = ("text", "answers", "kernels", "prompt", "streams")
+
+
+@click.command(cls=ManyNumbers)
+@click.option("--model", help="Model of the catalogue.  [its first]")
+@click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True, help="What to measure.  [everything]")
+@click.option("--emulated", is_flag=True, help="Emulate the tiles, on any processor: text and answers alone, slowly.")
+@click.option(
+    "--prompts",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON lines with `prompt`, or `turns` whose first is asked.  [chat_prompts and gsm8k_sample of AIO_DATA]",
+)
+@click.option("--count", default=200, show_default=True, help="Prompts to ask.")
+@click.option("--answer", default=32, show_default=True, help="Tokens of each greedy answer, at most.")
+@click.option("--tokens", default=1024, show_default=True, help="Tokens of the text, and of the long prompt.")
+@click.option("--rounds", default=3, show_default=True, help="Interleaved rounds; medians are shown.")
+@click.option(
+    "--streams", callback=numbers_of(int), metavar="N...", default="1 8 32", show_default=True, help="Closed loops."
+)
+@click.option(
+    "--rows",
+    callback=numbers_of(int),
+    metavar="N...",
+    default="16 32 128 512",
+    show_default=True,
+    help="Of the kernels.",
+)
+@catalog_option
+@cache_dir_option
+@json_option
+def amx(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: bool, **given: Any) -> None:
+    """Fast prompts against exact ones: perplexity on prose and greedy answers to real prompts; where there is AMX,
+    GMAC/s of the kernels per thread, the time of a long prompt, and TTFT and ITL by streams.
+
+    Other engines on the same machine: `python -m benchmarks peers`.
+    """
+    from inference_core.native import cpu
+    from tiers.catalog.load import load_catalog
+
+    options = {name: given.pop(name) for name in ("prompts", "count", "answer", "tokens", "rounds", "streams", "rows")}
+    if not cpu.AVAILABLE:
+        raise click.ClickException("the native CPU kernels were not built: install a C++ compiler and reinstall")
+    best = cpu.extension().instruction_sets()[0]
+    if best != "amx" and not emulated:
+        click.echo(
+            f"This machine has no AMX that AIO can use: its kernels are {best}, and prompts are computed as generated "
+            "tokens are. --emulated compares the arithmetics without measuring speed."
+        )
+        return
+    settings = settings_from(**given)
+    specs = {spec.name: spec for spec in load_catalog(settings.catalog).core.models}
+    name = model or next(iter(specs), "")
+    if name not in specs:
+        raise click.ClickException(f"the catalogue has no model {name!r} on its core; it has {', '.join(specs)}")
+    tiles = "amx-emulated" if emulated else "amx"
+    for part in parts or (_PARTS[:2] if emulated else _PARTS):
+        if emulated and part not in _PARTS[:2]:
+            raise click.UsageError(f"--emulated tiles are slow, so {part} would measure nothing")
+        for row in _rows(part, specs[name], settings.cache_path, tiles, options):
+            row = {"model": name, "kernels": tiles, **row}
+            click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{key}={row[key]}" for key in row))
+
+
+def _rows(part: str, spec: Any, cache: Path, tiles: str, options: dict[str, Any]) -> Any:
+    from benchmarks.core import prompt_accuracy, prompt_speed
+    from classifier.training.data.dataset import data_folder
+
+    if part == "text":
+        return prompt_accuracy.compare_on_text(spec, cache, tiles, tokens=options["tokens"], window=512)
+    if part == "answers":
+        folder = data_folder()
+        paths = options["prompts"] or (folder / "chat_prompts.jsonl", folder / "gsm8k_sample.jsonl")
+        try:
+            prompts = prompt_accuracy.read_prompts(paths, options["count"])
+        except OSError as error:
+            raise click.ClickException(f"no prompts: {error}; name a file with --prompts") from error
+        return [prompt_accuracy.compare_answers(spec, cache, tiles, prompts, answer_tokens=options["answer"])]
+    if part == "kernels":
+        return prompt_speed.kernel_rows(spec, cache, options["rows"], 128 << 20)
+    if part == "prompt":
+        return prompt_speed.prompt_rows(spec, cache, tokens=options["tokens"], rounds=options["rounds"])
+    return prompt_speed.stream_rows(spec, cache, streams=options["streams"], rounds=options["rounds"])

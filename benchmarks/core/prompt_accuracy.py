@@ -1,0 +1,97 @@
+"""What prompt arithmetic changes: perplexity on real text, and greedy answers to real prompts."""
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.core.quality import REFERENCE, window_logits
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loading.load_core import use_threads
+from inference_core.model_spec import ModelSpec
+from inference_core.native import cpu
+from inference_core.quantization.text_metrics import Agreement, agreement, prose
+from inference_core.tokenization.load_tokenizer import load_tokenizer
+from quality.evaluation.model_outputs import Side, Variant, greedy_continuations
+
+MOST_PROMPT_TOKENS = 512
+
+
+@contextmanager
+def kernels(name: str) -> Iterator[None]:
+    """Compute with the kernels `name` meanwhile. Raises ValueError if this processor has none."""
+    before = cpu.extension().instruction_set()
+    cpu.extension().use_instruction_set(name)
+    try:
+        yield
+    finally:
+        cpu.extension().use_instruction_set(before)
+
+
+def exact_kernels() -> str:
+    """This processor's best kernels without prompt arithmetic."""
+    names: list[str] = cpu.extension().instruction_sets()
+    return next(name for name in names if name != "amx")
+
+
+def compare_on_text(
+    spec: ModelSpec, cache_dir: Path, tiles: str, *, tokens: int, window: int
+) -> Iterator[dict[str, Any]]:
+    """One row per arithmetic of prompts: its `Agreement` with float32 on `tokens` of prose. `tiles`: the kernels with
+    prompt arithmetic. Raises ModelFileError."""
+    use_threads(None)
+    ids = load_tokenizer(resolve_model_path(spec.path)).encode(prose())[:tokens]
+    windows = [ids[start : start + window] for start in range(0, len(ids) - 1, window)]
+    variant = Variant(spec.compute, spec.kv_dtype)  # type: ignore[arg-type]
+    reference = list(window_logits(spec.path, cache_dir, REFERENCE, windows))
+    with kernels(tiles):
+        for arithmetic in ("exact", "fast"):
+            given = window_logits(spec.path, cache_dir, variant, windows, as_prompt=arithmetic == "fast")
+            figures = agreement(windows, reference, given)
+            row = {name: round(getattr(figures, name), 6) for name in Agreement.__slots__}
+            yield {"part": "text", "prefill_arithmetic": arithmetic, "tokens": len(ids), **row}
+
+
+def compare_answers(
+    spec: ModelSpec, cache_dir: Path, tiles: str, prompts: list[str], *, answer_tokens: int
+) -> dict[str, Any]:
+    """How many greedy answers are the same, and where the others part. Prompts longer than `MOST_PROMPT_TOKENS` are
+    left out. Raises ModelFileError."""
+    side = Side(spec.path, Variant(spec.compute, spec.kv_dtype))  # type: ignore[arg-type]
+    tokenizer = side.tokenizer()
+    asked = [tokenizer.encode_chat([{"role": "user", "content": prompt}]) for prompt in prompts]
+    asked = [ids for ids in asked if len(ids) <= MOST_PROMPT_TOKENS]
+    with kernels(tiles):
+        fast = greedy_continuations(side, cache_dir, asked, answer_tokens)
+    with kernels(exact_kernels()):
+        exact = greedy_continuations(side, cache_dir, asked, answer_tokens)
+    return {"part": "answers", "prompt_tokens": sum(map(len, asked)), **shared_answers(fast, exact)}
+
+
+def shared_answers(fast: list[list[int]], exact: list[list[int]]) -> dict[str, Any]:
+    """Shares of answers that are the same whole and in their first token, and the tokens before the others part."""
+    pairs = list(zip(fast, exact, strict=True))
+    parts = [_common(a, b) for a, b in pairs if a != b]
+    return {
+        "prompts": len(pairs),
+        "same": round(sum(a == b for a, b in pairs) / len(pairs), 4),
+        "same_first_token": round(sum(a[:1] == b[:1] for a, b in pairs) / len(pairs), 4),
+        "median_tokens_before_they_part": statistics.median(parts) if parts else None,
+    }
+
+
+def _common(a: list[int], b: list[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def read_prompts(paths: Sequence[Path], count: int) -> list[str]:
+    """The first `count` prompts of files of JSON lines, as `turns` or as `prompt`. Raises OSError, ValueError."""
+    prompts: list[str] = []
+    for path in paths:
+        with path.open(encoding="utf-8") as lines:
+            rows = map(json.loads, islice(lines, count - len(prompts)))
+            prompts += [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
+    return prompts

@@ -1,0 +1,90 @@
+"""The benchmark of prompts in tiles: what it compares, and what it says where there are none."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.core import prompt_speed
+from benchmarks.core.prompt_accuracy import exact_kernels, kernels, read_prompts, shared_answers
+from inference_core.model_spec import ModelSpec
+from inference_core.native import cpu
+from tests.inference_core.hash_model import hash_core
+
+pytestmark = pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)")
+
+
+def test_answers_are_compared_whole_by_first_token_and_by_where_they_part() -> None:
+    row = shared_answers([[1, 2, 3], [1, 2], [5, 6], [7]], [[1, 2, 3], [1, 2, 9], [5, 7], [8]])
+    assert row == {"prompts": 4, "same": 0.25, "same_first_token": 0.75, "median_tokens_before_they_part": 1}
+
+
+def test_prompts_come_from_several_files_up_to_the_count(tmp_path: Path) -> None:
+    chats, questions = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    chats.write_text("".join(json.dumps({"turns": [f"chat {i}", "and?"]}) + "\n" for i in range(3)))
+    questions.write_text("".join(json.dumps({"prompt": f"question {i}"}) + "\n" for i in range(9)))
+    assert read_prompts([chats, questions], 5) == ["chat 0", "chat 1", "chat 2", "question 0", "question 1"]
+    assert read_prompts([chats, questions], 2) == ["chat 0", "chat 1"]
+
+
+@pytest.mark.skipif(cpu.AVAILABLE and cpu.extension().instruction_sets()[0] == "amx", reason="this machine has AMX")
+def test_a_machine_without_amx_is_said_to_have_none_and_speed_is_not_emulated() -> None:
+    plain = CliRunner().invoke(main, ["amx"])
+    assert plain.exit_code == 0
+    assert "This machine has no AMX" in plain.output
+    refused = CliRunner().invoke(main, ["amx", "--emulated", "--part", "kernels"])
+    assert refused.exit_code == 2
+
+
+def test_kernels_are_put_back_afterwards() -> None:
+    before = cpu.extension().instruction_set()
+    with kernels("amx-emulated"):
+        assert cpu.extension().instruction_set() == "amx-emulated"
+    assert cpu.extension().instruction_set() == before
+    assert exact_kernels() != "amx"
+
+
+def test_streams_ask_one_prompt_after_another_and_every_token_is_counted() -> None:
+    core = hash_core("m")
+    measured = prompt_speed._run(core, [[[1, 2, 3], [4, 5]], [[6] * 40, [7]], [[8], [9]]], 5, "x")
+    assert len(measured["ttft"]) == 6
+    assert len(measured["itl"]) == 6 * 4
+    assert measured["rate"][0] > 0
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> ModelSpec:
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    return ModelSpec(name="tiny", path=str(tmp_path / "model"), compute="bfloat16")
+
+
+def test_every_part_of_the_table_is_measured(model: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_speed, "STREAM_PROMPT", 6)
+    monkeypatch.setattr(prompt_speed, "STREAM_ANSWER", 3)
+    with kernels("amx-emulated"):
+        products = list(prompt_speed.kernel_rows(model, tmp_path, (2,), 1 << 20))
+        (prompt,) = prompt_speed.prompt_rows(model, tmp_path, tokens=20, rounds=1)
+        streams = list(prompt_speed.stream_rows(model, tmp_path, streams=(2,), rounds=1))
+    assert {(row["scheme"], row["projection"]) for row in products} == {
+        (scheme, name) for scheme in prompt_speed.SCHEMES for name in ("qkv", "output", "gate_up", "down")
+    }
+    assert all(row["exact_gmac_s"] > 0 and row["fast_gmac_s"] > 0 for row in products)
+    assert prompt["exact_ms"] > 0
+    assert prompt["fast_ms"] > 0
+    assert [row["prefill_arithmetic"] for row in streams] == ["exact", "fast"]
