@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from benchmarks.gateway.proxy import TOPICS
 from benchmarks.gateway.upstream import WHOLE
 from gateway.processes.server_process import running_server
 from gateway.settings import Settings
 
-TOPICS = "report summary river number compare explain city data price water table winter market letter".split()
 _LAUNCH = "from benchmarks.gateway.loop_lag import serve_paced; serve_paced(float({pace}))"
 _BUCKET = re.compile(r'^aio_event_loop_lag_seconds_bucket\{.*?le="([^"]+)".*\} (\S+)$', re.MULTILINE)
 _TOKENS_PER_STREAM = 400
@@ -116,14 +116,14 @@ async def _row(
 
 def large_body(kind: str, size: int) -> bytes:
     """A chat of almost `size` bytes: `prose`, `code` (escapes in every line), `escaped` (no ASCII, all of it escaped),
-    `image` (one data URL) or `messages` (many short ones)."""
+    `image` (one data URL) or `messages` (2,000 of the same length)."""
     rng = random.Random(7)
     room = size - 512
     content: Any
     messages: list[dict[str, Any]]
     if kind == "messages":
-        text = " ".join(rng.choices(TOPICS, k=300))
-        messages = [{"role": "user", "content": text}] * (room // (len(text) + 40))
+        text = " ".join(rng.choices(TOPICS.split(), k=room // 2000))[: room // 2000 - 40]
+        messages = [{"role": "user", "content": text}] * (2000)
     else:
         if kind == "image":
             content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * (room // 8)}}]
@@ -133,7 +133,7 @@ def large_body(kind: str, size: int) -> bytes:
             line = '    values["name"] = [value for value in found if value]\n'
             content = line * (room // (len(line) + 3))
         else:
-            content = " ".join(rng.choices(TOPICS, k=room // 6))[:room]
+            content = " ".join(rng.choices(TOPICS.split(), k=room // 6))[:room]
         messages = [{"role": "user", "content": content}]
     body = {"model": "tier-1", "messages": messages, "max_tokens": 16}
     if kind != "escaped":
@@ -148,7 +148,8 @@ async def _send(url: str, key: str, body: bytes) -> int:
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {key}\r\n"
-        f"x-aio-cache: off\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        "x-aio-cache: off\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
     )
     try:
         writer.write(head.encode())
