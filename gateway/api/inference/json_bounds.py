@@ -86,7 +86,8 @@ def _exact_excess(text: bytes, many_values: bool) -> Excess | None:
 def _is_bracket(piece: _Bytes) -> _Flags:
     # [ and { differ in one bit, as ] and } do.
     kinds = piece | 0x20
-    return (kinds == ord("{")) | (kinds == ord("}"))
+    is_bracket: _Flags = (kinds == ord("{")) | (kinds == ord("}"))
+    return is_bracket
 
 
 class _Strings:
@@ -161,7 +162,7 @@ class _Values:
 
     def excess_with(self, piece: _Bytes) -> Excess | None:
         """What is too many with the next piece."""
-        self._fields += np.count_nonzero(piece == _COLON)
+        self._fields += int(np.count_nonzero(piece == _COLON))
         if self._fields > MAX_FIELDS:
             return "fields"
         # A number may go on from the piece before.
@@ -176,7 +177,7 @@ class _Values:
         run = is_digit
         for shift in (1, 2, 4, 8):
             run = run[:-shift] & run[shift:]
-        self._long_digits += np.count_nonzero(run)
+        self._long_digits += int(np.count_nonzero(run))
         too_many = self._exponents > MAX_EXPONENTS or self._long_digits > MAX_LONG_DIGITS
         return "numbers" if too_many else None
 

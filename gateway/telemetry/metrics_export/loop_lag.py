@@ -30,15 +30,18 @@ class LoopLag:
     def sampled(self) -> Iterator[None]:
         """Sample the running event loop while the context is open."""
         loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
 
-        def sample(due: float) -> None:
+        def begin() -> None:
             nonlocal timer
             # Not the loop's own clock: uvloop's has whole milliseconds, read once per turn.
-            now = time.monotonic()
-            self._lag.observe((), max(now - due, 0.0))
-            timer = loop.call_later(INTERVAL_SECONDS, sample, now + INTERVAL_SECONDS)
+            timer = loop.call_later(INTERVAL_SECONDS, sample, time.monotonic() + INTERVAL_SECONDS)
 
-        timer = loop.call_later(INTERVAL_SECONDS, sample, time.monotonic() + INTERVAL_SECONDS)
+        def sample(due: float) -> None:
+            self._lag.observe((), max(time.monotonic() - due, 0.0))
+            begin()
+
+        begin()
         try:
             yield
         finally:
