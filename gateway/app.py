@@ -115,6 +115,7 @@ def create_app(
             parts.put_into(app.state)
             await asyncio.to_thread(give_back_free_memory)
             stack.enter_context(reloading_on_hangup(parts.reload))
+            stack.enter_context(composition.metrics.loop_lag.sampled())
             yield
             parts.not_ready["shutdown"] = "the server is shutting down"
             left, _ = await asyncio.gather(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from litestar import Litestar, Router
+from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 from litestar.exceptions import NotFoundException
@@ -81,6 +81,7 @@ from gateway.api.records import show_record
 from gateway.api.responses.create import responses
 from gateway.api.responses.stored import delete_response, list_input_items, refuse_other_endpoints, show_response
 from gateway.api.route import route
+from gateway.api.router import OnceRouter
 from gateway.api.streaming.chat_socket import chat_socket
 from gateway.composition.unused_modules import without_pydantic
 from gateway.dashboard.front_page import front_router
@@ -108,7 +109,7 @@ Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     """The application; `lifespan` puts `Parts` into its state before the first request."""
-    v1 = Router(
+    v1 = OnceRouter(
         "/v1",
         route_handlers=[
             chat_completions,
@@ -141,10 +142,10 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         guards=[admit],
     )
     # The same paths as vLLM.
-    unversioned = Router("/", route_handlers=[tokenize, detokenize], guards=[admit], include_in_schema=False)
+    unversioned = OnceRouter("/", route_handlers=[tokenize, detokenize], guards=[admit], include_in_schema=False)
     # It admits its callers itself: a browser's key comes with the first message.
-    sockets = Router("/v1", route_handlers=[chat_socket])
-    admin = Router(
+    sockets = OnceRouter("/v1", route_handlers=[chat_socket])
+    admin = OnceRouter(
         "/v1/admin",
         route_handlers=[
             show_knobs,
@@ -167,7 +168,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         guards=[admit_admin],
         tags=["admin"],
     )
-    quality = Router(
+    quality = OnceRouter(
         "/admin/api",
         route_handlers=[
             list_requests,
@@ -209,7 +210,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         guards=[admit_admin],
         tags=["quality"],
     )
-    tenancy = Router(
+    tenancy = OnceRouter(
         "/admin/api",
         route_handlers=[
             list_keys,

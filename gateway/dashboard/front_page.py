@@ -5,13 +5,14 @@ import shlex
 from typing import Any
 
 import msgspec
-from litestar import Router, get, head
+from litestar import get, head
 from litestar.response import Response
 
 from gateway import __version__
 from gateway.api.access.client_address import site_of
 from gateway.api.access.guard import admit_visitor, session_caller
 from gateway.api.health import health_of
+from gateway.api.router import OnceRouter
 from gateway.dashboard.rendering import HEADERS, page
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
@@ -63,9 +64,9 @@ async def front_probe(request: HttpRequest) -> None:
     """Agents ask for it to see whether there is a server at all."""
 
 
-def front_router() -> Router:
+def front_router() -> OnceRouter:
     """What stands at the root of the site."""
-    return Router("/", route_handlers=[front_page, front_probe], guards=[admit_visitor], include_in_schema=False)
+    return OnceRouter("/", route_handlers=[front_page, front_probe], guards=[admit_visitor], include_in_schema=False)
 
 
 async def _front(request: HttpRequest) -> FrontPage:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from litestar import Router
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import Guard
 
 from gateway.api.access.guard import admit_page, admit_visitor
+from gateway.api.router import OnceRouter
 from gateway.dashboard.assets import static_file
 from gateway.dashboard.page import OPT, Page
 from gateway.dashboard.pages.core import CORE_PAGE
@@ -37,7 +37,7 @@ PAGES: tuple[Page, ...] = (
 )
 
 
-def dashboard_routers() -> list[Router]:
+def dashboard_routers() -> list[OnceRouter]:
     """Routers under `/admin`: the pages, which require a session, and the sign-in, which does not."""
     inside = [sign_out, *(handler for page in PAGES for handler in page.handlers)]
     outside = [show_login, sign_in, leave_for_provider, return_from_provider, static_file]
@@ -45,8 +45,8 @@ def dashboard_routers() -> list[Router]:
     return [_router(inside, [admit_page], compiled), _router(outside, [admit_visitor], compiled)]
 
 
-def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard], compiled: CompiledTemplates) -> Router:
-    return Router(
+def _router(handlers: Sequence[HTTPRouteHandler], guards: Sequence[Guard], compiled: CompiledTemplates) -> OnceRouter:
+    return OnceRouter(
         "/admin",
         route_handlers=handlers,
         guards=guards,

@@ -2,18 +2,13 @@
 
 import asyncio
 import fcntl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -28,6 +23,7 @@ _DRIVERS = {
     "postgresql": "postgresql+asyncpg",
     "postgresql+asyncpg": "postgresql+asyncpg",
 }
+_MIGRATIONS = Path(migrations.__file__).parent
 _MIGRATION_LOCK = 0x41494F01  # PostgreSQL advisory lock number: "AIO", 1
 _BUSY_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_S = 5.0
@@ -70,8 +66,10 @@ async def migrate(url: str) -> str:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
         SchemaError: the database is at a revision this version does not know.
     """
-    await _run_alembic(url, lambda config: command.upgrade(config, "head"))
-    return head_revision()
+    parsed, newest = _parse(url), head_revision()
+    if not await _is_migrated(parsed, newest):
+        await _run_alembic(parsed, "upgrade", "head")
+    return newest
 
 
 async def downgrade(url: str, revision: str) -> None:
@@ -81,7 +79,7 @@ async def downgrade(url: str, revision: str) -> None:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
         SchemaError: there is no such revision.
     """
-    await _run_alembic(url, lambda config: command.downgrade(config, revision))
+    await _run_alembic(_parse(url), "downgrade", revision)
 
 
 async def current_revision(url: str) -> str | None:
@@ -89,7 +87,7 @@ async def current_revision(url: str) -> str | None:
     engine = open_database(url)
     try:
         async with engine.connect() as connection:
-            return await connection.run_sync(lambda c: MigrationContext.configure(c).get_current_revision())
+            return await connection.run_sync(_revision_of)
     finally:
         await engine.dispose()
 
@@ -112,10 +110,39 @@ async def checkpoint(engine: AsyncEngine) -> None:
 
 def head_revision() -> str:
     """Return the newest revision that this version of AIO knows."""
-    head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
-    if head is None:
+    # Their files are named by revisions, which are consecutive numbers.
+    names = [path.name for path in (_MIGRATIONS / "versions").glob("[0-9]*.py")]
+    if not names:
         raise SchemaError("no alembic revision was found in the migrations package: reinstall AIO")
-    return head
+    return max(names).partition("_")[0]
+
+
+async def _is_migrated(url: URL, revision: str) -> bool:
+    """Whether the database is at `revision` already, and, of SQLite, in WAL mode."""
+    if url.get_backend_name() == "sqlite" and not _is_in_wal_mode(Path(str(url.database))):
+        return False
+    engine = _engine(url, sqlite_pragmas=())
+    try:
+        async with engine.connect() as connection:
+            return await connection.run_sync(_revision_of) == revision
+    finally:
+        await engine.dispose()
+
+
+def _is_in_wal_mode(database: Path) -> bool:
+    """By its header's format versions: with a connection, another process might fail to switch to that mode."""
+    try:
+        with database.open("rb") as file:
+            return file.read(20)[18:] == b"\2\2"
+    except OSError:
+        return False
+
+
+def _revision_of(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return revision
 
 
 def _parse(url: str) -> URL:
@@ -166,27 +193,27 @@ def _prepare_sqlite(engine: AsyncEngine, pragmas: Sequence[str]) -> None:
             connection.exec_driver_sql(statement)
 
 
-def _alembic_config() -> Config:
+async def _run_alembic(url: URL, way: Literal["upgrade", "downgrade"], revision: str) -> None:
+    # Imported here: most starts find the newest schema, and need none of it.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
     config = Config()
     # Escape percent signs, which would be read as interpolation.
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
-    return config
-
-
-async def _run_alembic(url: str, run: Callable[[Config], None]) -> None:
-    parsed = _parse(url)
-    config = _alembic_config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    run = command.upgrade if way == "upgrade" else command.downgrade
 
     def run_on(connection: Connection) -> None:
         config.attributes["connection"] = connection
-        run(config)
+        run(config, revision)
 
     try:
-        async with _locked_connection(parsed) as connection:
+        async with _locked_connection(url) as connection:
             await connection.run_sync(run_on)
     except CommandError as error:
         raise SchemaError(
-            f"cannot migrate {parsed.render_as_string()}: {error}. This version of AIO knows revisions up to "
+            f"cannot migrate {url.render_as_string()}: {error}. This version of AIO knows revisions up to "
             f"{head_revision()}; install the version that wrote the database, or restore a backup"
         ) from error
 

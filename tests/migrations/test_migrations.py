@@ -1,15 +1,21 @@
 """The schema upgrades and downgrades on both databases, and the revisions build exactly the tables."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, inspect, select, text
 
+import migrations
 from migrations.tables import api_keys, files, metadata, requests
 from quality.store.database import (
     DatabaseUrlError,
@@ -68,6 +74,37 @@ async def test_migrating_twice_keeps_what_is_stored(database_url: str) -> None:
     async with engine.connect() as connection:
         assert (await connection.execute(text("SELECT created_at FROM audit_events"))).scalars().all() == [1.5]
     await engine.dispose()
+
+
+async def test_a_migrated_database_is_opened_without_running_revisions(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(database_url)
+
+    def run(*_: object) -> None:
+        raise AssertionError("revisions are run although the schema is the newest")
+
+    monkeypatch.setattr(command, "upgrade", run)
+
+    assert await migrate(database_url) == head_revision()
+
+
+async def test_a_restored_sqlite_file_is_switched_to_wal_mode_again(sqlite_url: str) -> None:
+    await migrate(sqlite_url)
+    file = sqlite_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file)) as restored:
+        assert restored.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
+
+    await migrate(sqlite_url)
+
+    with closing(sqlite3.connect(file)) as found:
+        assert found.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_the_newest_revision_is_the_head_of_the_revisions() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    assert ScriptDirectory.from_config(config).get_heads() == [head_revision()]
 
 
 async def test_the_revisions_build_exactly_what_the_tables_declare(database_url: str) -> None:

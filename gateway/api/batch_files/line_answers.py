@@ -13,7 +13,7 @@ from gateway.api.inference.chat import CHAT
 from gateway.api.inference.chunks import AnswerFormat, CompletionsFormat
 from gateway.api.inference.completions import COMPLETION
 from gateway.api.inference.embeddings import EMBEDDINGS, embedded
-from gateway.api.inference.parsing import decode_fields
+from gateway.api.inference.parsing import decoded_fields
 from gateway.api.responses.as_chat import renamed
 from gateway.api.responses.create import RESPONSES, ResponsesFormat
 from gateway.api.responses.exchange import exchange_of
@@ -63,17 +63,17 @@ class LineAnswers:
 
 
 async def _chat_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = decode_fields(parts, CHAT, body, given.caller)
+    asked, _ = await decoded_fields(parts, CHAT, body, given.caller)
     return await _generated(parts, chat_request(parts, given, asked), CompletionsFormat(parts, None), tags)
 
 
 async def _completion_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = decode_fields(parts, COMPLETION, body, given.caller)
+    asked, _ = await decoded_fields(parts, COMPLETION, body, given.caller)
     return await _generated(parts, completion_request(parts, given, asked), CompletionsFormat(parts, None), tags)
 
 
 async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = decode_fields(parts, RESPONSES, body, given.caller)
+    asked, _ = await decoded_fields(parts, RESPONSES, body, given.caller)
     exchange = await exchange_of(parts, given, asked)
     answer_format = ResponsesFormat(parts, exchange)
     try:
@@ -83,7 +83,7 @@ async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict
 
 
 async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = decode_fields(parts, EMBEDDINGS, body, given.caller)
+    asked, _ = await decoded_fields(parts, EMBEDDINGS, body, given.caller)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
     answer, _ = await embedded(parts, given, asked, _BATCH.priority)
     return msgspec.json.encode(answer)

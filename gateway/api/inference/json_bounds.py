@@ -5,6 +5,7 @@ walks the value. Megabytes of empty arrays, of fields or of numbers such as 1e30
 hold up all other requests while they are read. All are therefore bounded once, where the text enters.
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -23,13 +24,14 @@ MAX_LONG_DIGITS = 1 << 17
 
 # Of a shorter text only brackets can be too many.
 _SHORT = 1 << 15
+# Fits a processor's cache with all that is derived from it. NumPy lets other threads run during each of its passes.
 _PIECE = 1 << 16
-_QUOTE, _COLON = ord('"'), ord(":")
-_IS_BRACKET = np.zeros(256, np.bool_)
-_IS_BRACKET[list(b"[]{}")] = True
+_QUOTE, _COLON, _BACKSLASH, _POINT = b'":\\.'
+# Digits of a number that counts as long.
+_LONG = 16
 
-_UNSTRUCTURED = bytes(set(range(256)) - set(b'"[]{}'))
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 Excess = Literal["depth", "containers", "fields", "numbers"]
 
@@ -40,52 +42,147 @@ def json_excess(text: bytes) -> Excess | None:
 
     Exact up to the first error in the JSON, beyond which no reader gets.
     """
-    many_brackets = text.count(b"[") + text.count(b"{") > MAX_DEPTH
-    many_others = len(text) > _SHORT and _field_excess(np.frombuffer(text, np.uint8)) is not None
-    if not many_brackets and not many_others:
+    if len(text) <= _SHORT:
+        many_brackets, many_values = text.count(b"[") + text.count(b"{") > MAX_DEPTH, False
+    else:
+        many_brackets, many_values = _are_many(text)
+    if not many_brackets and not many_values:
         return None
-    if b"\\" in text:
-        text = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if not many_others:
-        text = text.translate(None, _UNSTRUCTURED)
-    marks = _outside_strings(np.frombuffer(text, np.uint8))
-    return _bracket_excess(marks[_IS_BRACKET[marks]]) or (_field_excess(marks) if many_others else None)
+    return _exact_excess(text, many_values)
 
 
-def _outside_strings(text: _Bytes) -> _Bytes:
-    """The bytes of `text`, which has no escapes, that are in no string; of strings their opening quotes are left."""
-    is_quote = text == _QUOTE
-    # Parity survives the overflow of eight bits.
-    is_inside = (np.cumsum(is_quote, dtype=np.uint8) & 1).view(np.bool_)
-    np.logical_xor(is_inside, is_quote, out=is_inside)
-    return text[~is_inside]
+def _pieces(text: bytes) -> Iterator[_Bytes]:
+    numbers = np.frombuffer(text, np.uint8)
+    return (numbers[start : start + _PIECE] for start in range(0, len(numbers), _PIECE))
 
 
-def _bracket_excess(brackets: _Bytes) -> Excess | None:
-    depth = containers = 0
-    for start in range(0, len(brackets), _PIECE):
-        # [ and { have this bit, ] and } lack it.
-        is_opening = (brackets[start : start + _PIECE] & 2).astype(np.int32)
-        levels = np.cumsum(is_opening - 1) + depth
-        containers += int(is_opening.sum()) // 2
+def _are_many(text: bytes) -> tuple[bool, bool]:
+    """Whether `text`, its strings included, has more brackets than a depth may be, and too many values."""
+    containers, values, many_values = 0, _Values(), False
+    for piece in _pieces(text):
+        containers += int(np.count_nonzero(piece | 0x20 == ord("{")))
+        many_values = many_values or values.excess_with(piece) is not None
+    return containers > MAX_DEPTH, many_values
+
+
+def _exact_excess(text: bytes, many_values: bool) -> Excess | None:
+    """What is too many in `text` outside its strings; values are counted only if `many_values`."""
+    strings, brackets, values = _Strings(), _Brackets(), _Values()
+    excess: Excess | None = None
+    for piece in _pieces(text):
+        is_quote = strings.quotes_of(piece)
+        marks = piece
+        if not many_values:
+            places = np.flatnonzero(is_quote | _is_bracket(piece))
+            marks, is_quote = piece[places], is_quote[places]
+        marks = strings.outside(marks, is_quote)
+        if (found := brackets.excess_with(marks)) is not None:
+            return found
+        if many_values and excess is None:
+            excess = values.excess_with(marks)
+    return excess
+
+
+def _is_bracket(piece: _Bytes) -> _Flags:
+    # [ and { differ in one bit, as ] and } do.
+    kinds = piece | 0x20
+    is_bracket: _Flags = (kinds == ord("{")) | (kinds == ord("}"))
+    return is_bracket
+
+
+class _Strings:
+    """Leaves out the strings of JSON that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._is_escaped = False
+        self._is_inside = np.uint8(0)
+
+    def quotes_of(self, piece: _Bytes) -> _Flags:
+        """Where the next piece has quotes that begin or end a string."""
+        is_quote: _Flags = piece == _QUOTE
+        backslashes = np.flatnonzero(piece == _BACKSLASH)
+        if self._is_escaped:
+            is_quote[0] = False
+            if len(backslashes) and backslashes[0] == 0:
+                backslashes = backslashes[1:]
+        self._is_escaped = False
+        if len(backslashes):
+            # Of a run of backslashes each second one is escaped, and an odd one escapes what follows.
+            begins = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
+            lengths = np.diff(begins, append=len(backslashes))
+            escaped = (backslashes[begins] + lengths)[lengths % 2 == 1]
+            if len(escaped) and escaped[-1] == len(piece):
+                self._is_escaped = True
+                escaped = escaped[:-1]
+            is_quote[escaped] = False
+        return is_quote
+
+    def outside(self, marks: _Bytes, is_quote: _Flags) -> _Bytes:
+        """Return those of the piece's `marks` that are in no string; of strings their opening quotes are left."""
+        if not len(marks):
+            return marks
+        # Parity survives the overflow of eight bits.
+        parity = np.cumsum(is_quote, dtype=np.uint8)
+        parity += self._is_inside
+        parity &= 1
+        self._is_inside = parity[-1]
+        is_inside = parity.view(np.bool_)
+        np.logical_xor(is_inside, is_quote, out=is_inside)
+        return marks[~is_inside]
+
+
+class _Brackets:
+    """Counts the levels and containers of JSON that comes in pieces, without its strings."""
+
+    def __init__(self) -> None:
+        self._depth = self._containers = 0
+
+    def excess_with(self, piece: _Bytes) -> Excess | None:
+        """What is too many with the next piece."""
+        brackets = piece[_is_bracket(piece)]
+        if not len(brackets):
+            return None
+        is_opening = (brackets | 0x20 == ord("{")).astype(np.int32)
+        levels = np.cumsum(2 * is_opening - 1) + self._depth
+        self._containers += int(is_opening.sum())
         if levels.max() > MAX_DEPTH:
             return "depth"
-        if containers > MAX_CONTAINERS:
+        if self._containers > MAX_CONTAINERS:
             return "containers"
-        depth = int(levels[-1])
-    return None
-
-
-def _field_excess(marks: _Bytes) -> Excess | None:
-    if np.count_nonzero(marks == _COLON) > MAX_FIELDS:
-        return "fields"
-    if len(marks) < 3:
+        self._depth = int(levels[-1])
         return None
-    is_digit = (marks - ord("0")) < 10
-    is_exponent = ((marks[1:-1] | 0x20) == ord("e")) & (is_digit[:-2] | (marks[:-2] == ord(".")))
-    if np.count_nonzero(is_exponent) > MAX_EXPONENTS:
-        return "numbers"
-    run = is_digit
-    for shift in (1, 2, 4, 8):
-        run = run[:-shift] & run[shift:]
-    return "numbers" if np.count_nonzero(run) > MAX_LONG_DIGITS else None
+
+
+class _Values:
+    """Counts the fields and the costly numbers of JSON that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._fields = self._exponents = self._long_digits = 0
+        self._last = np.zeros(0, np.uint8)
+
+    def excess_with(self, piece: _Bytes) -> Excess | None:
+        """What is too many with the next piece."""
+        self._fields += int(np.count_nonzero(piece == _COLON))
+        if self._fields > MAX_FIELDS:
+            return "fields"
+        # A number may go on from the piece before.
+        before = len(self._last)
+        marks = np.concatenate((self._last, piece))
+        self._last = marks[max(len(marks) - _LONG + 1, 0) :].copy()
+        is_digit = (marks - ord("0")) < 10
+        if not is_digit.any():
+            return None
+        recent = max(before - 2, 0)
+        self._exponents += _exponents(marks[recent:], is_digit[recent:])
+        run = is_digit
+        for shift in (1, 2, 4, 8):
+            run = run[:-shift] & run[shift:]
+        self._long_digits += int(np.count_nonzero(run))
+        too_many = self._exponents > MAX_EXPONENTS or self._long_digits > MAX_LONG_DIGITS
+        return "numbers" if too_many else None
+
+
+def _exponents(marks: _Bytes, is_digit: _Flags) -> int:
+    """How many of `marks`, but for the first and the last, are an e behind a digit or a point."""
+    is_exponent = ((marks[1:-1] | 0x20) == ord("e")) & (is_digit[:-2] | (marks[:-2] == _POINT))
+    return int(np.count_nonzero(is_exponent))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -52,6 +53,8 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "file": ("file_data", "file_id"),
 }
 MAX_MEDIA_FIELDS = 16
+# Larger bodies are decoded on a thread, which costs less than their decoding.
+_DECODED_AT_ONCE = 1 << 17
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
@@ -59,20 +62,39 @@ _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
 async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
     """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
-    return decode_body(decoder, await _json_of(request))
+    return await decoded_body(parts_of(request), decoder, await _json_of(request), request.scope["state"][CALLER])
 
 
 async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
     """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
     out; a header of the answer names them."""
-    body, ignored = decode_fields(parts_of(request), fields, await _json_of(request), request.scope["state"][CALLER])
+    found = await _json_of(request)
+    body, ignored = await decoded_fields(parts_of(request), fields, found, request.scope["state"][CALLER])
     if ignored:
         request.scope["state"][IGNORED] = ignored
     return body
 
 
-def decode_fields(parts: Parts, fields: FieldReader[Body], body: bytes, caller: Caller) -> tuple[Body, list[str]]:
+async def decoded_body(parts: Parts, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Body:
+    """What `decode_body` returns, of a large body without holding up the event loop."""
+    return await _apart(parts, caller, body, partial(decode_body, decoder, body))
+
+
+async def decoded_fields(
+    parts: Parts, fields: FieldReader[Body], body: bytes, caller: Caller
+) -> tuple[Body, list[str]]:
     """The request in `body`, and the names of its fields that are ignored. Raises `ApiError` as `read_body` does."""
+    return await _apart(parts, caller, body, partial(_decode_fields, parts, fields, body, caller))
+
+
+async def _apart(parts: Parts, caller: Caller, body: bytes, decode: Callable[[], Decoded]) -> Decoded:
+    """Return what `decode` makes of `body`: of a large one on a thread, since it takes tens of milliseconds."""
+    if len(body) <= _DECODED_AT_ONCE:
+        return decode()
+    return await parts.routing.threads.run(caller.tenant, decode)
+
+
+def _decode_fields(parts: Parts, fields: FieldReader[Body], body: bytes, caller: Caller) -> tuple[Body, list[str]]:
     strict = caller.strict or parts.settings.strict_fields
     ignored: list[str] = []
     try:

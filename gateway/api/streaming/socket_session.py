@@ -17,7 +17,7 @@ from gateway.api.inference.answers import Routed, UsageBody, routed, usage_body
 from gateway.api.inference.build_request import chat_request, received
 from gateway.api.inference.chunks import DONE, ChatChunks
 from gateway.api.inference.ignored_fields import FieldReader, shown_names
-from gateway.api.inference.parsing import decode_body, decode_fields
+from gateway.api.inference.parsing import decoded_body, decoded_fields
 from gateway.api.inference.schemas import HARMLESS, ChatRequest
 from gateway.errors import ApiError, ErrorBody, as_api_error, bad_request
 from gateway.parts import PARTS, Parts
@@ -113,15 +113,15 @@ class SocketSession:
 
     async def _take(self, message: bytes, group: asyncio.TaskGroup) -> None:
         name = ""
+        parts, caller = self._parts, self._handshake.scope["state"][CALLER]
         try:
-            heading = decode_body(_heading, message)
+            heading = await decoded_body(parts, _heading, message, caller)
             name = heading.request
             if heading.type == "cancel":
-                self._cancel(decode_body(_cancel, message))
+                self._cancel(await decoded_body(parts, _cancel, message, caller))
             elif heading.type == "chat":
                 self._require_room(name)
-                caller = self._handshake.scope["state"][CALLER]
-                body, ignored = decode_fields(self._parts, _chat, message, caller)
+                body, ignored = await decoded_fields(parts, _chat, message, caller)
                 self._chats[name] = group.create_task(self._answer(body, ignored))
                 # A task that is cancelled before its first step would never run, nor say that it was.
                 await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from gateway.cores.reading import read_cores
 from gateway.telemetry.metrics_export.core_collector import CoreCollector
 from gateway.telemetry.metrics_export.gpus import GpuCollector, Gpus
 from gateway.telemetry.metrics_export.job_metrics import JobMetrics
+from gateway.telemetry.metrics_export.loop_lag import LoopLag
 from gateway.telemetry.metrics_export.replica_gauges import ReplicaGauges
 from gateway.telemetry.metrics_export.request_metrics import RequestMetrics
 from gateway.telemetry.metrics_export.slo_collector import SloCollector
@@ -35,6 +36,7 @@ class Metrics:
         self._gpus = Gpus()
         self.shared.register(self.gpus)
         self.jobs = JobMetrics(self.registry, self.shared)
+        self.loop_lag = LoopLag(self.registry)
         self.levels = ServiceLevels()
         self.requests = RequestMetrics(self.registry, self.private, self.levels)
         self._models: dict[int, str] = {}

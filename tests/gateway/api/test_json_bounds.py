@@ -45,6 +45,24 @@ def test_what_is_counted_is_what_a_reader_makes(value: Any, most_deep: int, most
     assert found in allowed
 
 
+@given(
+    values=st.lists(st.one_of(VALUES, st.integers(10**14, 10**40), st.sampled_from([1e300, 1.5e-300])), max_size=8),
+    size=st.integers(1, 40),
+)
+def test_where_a_text_is_cut_into_pieces_changes_nothing(values: list[Any], size: int) -> None:
+    text = json.dumps(values).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, most in {"MAX_FIELDS": 3, "MAX_EXPONENTS": 1, "MAX_LONG_DIGITS": 20, "MAX_CONTAINERS": 6}.items():
+            patch.setattr(json_bounds, name, most)
+        patch.setattr(json_bounds, "_SHORT", 0)
+        whole = json_excess(text)
+        patch.setattr(json_bounds, "_PIECE", size)
+        found = json_excess(text)
+    # Fields and numbers may both be too many; then either is named.
+    values_too = {"fields", "numbers"}
+    assert found == whole or {found, whole} == values_too
+
+
 @pytest.mark.parametrize("levels", [MAX_DEPTH - 1, MAX_DEPTH])
 def test_as_many_levels_as_allowed_are_let_through(levels: int) -> None:
     assert json_excess(b"[" * levels + b"]" * levels) is None

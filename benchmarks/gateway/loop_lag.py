@@ -1,0 +1,252 @@
+"""How far large bodies hold up the streams of a gateway: its own metric of the event loop's lag, under both."""
+
+import asyncio
+import random
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from benchmarks.gateway.proxy import TOPICS
+from benchmarks.gateway.upstream import WHOLE
+from gateway.processes.server_process import running_server
+from gateway.settings import Settings
+
+_LAUNCH = "from benchmarks.gateway.loop_lag import serve_paced; serve_paced(float({pace}))"
+_BUCKET = re.compile(r'^aio_event_loop_lag_seconds_bucket\{.*?le="([^"]+)".*\} (\S+)$', re.MULTILINE)
+_TOKENS_PER_STREAM = 400
+_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+_EVENT = (
+    b'data: {"id":"mock-1","object":"chat.completion.chunk","created":1,"model":"mock",'
+    b'"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":%b}]}\n\n'
+)
+Progress = Callable[[str, float], None]
+
+
+class LagRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The lag of the gateway's event loop in milliseconds, estimated within the buckets of its histogram; `max_ms` is
+    the upper bound of the last bucket with a sample, infinite above the last bound."""
+
+    kind: str
+    streams: int
+    body_bytes: int
+    bodies: int
+    refused: int
+    tokens: int
+    samples: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+async def bench_loop_lag(
+    settings: Settings, key: str, *, kinds: Iterable[str], streams: int, rate: float, seconds: float,
+    body_bytes: int, progress: Progress,
+) -> AsyncIterator[LagRow]:  # fmt: skip
+    """One row for each of `kinds`, in one gateway process in front of the upstream of `settings`' catalogue."""
+    environment = {"AIO_API_KEYS": f"bench={key}", "AIO_MONITOR": "false"}
+    async with running_server(settings, environment, "gateway") as server:
+        client = httpx.AsyncClient(
+            base_url=server.url,
+            timeout=120,
+            headers={"authorization": f"Bearer {key}", "x-aio-cache": "off"},
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        )
+        async with client:
+            for kind in kinds:
+                progress(kind, 0.0)
+                yield await _row(client, server.url, key, kind, streams, rate, seconds, body_bytes)
+                progress(kind, 1.0)
+
+
+async def _row(
+    client: httpx.AsyncClient, url: str, key: str, kind: str, streams: int, rate: float, seconds: float, body_bytes: int
+) -> LagRow:
+    tokens = 0
+    ended = asyncio.Event()
+
+    async def stream() -> None:
+        nonlocal tokens
+        body = {"model": "tier-1", "messages": [{"role": "user", "content": "Go on."}], "stream": True,
+                "max_tokens": _TOKENS_PER_STREAM}  # fmt: skip
+        while not ended.is_set():
+            async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                answer.raise_for_status()
+                async for line in answer.aiter_lines():
+                    tokens += line.startswith("data: {")
+
+    body = large_body(kind, body_bytes)
+    running = [asyncio.create_task(stream()) for _ in range(streams)]
+    try:
+        while tokens < streams and not any(task.done() for task in running):  # noqa: ASYNC110 - counted by the readers
+            await asyncio.sleep(0.05)
+        # One before them, for what is made once.
+        await _send(url, key, body)
+        before, first, began = await _buckets(client), tokens, time.monotonic()
+        statuses: list[asyncio.Task[int]] = []
+        while (passed := time.monotonic() - began) < seconds and not any(task.done() for task in running):
+            statuses.append(asyncio.create_task(_send(url, key, body)))
+            await asyncio.sleep(max((len(statuses) / rate) - passed, 0.0))
+        answered = await asyncio.gather(*statuses)
+        taken = [now - then for (_, now), (_, then) in zip(await _buckets(client), before, strict=True)]
+        bounds = [bound for bound, _ in before]
+        counted = tokens - first
+    finally:
+        ended.set()
+        for task in running:
+            task.cancel()
+        ends = await asyncio.gather(*running, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+    return LagRow(
+        kind=kind, streams=streams, body_bytes=len(body), bodies=len(answered),
+        refused=sum(status != 200 for status in answered), tokens=counted, samples=int(taken[-1]),
+        p50_ms=quantile_ms(bounds, taken, 0.5), p99_ms=quantile_ms(bounds, taken, 0.99),
+        max_ms=quantile_ms(bounds, [float(count >= taken[-1]) for count in taken], 1.0),
+    )  # fmt: skip
+
+
+def large_body(kind: str, size: int) -> bytes:
+    """A chat of almost `size` bytes: `prose`, `code` (escapes in every line), `escaped` (no ASCII, all of it escaped),
+    `image` (one data URL) or `messages` (2,000 of the same length)."""
+    rng = random.Random(7)
+    room = size - 512
+    content: Any
+    messages: list[dict[str, Any]]
+    if kind == "messages":
+        text = " ".join(rng.choices(TOPICS.split(), k=room // 2000))[: room // 2000 - 40]
+        messages = [{"role": "user", "content": text}] * (2000)
+    else:
+        if kind == "image":
+            content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * (room // 8)}}]
+        elif kind == "escaped":
+            content = ("\u0439\u0446\u0443 \u043a\u0435\u043d" * (room // 37))[: room // 6]
+        elif kind == "code":
+            line = '    values["name"] = [value for value in found if value]\n'
+            content = line * (room // (len(line) + 3))
+        else:
+            content = " ".join(rng.choices(TOPICS.split(), k=room // 6))[:room]
+        messages = [{"role": "user", "content": content}]
+    body = {"model": "tier-1", "messages": messages, "max_tokens": 16}
+    if kind != "escaped":
+        return msgspec.json.encode(body)
+    text = msgspec.json.encode(body).decode()
+    return re.sub(r"[^\x00-\x7f]", lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+
+
+async def _send(url: str, key: str, body: bytes) -> int:
+    """The status of one answer; on a connection of its own, so that sending costs this process little."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {key}\r\n"
+        "x-aio-cache: off\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    try:
+        writer.write(head.encode())
+        writer.write(body)
+        answer = await reader.read()
+    finally:
+        writer.close()
+    return int(answer[9:12])
+
+
+async def _buckets(client: httpx.AsyncClient) -> list[tuple[float, float]]:
+    text = (await client.get("/metrics")).text
+    return [(float(bound), float(count)) for bound, count in _BUCKET.findall(text)]
+
+
+def quantile_ms(bounds: list[float], counts: list[float], q: float) -> float:
+    """Milliseconds, interpolated as Prometheus does; `counts` are cumulative, `bounds` in seconds."""
+    wanted = q * counts[-1]
+    for (low, below), (bound, count) in pairwise(zip([0.0, *bounds], [0.0, *counts], strict=True)):
+        if count >= wanted and count > below:
+            if bound == float("inf"):
+                return bound
+            return round((low + (bound - low) * (wanted - below) / (count - below)) * 1e3, 2)
+    return 0.0
+
+
+class PacedUpstream(asyncio.Protocol):
+    """One kept connection: a stream gets a token every `pace` seconds, anything else its answer at once."""
+
+    def __init__(self, pace: float) -> None:
+        self._pace = pace
+        self._buffer = bytearray()
+        self._transport: asyncio.WriteTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        assert self._transport is not None
+        self._buffer += data
+        end = self._buffer.find(b"\r\n\r\n", 0, 1 << 14)
+        if end < 0:
+            return
+        head = bytes(self._buffer[:end]).lower()
+        at = head.find(b"\r\ncontent-length:")
+        stop = end + 4 + (int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0)
+        if len(self._buffer) < stop:
+            return
+        is_stream = b'"stream":true' in self._buffer
+        del self._buffer[:stop]
+        if is_stream:
+            self._transport.write(_STREAM_HEAD)
+            self._next(0)
+        else:
+            self._transport.write(WHOLE)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _next(self, place: int) -> None:
+        assert self._transport is not None
+        if place == _TOKENS_PER_STREAM:
+            self._transport.write(_EVENT % (b"", b'"stop"') + b"data: [DONE]\n\n")
+            self._transport.close()
+            return
+        self._transport.write(_EVENT % (b"word ", b"null"))
+        self._timer = asyncio.get_running_loop().call_later(self._pace, self._next, place + 1)
+
+
+def serve_paced(pace: float) -> None:
+    """Serve on a free port of this machine, which is printed, until standard input ends."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: PacedUpstream(pace), "127.0.0.1", 0, backlog=1024)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        async with server:
+            await loop.run_in_executor(None, sys.stdin.read)
+
+    asyncio.run(serve())
+
+
+@asynccontextmanager
+async def paced_upstream(pace: float) -> AsyncIterator[str]:
+    """The base URL of an upstream whose streams have a token every `pace` seconds, in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _LAUNCH.format(pace=pace), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(await process.stdout.readline())}/v1"
+    finally:
+        process.stdin.close()
+        await process.wait()
