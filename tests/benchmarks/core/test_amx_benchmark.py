@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
@@ -57,21 +55,8 @@ def test_streams_ask_one_prompt_after_another_and_every_token_is_counted() -> No
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> ModelSpec:
-    torch.manual_seed(1)
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    return ModelSpec(name="tiny", path=str(tmp_path / "model"), compute="bfloat16")
+def model(tiny_llama: str) -> ModelSpec:
+    return ModelSpec(name="tiny", path=tiny_llama, compute="bfloat16")
 
 
 def test_every_part_of_the_table_is_measured(model: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

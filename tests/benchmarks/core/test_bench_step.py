@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 
 from benchmarks.core.step import bench_step
 from inference_core.execution.native_decoder import StepTimes
@@ -12,21 +10,8 @@ from inference_core.model_spec import ModelSpec
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> ModelSpec:
-    torch.manual_seed(1)
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    return ModelSpec(name="tiny", path=str(tmp_path / "model"), compute="float32")
+def model(tiny_llama: str) -> ModelSpec:
+    return ModelSpec(name="tiny", path=tiny_llama, compute="float32")
 
 
 def test_the_parts_of_a_step_cover_it(model: ModelSpec, tmp_path: Path) -> None:
