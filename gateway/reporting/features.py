@@ -8,6 +8,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     states."""
 
     name: str
+    ours: str = "yes"
     tests: tuple[str, ...]
     others: dict[str, str]
 
@@ -69,12 +70,13 @@ SERVER_FEATURES = (
     Feature(name="streaming", tests=("gateway/api/test_chat_stream.py",), others=_of(SERVERS, "yes", "not stated")),
     Feature(
         name="versions without downtime",
+        ours="of tiers on other servers; a model in AIO itself needs a restart",
         tests=("gateway/composition/test_catalogue_reload.py",),
         others=_of(SERVERS, "yes", "not stated"),
     ),
     Feature(
         name="ensemble (tokenise, model, detokenise in one call)",
-        tests=("inference_core/native/test_real_generation.py",),
+        tests=("gateway/composition/test_end_to_end.py",),
         others=_of(SERVERS, "yes", "not stated"),
     ),
     Feature(

@@ -154,7 +154,7 @@ def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
     rows = [
         [
             each.name,
-            "yes: " + ", ".join(f"[{Path(test).stem}](../tests/{test})" for test in each.tests),
+            f"{each.ours}: " + ", ".join(f"[{Path(test).stem}](../tests/{test})" for test in each.tests),
             *(each.others[name] for name in names),
         ]
         for each in features
