@@ -256,8 +256,8 @@ class CoreDriver:
         request = AddRequest(
             request_id=request_id, model=model, prompt_token_ids=list(prompt), sampling=sampling, **fields
         )
-        self.fast[request_id] = self.core._computes_prompts_fast(model)
         self.core.add(request)
+        self.fast[request_id] = self.core._computes_prompts_fast(model)
         if sampling.grammar is not None:
             # Compiled already, but queued by the next step only: it would come after what is added until then.
             for refused in self.core._admit_compiled():
@@ -276,7 +276,7 @@ class CoreDriver:
             if self._check:
                 self.core.check_integrity()
 
-    def drain(self, limit: int = 20_000) -> None:
+    def drain(self, limit: int = 2_000) -> None:
         """Step until nothing is left; fails if `limit` steps do not suffice."""
         for _ in range(limit):
             if not self.core.has_work:
