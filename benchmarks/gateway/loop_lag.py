@@ -3,10 +3,9 @@
 import asyncio
 import random
 import re
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,11 +14,14 @@ import httpx
 import msgspec
 
 from benchmarks.gateway.proxy import TOPICS
-from benchmarks.gateway.upstream import WHOLE
+from benchmarks.gateway.upstream import WHOLE, running_upstream
 from gateway.processes.server_process import running_server
 from gateway.settings import Settings
 
-_LAUNCH = "from benchmarks.gateway.loop_lag import serve_paced; serve_paced(float({pace}))"
+_LAUNCH = (
+    "from benchmarks.gateway.loop_lag import PacedUpstream; from benchmarks.gateway.upstream import serve_connections; "
+    "serve_connections(lambda: PacedUpstream({pace}))"
+)
 _BUCKET = re.compile(r'^aio_event_loop_lag_seconds_bucket\{.*?le="([^"]+)".*\} (\S+)$', re.MULTILINE)
 _TOKENS_PER_STREAM = 400
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -123,7 +125,7 @@ def large_body(kind: str, size: int) -> bytes:
     messages: list[dict[str, Any]]
     if kind == "messages":
         text = " ".join(rng.choices(TOPICS.split(), k=room // 2000))[: room // 2000 - 40]
-        messages = [{"role": "user", "content": text}] * (2000)
+        messages = [{"role": "user", "content": text}] * 2000
     else:
         if kind == "image":
             content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * (room // 8)}}]
@@ -224,29 +226,6 @@ class PacedUpstream(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(self._pace, self._next, place + 1)
 
 
-def serve_paced(pace: float) -> None:
-    """Serve on a free port of this machine, which is printed, until standard input ends."""
-
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: PacedUpstream(pace), "127.0.0.1", 0, backlog=1024)
-        print(server.sockets[0].getsockname()[1], flush=True)
-        async with server:
-            await loop.run_in_executor(None, sys.stdin.read)
-
-    asyncio.run(serve())
-
-
-@asynccontextmanager
-async def paced_upstream(pace: float) -> AsyncIterator[str]:
+def paced_upstream(pace: float) -> AbstractAsyncContextManager[str]:
     """The base URL of an upstream whose streams have a token every `pace` seconds, in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _LAUNCH.format(pace=pace), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield f"http://127.0.0.1:{int(await process.stdout.readline())}/v1"
-    finally:
-        process.stdin.close()
-        await process.wait()
+    return running_upstream(_LAUNCH.format(pace=pace))

@@ -2,14 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
 
 WORDS = ["Paris", "is", "the", "capital", "of", "France", "."]
 USAGE = {"prompt_tokens": 12, "completion_tokens": len(WORDS), "total_tokens": 12 + len(WORDS)}
-_LAUNCH = "from benchmarks.gateway.upstream import main; main()"
+_LAUNCH = "from benchmarks.gateway.upstream import Upstream, serve_connections; serve_connections(Upstream)"
 
 _TIER = """
 [[tiers]]
@@ -81,12 +81,12 @@ def _reply(head: bytes, body: bytes) -> bytes:
     return STREAMED[b'"include_usage":true' in body] if b'"stream":true' in body else WHOLE
 
 
-def main() -> None:
+def serve_connections(connection: Callable[[], asyncio.Protocol]) -> None:
     """Serve on a free port of this machine, which is printed, until standard input ends."""
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(Upstream, "127.0.0.1", 0, backlog=1024)
+        server = await loop.create_server(connection, "127.0.0.1", 0, backlog=1024)
         print(server.sockets[0].getsockname()[1], flush=True)
         async with server:
             await loop.run_in_executor(None, sys.stdin.read)
@@ -95,10 +95,11 @@ def main() -> None:
 
 
 @asynccontextmanager
-async def running_upstream() -> AsyncIterator[str]:
-    """The base URL of an upstream that runs as long as the context does."""
+async def running_upstream(launch: str = _LAUNCH) -> AsyncIterator[str]:
+    """The base URL of an upstream that runs as long as the context does, in a process of its own; `launch`: the Python
+    code that serves it by `serve_connections`."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _LAUNCH, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", launch, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None
