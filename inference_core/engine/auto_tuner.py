@@ -39,7 +39,8 @@ class AutoTuner:
 
     A learned model of step time (`StepTimeModel`) gives the prompt tokens that fit next to the running decodes so that
     95 of 100 steps keep the objective for the time between two tokens, and the prompt tokens that are enough
-    (`_enough`), because longer steps would delay first tokens. A step takes the lesser of the two. The number of
+    (`_enough`), because longer steps would delay first tokens. A step takes the lesser of the two. Where more requests
+    wait than either objective allows for, neither is given up for the other (`_overload`). The number of
     running sequences is limited so that, at the measured mix of prompt and answer tokens, prompts are computed as fast
     as sequences end; decodes always keep a quarter of the objective. Other models on the core, and all else that the
     model of step time misses, lengthen the measured time between tokens; the margin then lowers the target step by
@@ -121,7 +122,7 @@ class AutoTuner:
             if self.limits.auto_tune and self.model.is_warm:
                 self._decide(max(decodes, 1), sharing)
         if self._rule is not None:
-            self._apply(self._rule, decodes, backlog + waiting * self._prompt_tokens)
+            self._apply(self._rule, decodes, backlog, waiting)
         return self.knobs
 
     def after_answer(self, first_token_seconds: float, prompt_tokens: int, answer_tokens: int) -> None:
@@ -205,12 +206,16 @@ class AutoTuner:
         pairs.append((old.max_num_seqs, new.max_num_seqs))
         return any(b < (1 - self.SLACK) * a or b > (1 + self.HYSTERESIS) * a for a, b in pairs)
 
-    def _apply(self, rule: TuningRule, decodes: int, backlog: float) -> None:
+    def _apply(self, rule: TuningRule, decodes: int, backlog: int, waiting: int) -> None:
         limits, knobs = self.limits, self.knobs
-        room = int(min(self._room(rule, decodes), limits.max_num_batched_tokens))
+        overload = self._overload(waiting)
+        wanted = max(self._room(rule, decodes), overload * self._prompt_tokens)
+        room = int(min(wanted, limits.max_num_batched_tokens))
+        seats = min(max(rule.max_num_seqs, int(overload * self._answer_tokens)), limits.max_num_seqs)
+        queued = waiting * self._prompt_tokens
         # Round to a sixteenth, so that the knobs do not change with every token of a prompt.
         grain = max(1 << max(room.bit_length() - 4, 0), self.LEAST_ROOM)
-        enough = math.ceil(min(self._enough(decodes, backlog), room) / self.LEAST_ROOM) * self.LEAST_ROOM
+        enough = math.ceil(min(self._enough(decodes, backlog + queued), room) / self.LEAST_ROOM) * self.LEAST_ROOM
         room = max(min(room // grain * grain, enough), self.LEAST_ROOM)
         budget = min(decodes + room, limits.max_num_batched_tokens)
         chunk = min(room, limits.prefill_chunk)
@@ -219,16 +224,29 @@ class AutoTuner:
         if (
             budget != knobs.max_num_batched_tokens
             or chunk != knobs.prefill_chunk
-            or rule.max_num_seqs != knobs.max_num_seqs
+            or seats != knobs.max_num_seqs
             or penalty != knobs.max_join_penalty
         ):
             self.knobs = msgspec.structs.replace(
                 limits,
                 max_num_batched_tokens=budget,
                 prefill_chunk=chunk,
-                max_num_seqs=rule.max_num_seqs,
+                max_num_seqs=seats,
                 max_join_penalty=penalty,
             )
+
+    def _overload(self, waiting: int) -> float:
+        """Return the sequences per step that have to start, so that first tokens and later ones are late by one factor.
+
+        If n of `waiting` sequences start per step of s seconds, a new one does after waiting / n steps. That time
+        over the objective for first tokens T is s over the objective between tokens I if waiting / n = T / I. It
+        takes n prompts' tokens in a step, and seats for n answers' tokens, each of which takes a step. Prompts that
+        would miss T alone do not count: they would lengthen every step for an objective that none of them can keep.
+        """
+        first, between = self.limits.ttft_objective_ms / 1e3, self.limits.itl_objective_ms / 1e3
+        if self._prompt_tokens * self.model.cost.further(self._depth) > first:
+            return 0.0
+        return waiting * between / first
 
     def _enough(self, decodes: int, backlog: float) -> float:
         """Return the prompt tokens per step beyond which first tokens would come later.

@@ -3,8 +3,9 @@
 Both are total (they end in the sequence's unique number), so the result is deterministic. Why there is neither
 starvation nor livelock:
 
-- *Service* orders by (class after ageing, deadline, arrival, number). Waiting or prefilling for `ageing_seconds` lifts
-  a sequence by one class, without a floor, so only finitely many later arrivals can be served before it.
+- *Service* orders by (class after ageing, deadline, prompt tokens left, arrival, number): the shortest remaining prompt
+  first, which gives the least mean time to the first token (Schrage 1968). Waiting or prefilling for `ageing_seconds`
+  lifts a sequence by one class, without a floor, so only finitely many later arrivals can be served before it.
 - *Preemption* orders by (held class, tokens computed, number), worst first. The best holder is never preempted, and
   the others free the memory that it needs, so it always advances.
 - A waiting sequence preempts only holders of a class strictly worse than its own priority *without* ageing. The
@@ -13,7 +14,7 @@ starvation nor livelock:
 
 from inference_core.scheduling.sequence import Sequence
 
-ServiceOrder = tuple[int, float, float, int]
+ServiceOrder = tuple[int, float, int, float, int]
 Rank = tuple[int, int, int]
 
 
@@ -37,6 +38,12 @@ def seconds_to_next_lift(sequence: Sequence, now: float, ageing_seconds: float) 
 
 def service_order(sequence: Sequence, now: float, ageing_seconds: float) -> ServiceOrder:
     """Smaller is served first."""
+    level = aged_class(sequence, now, ageing_seconds)
+    return (level, sequence.deadline, sequence.num_prefill_tokens, sequence.arrival, sequence.number)
+
+
+def arrival_order(sequence: Sequence, now: float, ageing_seconds: float) -> tuple[int, float, float, int]:
+    """`service_order` without lengths: tokens of different models do not compare."""
     return (aged_class(sequence, now, ageing_seconds), sequence.deadline, sequence.arrival, sequence.number)
 
 

@@ -12,7 +12,14 @@ from inference_core.scheduling.batch_forming import Batch, joins_now
 from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
 from inference_core.scheduling.deadlines import Deadlines
 from inference_core.scheduling.occupancy_stats import JoinStatistics
-from inference_core.scheduling.priority import Rank, aged_class, holding_rank, newcomer_claim, service_order
+from inference_core.scheduling.priority import (
+    Rank,
+    aged_class,
+    arrival_order,
+    holding_rank,
+    newcomer_claim,
+    service_order,
+)
 from inference_core.scheduling.running_set import RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals, StepBudget
@@ -80,9 +87,16 @@ class Scheduler:
                 f"the limit of {self.knobs.max_waiting}; try again later"
             )
         for sequence in choices:
-            self.waiting.push(sequence, now)
+            if self.knobs.prefix_caching:
+                sequence.shareable_digests(self.pool.block_size)
+            self._enqueue(sequence, now)
             sequence.prompt_computed = sequence.prompt_is_shareable(0, self.pool.block_size)
             self.deadlines.add(sequence)
+
+    def _enqueue(self, sequence: Sequence, now: float) -> None:
+        cached = self.pool.match(sequence.digests) if self.knobs.prefix_caching else []
+        sequence.num_cached_tokens = len(cached) * self.pool.block_size
+        self.waiting.push(sequence, now)
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Forget a live sequence and free its blocks."""
@@ -156,13 +170,21 @@ class Scheduler:
         return max(1, int(budget - budget / self.knobs.max_join_penalty))
 
     def _share_among_prefilling(self, now: float) -> None:
-        budget = self._budget
+        """Give each prompt in service order its next chunk; only the first may get a part of one.
+
+        A part of a further prompt would lengthen the step, and so delay the first, without ending the other sooner.
+        """
+        budget, first_has_share = self._budget, False
         for sequence in self._prefilling_in_service_order(now) if budget.left else ():
             if not budget.left:
                 break
             room = budget.room_for(sequence)
             # A prefill-only sequence needs nothing more once its last step is in flight.
             if sequence in budget.preempted or not room or not sequence.num_uncomputed_tokens:
+                continue
+            chunk = min(sequence.num_prefill_tokens, self.knobs.prefill_chunk)
+            if first_has_share and chunk > budget.left:
+                budget.queue_blocked = True
                 continue
             if sequence.status is Status.WAITING and (budget.memory_short or not self._admit(sequence, now)):
                 # No overtaking of the queue's head: small requests could keep a large one waiting for ever.
@@ -171,6 +193,7 @@ class Scheduler:
             tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, room)
             if self._grow(sequence, tokens, now):
                 budget.hand_out(sequence, tokens)
+                first_has_share = True
 
     def _prefilling_in_service_order(self, now: float) -> Iterator[Sequence]:
         """Yield the prefilling sequences and, until the queue is blocked, the waiting ones."""
@@ -251,6 +274,7 @@ class Scheduler:
         )
         sequence.block_table = sequence.share.block_table = hits + self.pool.restore(kept, len(hits))
         sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
+        sequence.num_cached_tokens = 0
         sequence.share.adapter = self.adapters.pin(sequence.adapter)
         self._running_set.add(sequence)
         sequence.admissions += 1
@@ -269,9 +293,9 @@ class Scheduler:
     def _peer_queue_precedes(self, sequence: Sequence, now: float) -> bool:
         """Whether a peer's queue head lacks memory and comes before `sequence`: freed memory is reserved for it."""
         ageing = self.knobs.ageing_seconds
-        order = service_order(sequence, now, ageing)
+        order = arrival_order(sequence, now, ageing)
         heads = (peer.blocked for peer in self.peers if peer is not self)
-        return any(head is not None and service_order(head, now, ageing) < order for head in heads)
+        return any(head is not None and arrival_order(head, now, ageing) < order for head in heads)
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
         """Whether all known tokens of `sequence` fit besides the running sequences' reservations (SPEC KV-10)."""
@@ -360,7 +384,7 @@ class Scheduler:
         sequence.queued_since = now
         if sequence.waiting_since is None:
             sequence.waiting_since = now
-        self.waiting.push(sequence, now)
+        self._enqueue(sequence, now)
         sequence.preemptions += 1
         self.totals.preemptions += 1
         self._budget.take_back(sequence)

@@ -35,7 +35,7 @@ class Sequence:
     The last `num_pending` of `token_ids` and `output_token_ids` are `PENDING`: steps in flight draw them. `block_table`
     covers the computed tokens and those of the step in flight, so less than one block of it is unused. `number` is
     unique in the core and breaks every tie. `leader` is the first choice of the same request, whose prompt blocks the
-    others wait to share.
+    others wait to share. `num_cached_tokens`: how many the prefix cache held when the sequence last began to wait.
 
     `held_class` is the priority class, after ageing, of the last admission. `waiting_since`: when the sequence last
     began to wait; None while it decodes. Waiting and prefilling age it, decoding does not; `waited_seconds` sums up
@@ -69,6 +69,7 @@ class Sequence:
     output_token_ids: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
     num_pending: int = 0
     block_table: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
@@ -154,6 +155,11 @@ class Sequence:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens to compute before the next one is drawn; of a waiting sequence, as far as known when it joined."""
+        return len(self.token_ids) - max(self.num_computed_tokens, self.num_cached_tokens)
 
     def shareable_digests(self, block_size: int) -> list[bytes]:
         """Return the digests of the full blocks that may come from the cache: the last token is always computed, and so

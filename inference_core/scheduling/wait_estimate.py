@@ -1,5 +1,7 @@
 """Predicts how long a request added now would wait for its first step, from measured steps and the queue."""
 
+import math
+
 from inference_core.scheduling.scheduler import Scheduler
 
 
@@ -22,16 +24,19 @@ class StepMeter:
         """Record a sequence that ended after `output_tokens` of `allowed_tokens`."""
         self._length_ratio += self.WEIGHT * (output_tokens / allowed_tokens - self._length_ratio)
 
-    def predicted_wait(self, scheduler: Scheduler, models_sharing: int) -> float:
+    def predicted_wait(self, scheduler: Scheduler, models_sharing: int, prompt_tokens: float = math.inf) -> float:
         """Seconds until a request added now to `scheduler` starts; 0.0 if it could start with the next step.
+
+        Prompts that have more left to compute than its `prompt_tokens` do not delay it: the shortest comes first.
 
         The queue is limited by two rates, and the slower one counts: prompt tokens under the token budget, and places
         under `max_num_seqs`, which running sequences free after their `max_tokens` times the share of it that answers
         use on average. Each of `models_sharing` models with work gets an equal share of time.
         """
         knobs, running = scheduler.knobs, scheduler.running.values()
-        prefilling = [s.num_uncomputed_tokens for s in running if s.num_uncomputed_tokens > 1]
-        backlog = sum(prefilling) + sum(s.num_uncomputed_tokens for s in scheduler.waiting.values())
+        prefilling = [s.num_prefill_tokens for s in running if s.num_uncomputed_tokens > 1]
+        before = (*prefilling, *(s.num_prefill_tokens for s in scheduler.waiting.values()))
+        backlog = sum(tokens for tokens in before if tokens <= prompt_tokens)
         decodes = len(running) - len(prefilling)
         prompt_steps = backlog / max(1, knobs.max_num_batched_tokens - decodes)
         steps = max(prompt_steps, self._admission_steps(scheduler))
@@ -42,7 +47,7 @@ class StepMeter:
         knobs = scheduler.knobs
         chunk = max(1, min(knobs.prefill_chunk, knobs.max_num_batched_tokens - len(scheduler.running)))
         prompt_seconds = -(-prompt_tokens // chunk) * self.step_seconds * max(1, models_sharing)
-        return self.predicted_wait(scheduler, models_sharing) + prompt_seconds
+        return self.predicted_wait(scheduler, models_sharing, prompt_tokens) + prompt_seconds
 
     def _admission_steps(self, scheduler: Scheduler) -> float:
         """Steps until the whole queue and a request added now have been admitted."""

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from inference_core.errors import IntegrityError
-from inference_core.scheduling.priority import aged_class, seconds_to_next_lift
+from inference_core.scheduling.priority import seconds_to_next_lift, service_order
 from inference_core.scheduling.sequence import Sequence
 
-QueueEntry = tuple[int, float, float, int, Sequence]
+QueueEntry = tuple[int, float, int, float, int, Sequence]
 
 
 class WaitingQueue:
@@ -47,7 +47,7 @@ class WaitingQueue:
         return min(self._priorities, default=None)
 
     def entries(self) -> list[QueueEntry]:
-        """(class after ageing, deadline, arrival, number, sequence), best first: a copy."""
+        """(*`service_order`, sequence), best first: a copy."""
         return self._order.copy()
 
     def push(self, sequence: Sequence, now: float) -> None:
@@ -78,7 +78,7 @@ class WaitingQueue:
     def check_integrity(self) -> None:
         """Check that each sequence has one entry, in order, and one next lift. Raises `IntegrityError`."""
         numbers = {s.number for s in self._by_id.values()}
-        queued = [entry[3] for entry in self._order]
+        queued = [entry[-1].number for entry in self._order]
         if set(queued) != numbers or len(queued) != len(numbers) or self._entries.keys() != numbers:
             raise IntegrityError(f"{queued} are queued, but {numbers} wait")
         if self._order != sorted(self._order) or self._lifts != sorted(self._lifts):
@@ -89,8 +89,7 @@ class WaitingQueue:
             raise IntegrityError(f"{self._priorities} are not the classes that wait")
 
     def _file(self, sequence: Sequence, now: float) -> None:
-        level = aged_class(sequence, now, self._ageing_seconds)
-        entry = (level, sequence.deadline, sequence.arrival, sequence.number, sequence)
+        entry = (*service_order(sequence, now, self._ageing_seconds), sequence)
         due = now + seconds_to_next_lift(sequence, now, self._ageing_seconds)
         insort(self._order, entry)
         insort(self._lifts, (due, sequence.number, sequence))

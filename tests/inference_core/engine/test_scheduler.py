@@ -245,16 +245,60 @@ def test_admission_leaves_running_sequences_a_block_each() -> None:
         assert ("new/0" in shares(driver)) == admitted
 
 
-def test_no_request_overtakes_a_large_one_that_waits_for_memory() -> None:
-    """KV-10: small requests of the same class, which would fit, would keep it out for ever."""
-    driver = CoreDriver(slabs=1, knobs=Knobs(prefix_caching=False))
-    driver.add([1] * 20, request_id="running", sampling=greedy(10))
+def test_small_requests_overtake_a_large_one_that_waits_for_memory_only_until_it_ages() -> None:
+    """KV-10: small requests, which would fit and come all the time, would keep it out for ever."""
+    driver = CoreDriver(slabs=1, knobs=Knobs(prefix_caching=False, ageing_seconds=0.2), seconds_per_step=0.01)
+    driver.add([1] * 20, request_id="running", sampling=greedy(30))
     driver.step()
-    driver.add([2] * 50, request_id="large", sampling=greedy(1))
-    for i in range(5):
-        driver.add([3, i], request_id=f"small{i}", sampling=greedy(1))
+    driver.add([2] * 45, request_id="large", sampling=greedy(1))
+    for i in range(60):
+        driver.add([3, i % 50], request_id=f"small{i}", sampling=greedy(4))
+        driver.step()
+    before_large = order_of_first_tokens(driver).index("large")
+    assert 10 < before_large <= 45
+    assert driver.finished["running", 0].preemptions == 0
+
+
+def test_the_shortest_remaining_prompt_comes_first_within_a_class() -> None:
+    """BS-05: the mean time to the first token is least so; a better class and an earlier deadline still come before."""
+    driver = CoreDriver(slabs=8, knobs=Knobs(max_num_batched_tokens=8, prefill_chunk=8))
+    lengths = {"long": 30, "middle": 20, "short": 10}
+    for name, length in lengths.items():
+        driver.add([ord(name[0]) % 50] * length, request_id=name, sampling=greedy(1))
+    driver.add([1] * 40, request_id="critical", priority=0, sampling=greedy(1))
     driver.drain()
-    assert order_of_first_tokens(driver)[:2] == ["running", "large"]
+    assert order_of_first_tokens(driver) == ["critical", "short", "middle", "long"]
+
+
+def test_tokens_in_the_prefix_cache_do_not_count_as_remaining() -> None:
+    driver = CoreDriver(slabs=8, knobs=Knobs(max_num_batched_tokens=8, prefill_chunk=8))
+    conversation = [7] * 40
+    driver.add(conversation, request_id="first turn", sampling=greedy(1))
+    driver.drain()
+    driver.add([1] * 20, request_id="new", sampling=greedy(1))
+    driver.add([*conversation, 8, 9], request_id="second turn", sampling=greedy(1))
+    driver.drain()
+    assert order_of_first_tokens(driver) == ["first turn", "second turn", "new"]
+
+
+def test_only_the_first_prompt_of_a_step_gets_a_part_of_a_chunk() -> None:
+    """BS-06: a part of a second prompt would delay the first without ending the second sooner."""
+    driver = CoreDriver(slabs=8, knobs=Knobs(max_num_batched_tokens=12, prefill_chunk=8))
+    granted = []
+    for i in range(3):
+        driver.add([i] * 8, request_id=str(i), sampling=greedy(1))
+    for _ in range(3):
+        driver.step()
+        granted.append(shares(driver))
+    assert granted == [{"0/0": 8}, {"1/0": 8}, {"2/0": 8}]
+
+
+def test_a_prompt_that_ends_in_what_the_first_leaves_joins_its_step() -> None:
+    driver = CoreDriver(slabs=8, knobs=Knobs(max_num_batched_tokens=12, prefill_chunk=12))
+    driver.add([1] * 8, request_id="a", sampling=greedy(1))
+    driver.add([2] * 4, request_id="b", sampling=greedy(1))
+    driver.step()
+    assert shares(driver) == {"b/0": 4, "a/0": 8}
 
 
 def test_two_sequences_that_do_not_fit_together_both_finish() -> None:

@@ -18,9 +18,13 @@ class CostRunner(HashModelRunner):
     def __init__(self, name: str, clock: VirtualClock) -> None:
         super().__init__(name, bytearray(1), SLAB_BYTES, max_context=16_384, clock=clock)
         self.virtual_clock, self.slower, self._random = clock, 1.0, Random(7)
+        # Decodes and prompt tokens of each step.
+        self.steps: list[tuple[int, int]] = []
 
     def run(self, plan: StepPlan) -> StepResult:
         sequences, tokens = len(plan.sequences), plan.num_tokens
+        decodes = sum(len(s.token_ids) == 1 for s in plan.sequences)
+        self.steps.append((decodes, tokens - decodes))
         exact = 0.006 + 0.0006 * sequences + 0.00027 * (tokens - sequences)
         self.virtual_clock.advance(self.slower * exact * self._random.lognormvariate(0, 0.05))
         return StepResult([[SampledToken(1)] if s.sample else [] for s in plan.sequences])
@@ -41,7 +45,7 @@ class Load:
         self._gaps: dict[str, list[float]] = {name: [] for name in callers}
         for name, number in callers.items():
             for _ in range(number):
-                self._ask(name)
+                self.ask(name)
 
     def p95_ms(self, seconds: float, model: str = "m") -> float:
         """The 95th percentile of the gaps between tokens over the next `seconds`."""
@@ -55,17 +59,17 @@ class Load:
                 self._last[output.request_id] = self.clock()
                 if output.finish_reason is not None:
                     del self._last[output.request_id]
-                    self._ask(name)
+                    self.ask(name)
         return sorted(gaps)[int(0.95 * len(gaps))] * 1e3
 
-    def _ask(self, model: str) -> None:
+    def ask(self, model: str, prompt: int | None = None, answer: int | None = None) -> None:
         self._count += 1
         self.core.add(
             AddRequest(
                 request_id=f"{model}/{self._count}",
                 model=model,
-                prompt_token_ids=[self._random.randrange(900) for _ in range(self._prompt)],
-                sampling=SamplingParams(temperature=0, max_tokens=self._answer, ignore_eos=True),
+                prompt_token_ids=[self._random.randrange(900) for _ in range(prompt or self._prompt)],
+                sampling=SamplingParams(temperature=0, max_tokens=answer or self._answer, ignore_eos=True),
             )
         )
 
@@ -98,9 +102,34 @@ def test_after_more_callers_arrive_the_95th_percentile_regains_its_objective() -
     load = Load(Knobs(auto_tune=True), {"m": 4})
     load.p95_ms(5)
     for _ in range(44):
-        load._ask("m")
+        load.ask("m")
     load.p95_ms(8)
     assert load.p95_ms(10) <= 100
+
+
+def late(load: Load, seconds: float) -> tuple[float, float]:
+    """How many times the objectives for first tokens and between tokens the 95th percentiles are."""
+    between = load.p95_ms(seconds) / 100
+    tuning = load.core.stats().models[0].tuning
+    assert tuning is not None
+    assert tuning.ttft_p95_seconds is not None
+    return tuning.ttft_p95_seconds, between
+
+
+@pytest.mark.parametrize(("callers", "slower", "most_late"), [(32, 3.0, 2.0), (128, 1.0, 2.5)])
+def test_in_an_overload_neither_objective_is_given_up_for_the_other(
+    callers: int, slower: float, most_late: float
+) -> None:
+    """Else first tokens were three to five times as late as those between, with memory and seats free."""
+    limits = Knobs(auto_tune=True, ttft_objective_ms=1000, max_num_seqs=256)
+    load = Load(limits, {"m": callers})
+    load.runners["m"].slower = slower
+    load.p95_ms(40)
+    first, between = late(load, 20)
+    assert first <= most_late
+    assert between <= most_late
+    assert first / between <= 2
+    load.core.check_integrity()
 
 
 def test_without_tuning_the_same_load_breaks_the_objective() -> None:
