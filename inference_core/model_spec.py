@@ -9,6 +9,8 @@ from inference_core.protocol import KnobValue
 
 Compute = Literal["int4-int8", "int4", "bfloat16", "float32"]
 DeviceScheme = Literal["dense", "int4", "int8", "fp8", "fp8-blocks"]
+MeasuredCompute = Literal[Compute, "int8", "fp8"]
+"""What a comparison computes with: the CPU's arithmetic, or a card's 8-bit one on the CPU."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -31,9 +33,16 @@ class QualityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class QualityGate(QualityLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the quality report at `report` (`aio quality compare --report`) must show before a model is loaded."""
+    """Which quality report a model needs to be served, and its bounds where they differ from those of the model's use
+    (`quality_report.DEFAULT_LIMITS`); None: as there.
 
-    report: str
+    `report`: the file that `aio quality compare --report` wrote; None: a report that is shipped, or the one next to the
+    model (`quality_report.usual_report`).
+    """
+
+    report: str | None = None
+    max_perplexity_rise: NonNegative | None = None
+    min_hidden_cosine: Share | None = None
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +59,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `max_adapters`: adapters in memory at once; the least recently used ones are evicted for others.
     `adapters`: PEFT folders by adapter name, loaded at start.
     `knobs`: live knobs (`protocol.Knobs`) that this model starts with, by name, where they differ from the core's.
-    `quality`: the quality report that the model needs to be served, and its bounds.
+    `quality`: the quality report that the model needs to be served, and its bounds, where they are not the usual ones.
     """
 
     name: str

@@ -9,10 +9,10 @@ from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, load_runner, use_threads
-from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.model_spec import CoreSpec
 from inference_core.quantization.text_metrics import Agreement, Logits, agreement, prose
 from inference_core.tokenization.load_tokenizer import load_tokenizer
-from quality.evaluation.model_outputs import Variant, teacher_forced_logits
+from quality.evaluation.model_outputs import Side, Variant, teacher_forced_logits
 
 REFERENCE = Variant("float32", "float32")
 VARIANTS = tuple(
@@ -48,14 +48,14 @@ def bench_quality(
         given = reference if variant == REFERENCE else window_logits(path, cache_dir, variant, windows)
         figures = agreement(windows, reference, given)
         row = {name: round(getattr(figures, name), 6) for name in Agreement.__slots__}
-        yield {"compute": variant.compute, "kv_dtype": variant.kv_dtype, **row, "passes": figures.passes}
+        yield {"compute": variant.compute, "kv_dtype": variant.kv_dtype, **row}
 
 
 def window_logits(
     path: str, cache_dir: Path, variant: Variant, windows: list[list[int]], *, as_prompt: bool = False
 ) -> Iterator[Logits]:
     """Logits [tokens, vocabulary] of each window, every one from an empty cache through the paged path."""
-    spec = ModelSpec(name="model", path=path, compute=variant.compute, kv_dtype=variant.kv_dtype)
+    spec = Side(path, variant).spec()
     layout = layout_of(spec, open_checkpoint(resolve_model_path(path), cache_dir).config)
     blocks = max(-(-len(part) // spec.block_size) for part in windows)
     core = CoreSpec(models=[spec])

@@ -16,10 +16,23 @@ _HEAD = """\
 # `aio check` asks every tier one question. Prices: US dollars per million tokens.
 """
 
+_UNMEASURED = """
+# What quantisation cost these models is not known; each start warns of it. `aio quality compare` measures it: without
+# their line here, `aio serve` says the command.
+[unmeasured]"""
+
 
 def catalog_text(candidates: Sequence[Candidate], day: date) -> str:
     """Return the catalogue's text; every candidate has a name."""
     return _HEAD.format(day=day.isoformat()) + "".join(map(_entry, candidates))
+
+
+def unmeasured_text(models: Sequence[str]) -> str:
+    """Return the table that lets quantised `models` be served without a quality report; empty without models."""
+    if not models:
+        return ""
+    lines = [_line(json.dumps(model, ensure_ascii=False), "not measured yet") for model in models]
+    return "\n".join([_UNMEASURED, *lines]) + "\n"
 
 
 def _entry(candidate: Candidate) -> str:

@@ -178,12 +178,24 @@ def runner_over(
 ) -> LogitsRunner:
     """Build the runner of `decoder` (of `checkpoint`) over `arena` uint8 [bytes]. Call `check_kernels` first."""
     config = decoder.config
-    max_context = max_context_of(spec, config)
     layout = layout_of(spec, config)
-    info = ModelInfo(
+    info = info_of(spec, checkpoint, config)
+    cos_sin = rotary_within(spec, config, core)
+    # Adapters are stored at least as exactly as the weights that they are added to.
+    storage: Storage = "float32" if spec.compute == "float32" else "bfloat16"
+    if cpu.AVAILABLE:
+        return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin, spec.max_adapters, storage)
+    bank = TorchAdapterBank(config, spec.max_adapters, storage) if spec.max_adapters else None
+    attention = ReferenceAttention(config, layout, arena, cos_sin)
+    return DecoderRunner(info, decoder, layout, attention, core.slab_bytes, bank)
+
+
+def info_of(spec: ModelSpec, checkpoint: Checkpoint, config: ModelConfig) -> ModelInfo:
+    """What the runner of `checkpoint` under `spec` says of itself; `config`: its decoder's."""
+    return ModelInfo(
         name=spec.name,
         model_path=spec.path,
-        max_context=max_context,
+        max_context=max_context_of(spec, config),
         vocab_size=config.vocab_size,
         weight_bytes=weight_bytes(checkpoint, spec),
         compute=spec.compute,
@@ -193,15 +205,13 @@ def runner_over(
             weights=checkpoint.fingerprint,
             compute=spec.compute,
             kernels=cpu.extension().instruction_set() if cpu.AVAILABLE else "torch",
-            layout=layout,
+            layout=layout_of(spec, config),
         ),
     )
-    # No sequence is longer than the arena, whatever maximum length a file claims.
-    cos_sin = rotary_table(config, min(max_context, core.arena_bytes // layout.bytes_per_token))
-    # Adapters are stored at least as exactly as the weights that they are added to.
-    storage: Storage = "float32" if spec.compute == "float32" else "bfloat16"
-    if cpu.AVAILABLE:
-        return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin, spec.max_adapters, storage)
-    bank = TorchAdapterBank(config, spec.max_adapters, storage) if spec.max_adapters else None
-    attention = ReferenceAttention(config, layout, arena, cos_sin)
-    return DecoderRunner(info, decoder, layout, attention, core.slab_bytes, bank)
+
+
+def rotary_within(spec: ModelSpec, config: ModelConfig, core: CoreSpec) -> torch.Tensor:
+    """The rotary table, float32 [positions, head_dim]: no sequence is longer than the arena of `core`, whatever maximum
+    length a file claims."""
+    positions = core.arena_bytes // layout_of(spec, config).bytes_per_token
+    return rotary_table(config, min(max_context_of(spec, config), positions))

@@ -12,7 +12,7 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.atomic_file import atomic_file
-from inference_core.model_spec import QualityLimits
+from inference_core.model_spec import QualityGate, QualityLimits
 
 Use = Literal["chat", "extraction", "reasoning"]
 
@@ -119,6 +119,17 @@ class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
     questions: QuestionMetrics | None = None
     limits: dict[Use, QualityLimits] = {}
     verdicts: list[GateResult] = []
+
+
+def limits_of(gate: QualityGate, use: Use) -> QualityLimits:
+    """Return the bounds of `use`, changed by those that `gate` sets."""
+    usual, own = msgspec.structs.asdict(DEFAULT_LIMITS[use]), msgspec.structs.asdict(gate)
+    return QualityLimits(**{name: value if own[name] is None else own[name] for name, value in usual.items()})
+
+
+def usual_report(model: Path, compute: str) -> Path:
+    """Return where the report of a model computed with `compute` is looked for: next to the model's file or folder."""
+    return model.with_name(f"{model.name}.{compute}.quality.json")
 
 
 def shortfalls(report: QualityReport, limits: QualityLimits) -> list[str]:

@@ -27,11 +27,6 @@ class Agreement:
     cosine: float
     max_logit_difference: float
 
-    @property
-    def passes(self) -> bool:
-        """The gate of every quantisation before it may serve: nothing lost that a user could notice (SPEC QZ-09)."""
-        return self.cosine > 0.99 and self.perplexity_ratio < 1.01
-
 
 def prose() -> str:
     """Some pages of English novels and essays in the public domain."""

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from inference_core.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.kv_cache.arena import allocate_arena
@@ -17,11 +19,12 @@ from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.linear.panels import pack
 from inference_core.linear.reference import ReferenceLinear
+from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loading.load_core import check_kernels, layout_of, load_core, runner_over
-from inference_core.model_spec import Compute, CoreSpec, ModelSpec
+from inference_core.model_spec import CoreSpec, MeasuredCompute, ModelSpec
 from inference_core.models.transformer import Decoder
 from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
@@ -30,6 +33,7 @@ from inference_core.quantization.text_metrics import Agreement, AgreementTally, 
 from inference_core.step_plan import ScheduledSequence
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
+from quality.evaluation.card_arithmetic import card_decoder, card_runner
 
 Hidden = NDArray[np.float32]
 Progress = Callable[[float], None]
@@ -40,7 +44,7 @@ _TOGETHER = 8
 class Variant:
     """One way of computing a model: its arithmetic and the encoding of its KV cache."""
 
-    compute: Compute
+    compute: MeasuredCompute
     kv_dtype: CpuKVDtype
 
 
@@ -52,8 +56,17 @@ class Side:
     variant: Variant
 
     def spec(self) -> ModelSpec:
-        """As the core loads it."""
-        return ModelSpec(name="model", path=self.path, compute=self.variant.compute, kv_dtype=self.variant.kv_dtype)
+        """As the core loads it; what `card_scheme` does not compute is float32 there."""
+        compute = self.variant.compute
+        if compute == "int8" or compute == "fp8":
+            compute = "float32"
+        return ModelSpec(name="model", path=self.path, compute=compute, kv_dtype=self.variant.kv_dtype)
+
+    @property
+    def card_scheme(self) -> Literal["int8", "fp8"] | None:
+        """The card's arithmetic that is computed on the CPU; None for the CPU's own."""
+        compute = self.variant.compute
+        return compute if compute == "int8" or compute == "fp8" else None
 
     def tokenizer(self) -> Tokenizer:
         """The tokeniser that comes with the model."""
@@ -105,15 +118,26 @@ def window_outputs(side: Side, cache_dir: Path, windows: list[list[int]]) -> Ite
     checkpoint = open_checkpoint(resolve_model_path(side.path), cache_dir)
     check_kernels(spec, checkpoint.config)
     layout = layout_of(spec, checkpoint.config)
-    core = CoreSpec(models=[spec])
     blocks = max(-(-len(part) // spec.block_size) for part in windows)
-    arena = allocate_arena(-(-blocks // layout.blocks_per_slab(core.slab_bytes)) * core.slab_bytes)
-    decoder = with_hidden_states(load_decoder(checkpoint, spec.compute, cache_dir))
-    runner = runner_over(spec, checkpoint, decoder, core, arena)
+    core = CoreSpec(models=[spec])
+    slabs = -(-blocks // layout.blocks_per_slab(core.slab_bytes))
+    core = msgspec.structs.replace(core, arena_bytes=slabs * core.slab_bytes)
+    runner = _runner(side, checkpoint, with_hidden_states(_decoder(side, checkpoint, cache_dir)), core)
     hidden = checkpoint.config.hidden_size
     for part in windows:
         outputs = teacher_forced_logits(runner, part)
         yield outputs[:, :hidden], outputs[:, hidden:]
+
+
+def _decoder(side: Side, checkpoint: Checkpoint, cache_dir: Path) -> Decoder:
+    if side.card_scheme is not None:
+        return card_decoder(checkpoint, side.card_scheme, cache_dir)
+    return load_decoder(checkpoint, side.spec().compute, cache_dir)
+
+
+def _runner(side: Side, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec) -> LogitsRunner:
+    build = runner_over if side.card_scheme is None else card_runner
+    return build(side.spec(), checkpoint, decoder, core, allocate_arena(core.arena_bytes))
 
 
 def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int], *, as_prompt: bool = False) -> Logits:
@@ -150,13 +174,18 @@ def greedy_continuations(
 ) -> list[list[int]]:
     """The most likely tokens after each prompt, up to an end token. Raises CoreError for prompts that do not fit."""
     spec = side.spec()
-    config = open_checkpoint(resolve_model_path(side.path), cache_dir).config
-    layout = layout_of(spec, config)
+    checkpoint = open_checkpoint(resolve_model_path(side.path), cache_dir)
+    layout = layout_of(spec, checkpoint.config)
     longest = max(map(len, prompts), default=0) + max_tokens
     needed = _TOGETHER * -(-longest // spec.block_size) * layout.block_bytes
     whole = CoreSpec(models=[spec])
     slabs = -(-needed // whole.slab_bytes) + 1
-    core = load_core(msgspec.structs.replace(whole, arena_bytes=slabs * whole.slab_bytes), cache_dir)
+    whole = msgspec.structs.replace(whole, arena_bytes=slabs * whole.slab_bytes)
+    if side.card_scheme is None:
+        core = load_core(whole, cache_dir)
+    else:
+        runner = _runner(side, checkpoint, _decoder(side, checkpoint, cache_dir), whole)
+        core = Core({spec.name: runner}, arena_bytes=whole.arena_bytes, slab_bytes=whole.slab_bytes)
     ends = side.tokenizer().eos_token_ids
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, stop_token_ids=ends)
     said: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}

@@ -21,6 +21,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `core` is served by this machine's CPU; each of `gpu_groups` is a core on GPUs, served if a tier uses it.
     `reference_prompt_tokens` is the mean prompt length that the prices were derived for. `aliases`: further names of
     `auto`, of tiers and of models, so that a client's model name need not change; `*` is any name that is not known.
+    `unmeasured`: quantised models, by name, that are served without a quality report, each with the reason
+    (`tiers.catalog.quality_gate`).
     """
 
     name: str
@@ -31,6 +33,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tiers: list[TierSpec]
     embeddings: list[EmbeddingSpec] = []
     aliases: dict[str, str] = {}
+    unmeasured: dict[str, str] = {}
 
     def tier(self, number: int) -> TierSpec:
         """The spec of tier `number`, from 1."""

@@ -1,95 +1,199 @@
-"""The quality gate: a quantised model serves only with a passing report on the same weights and arithmetic."""
+"""The quality gate: a quantised model serves only with a passing report on the same weights and arithmetic, unless the
+catalogue says by name that it has none."""
 
+import logging
+import shlex
 from collections.abc import Collection, Iterator
+from importlib import resources
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.model_spec import DeviceScheme, ModelSpec, QualityGate
-from inference_core.quantization.quality_report import QualityReport, read_report, shortfalls
+from inference_core.loaders.packed_tensor import PLAIN_DTYPES
+from inference_core.model_spec import DeviceScheme, MeasuredCompute, ModelSpec, QualityGate
+from inference_core.quantization.quality_report import (
+    QualityReport,
+    Use,
+    limits_of,
+    read_report,
+    shortfalls,
+    usual_report,
+)
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuModelSpec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
 from tiers.errors import CatalogError
 
+logger = logging.getLogger(__name__)
 Gated = ModelSpec | GpuModelSpec
-# `aio quality compare` computes on the CPU. The CPU arithmetic with the same weights and the same rounding of
-# activations as a device's; none rounds activations to FP8.
-_SAME_ON_CPU: dict[DeviceScheme, str] = {"dense": "bfloat16", "int4": "int4", "int8": "int4-int8"}
+# `aio quality compare` computes on the CPU: the arithmetic there with a device's weights and rounding of activations.
+_SAME_ON_CPU: dict[DeviceScheme, MeasuredCompute] = {
+    "dense": "bfloat16", "int4": "int4", "int8": "int8", "fp8": "fp8", "fp8-blocks": "fp8",
+}  # fmt: skip
+_QUANTISED_CACHES = ("int8", "fp8")
 
 
 def require_quality(catalog: Catalog, cache_dir: Path, cores: Collection[str] | None = None) -> None:
     """Raise CatalogError naming every model whose quality report is missing, for other weights, or worse than the
-    catalogue allows (SPEC QZ-09, QZ-11). Models without a `quality` table need no report.
+    bounds of its use allow (SPEC QZ-09, QZ-11), with the command that makes the report.
 
-    `cores` names the cores to serve here; None is all of the catalogue's. Content hashes are cached under `cache_dir`.
+    Asked are the models that answer and have fewer than 16 bits for a weight, an activation or a number of the KV
+    cache, and those with a `quality` table. A draft changes no token, so it needs none. A model that the catalogue
+    names in `unmeasured` is served with a warning in the log. `cores` names the cores to serve here; None is all of the
+    catalogue's. Content hashes are cached under `cache_dir`.
     """
     problems = [
         f"  - {where}.quality: {problem}"
         for where, model in _models(catalog, catalog.core_names if cores is None else cores)
-        if model.quality is not None
-        for problem in _problems(catalog, model, model.quality, cache_dir)
+        for problem in _problems(catalog, model, cache_dir)
     ]
     if problems:
         raise CatalogError(
-            f"catalogue '{catalog.name}' has models that are worse than it allows:\n" + "\n".join(problems)
+            f"catalogue '{catalog.name}' has models whose quality is not shown to be good enough:\n"
+            + "\n".join(problems)
+            + '\nTo serve one all the same, say so in the catalogue: [unmeasured] with "NAME OF THE MODEL" = "REASON".'
         )
+
+
+def without_report(catalog: Catalog, cache_dir: Path) -> list[str]:
+    """Return the models that `require_quality` would refuse for lack of any report, by name. Files that cannot be read
+    are left out."""
+    found: list[str] = []
+    for _, model in _models(catalog, catalog.core_names):
+        try:
+            path = resolve_model_path(model.path)
+            named = model.name in catalog.unmeasured or model.quality is not None
+            if named or not _is_quantised(model, path, cache_dir):
+                continue
+            compute = _compute_of(model)
+            if (
+                _report_of(QualityGate(), usual_report(path, compute), file_fingerprint(path, cache_dir), compute)
+                is None
+            ):
+                found.append(model.name)
+        except ModelFileError:
+            continue
+    return found
 
 
 def _models(catalog: Catalog, cores: Collection[str]) -> Iterator[tuple[str, Gated]]:
+    """The models of `cores` that answer, with their places in the catalogue."""
+    answering = {tier.model for tier in catalog.tiers} | {embedding.model for embedding in catalog.embeddings}
     if CPU_CORE in cores:
         for model in catalog.core.models:
-            yield f"core.models '{model.name}'", model
+            if model.name in answering:
+                yield f"core.models '{model.name}'", model
     for group in catalog.served_groups:
         for on_cards in group.models if group.name in cores else ():
-            yield f"gpu_groups '{group.name}'.models '{on_cards.name}'", on_cards
+            if on_cards.name in answering:
+                yield f"gpu_groups '{group.name}'.models '{on_cards.name}'", on_cards
 
 
-def _problems(catalog: Catalog, model: Gated, gate: QualityGate, cache_dir: Path) -> Iterator[str]:
-    compute = model.compute if isinstance(model, ModelSpec) else _SAME_ON_CPU.get(model.compute)
-    if compute is None:
-        yield (
-            f"comparisons cannot compute as cards do with compute {model.compute}, so no report shows what it loses; "
-            "leave the table out, or choose other weights"
-        )
+def _problems(catalog: Catalog, model: Gated, cache_dir: Path) -> Iterator[str]:
+    if (reason := catalog.unmeasured.get(model.name)) is not None:
+        logger.warning("model '%s' is served without a quality report: %s", model.name, reason)
         return
-    again = f"make it with: aio quality compare FULL_PRECISION {model.path} --compute {compute} --report FILE"
     try:
-        report = read_report(Path(gate.report).expanduser())
         path = resolve_model_path(model.path)
+        if model.quality is None and not _is_quantised(model, path, cache_dir):
+            return
+    except ModelFileError:
+        return  # A missing or broken file is reported by whatever loads it.
+    compute = _compute_of(model)
+    if model.kv_dtype == "fp8":
+        yield "comparisons cannot compute with kv_dtype fp8, so no report shows what it loses; choose another kv_dtype"
+        return
+    gate = model.quality or QualityGate()
+    usual = usual_report(path, compute)
+    again = f"make it with: {_command(model, compute, usual if gate.report is None else Path(gate.report))}"
+    try:
         fingerprint = file_fingerprint(path, cache_dir)
-        rounded = isinstance(model, GpuModelSpec) and model.compute == "int8" and not _holds_int8(path, cache_dir)
+        found = _report_of(gate, usual, fingerprint, compute)
     except ModelFileError as error:
         yield f"{error}; {again}"
         return
+    if found is None:
+        yield f"nothing shows what {_what(model, compute)} loses: no report is shipped, and none is at {usual}; {again}"
+        return
+    origin, report = found
     measured = report.candidate
     if measured.fingerprint != fingerprint:
         yield (
-            f"{gate.report} is of other weights ({measured.path}, content {measured.fingerprint}) than {model.path} "
+            f"{origin} is of other weights ({measured.path}, content {measured.fingerprint}) than {model.path} "
             f"(content {fingerprint}); {again}"
         )
         return
     if measured.compute != compute:
-        yield f"{gate.report} was measured with compute = {measured.compute}, not {compute}; {again}"
+        yield f"{origin} was measured with compute = {measured.compute}, not {compute}; {again}"
         return
-    if rounded:
-        yield f"{model.path} is rounded to INT8 when it is loaded, which its report does not show; quantise it first"
-    yield from (f"{gate.report}: {problem}" for problem in shortfalls(report, gate))
-    yield from _unmeasured_reasoning(catalog, model, gate, report)
-
-
-def _holds_int8(path: Path, cache_dir: Path) -> bool:
-    """Return whether all projections of a file are already 8-bit codes."""
-    tensors = open_checkpoint(path, cache_dir).tensors.items()
-    return all(t.kind == "S8" for name, t in tensors if name.startswith("model.layers.") and len(t.shape) == 2)
-
-
-def _unmeasured_reasoning(catalog: Catalog, model: Gated, gate: QualityGate, report: QualityReport) -> Iterator[str]:
+    if measured.kv_dtype != model.kv_dtype and {measured.kv_dtype, model.kv_dtype} & set(_QUANTISED_CACHES):
+        yield f"{origin} was measured with kv_dtype = {measured.kv_dtype}, not {model.kv_dtype}; {again}"
+        return
     thinkers = [t.name for t in catalog.tiers if t.model == model.name and isinstance(t.policy, ChainOfThoughtSpec)]
     if thinkers and report.questions is None:
         yield (
-            f"{gate.report} has no score of final answers, and {', '.join(thinkers)} reasons with this model; "
+            f"{origin} has no score of final answers, and {', '.join(thinkers)} reasons with this model; "
             "run the comparison with --questions"
         )
+        return
+    use: Use = "reasoning" if thinkers else "chat"
+    refused = shortfalls(report, limits_of(gate, use))
+    yield from (f"{origin}: {problem} for {use}" for problem in refused)
+    if not refused:
+        _log_passed(model, use, report)
+
+
+def _compute_of(model: Gated) -> MeasuredCompute:
+    return model.compute if isinstance(model, ModelSpec) else _SAME_ON_CPU[model.compute]
+
+
+def _is_quantised(model: Gated, path: Path, cache_dir: Path) -> bool:
+    """Return whether a weight, an activation or a number of the KV cache has fewer than 16 bits."""
+    if model.kv_dtype in _QUANTISED_CACHES or (isinstance(model, GpuModelSpec) and model.compute != "dense"):
+        return True
+    tensors = open_checkpoint(path, cache_dir).tensors.items()
+    return any(t.kind not in PLAIN_DTYPES for name, t in tensors if name.startswith("model.layers."))
+
+
+def _report_of(
+    gate: QualityGate, usual: Path, fingerprint: str, compute: MeasuredCompute
+) -> tuple[str, QualityReport] | None:
+    """The report that the catalogue names, else the one next to the model, else a shipped one of the same weights and
+    arithmetic, each with its name. Raises ModelFileError for a file that is not a report."""
+    if gate.report is not None:
+        return gate.report, read_report(Path(gate.report).expanduser())
+    if usual.exists():
+        return str(usual), read_report(usual)
+    with resources.as_file(resources.files("tiers.catalogs")) as folder:
+        for file in sorted(folder.glob("*.quality.json")):
+            report = read_report(file)
+            if (report.candidate.fingerprint, report.candidate.compute) == (fingerprint, compute):
+                return file.name, report
+    return None
+
+
+def _what(model: Gated, compute: MeasuredCompute) -> str:
+    stored = f"{model.weights} weights" if isinstance(model, GpuModelSpec) else model.path
+    cache = f" and a KV cache in {model.kv_dtype}" if model.kv_dtype in _QUANTISED_CACHES else ""
+    return f"{stored} computed as {compute}{cache}"
+
+
+def _command(model: Gated, compute: MeasuredCompute, report: Path) -> str:
+    kept = ["--kv-dtype", model.kv_dtype] if model.kv_dtype in _QUANTISED_CACHES else []
+    words = ["aio", "quality", "compare", "FULL_PRECISION", model.path, "--compute", compute, *kept, "--report"]
+    return shlex.join([*words, str(report)])
+
+
+def _log_passed(model: Gated, use: Use, report: QualityReport) -> None:
+    """Log what the report shows, and against what: against its own weights only the arithmetic is measured."""
+    alone = report.reference.fingerprint == report.candidate.fingerprint
+    logger.info(
+        "model '%s' passes the quality gate for %s: perplexity %+.2f%%, hidden states %.4f against %s",
+        model.name,
+        use,
+        report.text.perplexity_rise * 100,
+        report.text.hidden_cosine,
+        "its own weights in full arithmetic" if alone else report.reference.path,
+    )

@@ -32,6 +32,7 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems += _check_models(catalog)
     problems += _check_embeddings(catalog)
     problems += _check_aliases(catalog)
+    problems += _check_unmeasured(catalog)
     for tier in catalog.tiers:
         problems += _check_tier(catalog, tier)
     if not problems:
@@ -92,6 +93,20 @@ def _check_embeddings(catalog: Catalog) -> Iterator[str]:
             yield f"{where}.model = {embedding.model!r}: no such model in core.models"
         elif embedding.path is not None and (embedding.layer is not None or embedding.pooling != "mean"):
             yield f"{where}: an encoder's last state is averaged; layer and pooling are for a core's model"
+
+
+def _check_unmeasured(catalog: Catalog) -> Iterator[str]:
+    """Check that every model served without a report is one of the catalogue's, has a reason, and asks for none."""
+    gates = {m.name: m.quality for m in catalog.core.models}
+    gates |= {m.name: m.quality for group in catalog.gpu_groups for m in group.models}
+    for name, reason in catalog.unmeasured.items():
+        where = f"unmeasured '{name}'"
+        if name not in gates:
+            yield f"{where}: no such model in core.models or gpu_groups; its models are {', '.join(gates) or 'none'}"
+        elif not reason.strip():
+            yield f"{where}: give the reason why this model is served without a quality report"
+        elif gates[name] is not None:
+            yield f"{where}: this model has a quality table; remove one of the two"
 
 
 def _check_group(group: GpuGroupSpec) -> Iterator[str]:

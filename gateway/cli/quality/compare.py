@@ -12,16 +12,23 @@ if TYPE_CHECKING:
     from inference_core.model_spec import QualityLimits
     from inference_core.quantization.quality_report import QualityReport, Use
 
-_COMPUTE = click.Choice(["int4-int8", "int4", "bfloat16", "float32"])
+_ON_CPU = ["int4-int8", "int4", "bfloat16", "float32"]
+_COMPUTE = click.Choice([*_ON_CPU, "int8", "fp8"])
 _KV_DTYPE = click.Choice(["float32", "bfloat16", "int8"])
 
 
 @click.command()
 @click.argument("reference")
 @click.argument("candidate")
-@click.option("--compute", type=_COMPUTE, default="int4-int8", show_default=True, help="Arithmetic of CANDIDATE.")
+@click.option(
+    "--compute",
+    type=_COMPUTE,
+    default="int4-int8",
+    show_default=True,
+    help="Arithmetic of CANDIDATE; int8 and fp8 are those of cards.",
+)
 @click.option("--kv-dtype", type=_KV_DTYPE, default="bfloat16", show_default=True, help="KV cache of CANDIDATE.")
-@click.option("--reference-compute", type=_COMPUTE, default="float32", show_default=True)
+@click.option("--reference-compute", type=click.Choice(_ON_CPU), default="float32", show_default=True)
 @click.option("--reference-kv-dtype", type=_KV_DTYPE, default="float32", show_default=True)
 @click.option(
     "--text",
@@ -69,7 +76,7 @@ def compare(
     Perplexity, divergence and top-1 agreement on real text; cosine of the last hidden states; the first tokens of
     answers to short questions; ROUGE-L and BLEU of greedy continuations; right answers to questions. Exits with 1
     unless the candidate may be used for something.
-    A catalogue asks for the report with [core.models.quality].
+    `aio serve` looks for the report at CANDIDATE.COMPUTE.quality.json.
     """
     from inference_core.quantization.quality_report import write_report
     from quality.evaluation.model_outputs import Side, Variant

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import table
+from gateway.cli.options import settings_from, table
 
 if TYPE_CHECKING:
     from gateway.setup.candidate import Candidate
+    from tiers.catalog.catalog import Catalog
 
 NOTHING_WRITTEN = 1
 
@@ -57,7 +58,7 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     """
     from gateway.settings import CATALOG_FILE
     from gateway.setup.candidate import with_names
-    from gateway.setup.catalog_text import catalog_text
+    from gateway.setup.catalog_text import catalog_text, unmeasured_text
     from gateway.setup.given_tiers import SetupError
     from tiers.catalog.tier_spec import MIN_TIERS
 
@@ -79,6 +80,7 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
         )
     chosen = with_names(chosen)
     text = catalog_text(chosen, date.today())
+    text += unmeasured_text(_without_report(_checked(text, output)))
     _checked(text, output)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8")
@@ -155,13 +157,22 @@ def _shown(candidates: list["Candidate"], *, numbered: bool = False) -> str:
     return table(["" if numbered else "tier", "model", "context", "$ per million in / out", "from"], rows)
 
 
-def _checked(text: str, output: Path) -> None:
+def _checked(text: str, output: Path) -> "Catalog":
     """Read the catalogue as `aio serve` will. Raises `CatalogError`, before anything is written."""
     import tomllib
 
     from tiers.catalog.load import parse_catalog
 
-    parse_catalog({"name": output.stem} | tomllib.loads(text), f"the catalogue for {output}")
+    return parse_catalog({"name": output.stem} | tomllib.loads(text), f"the catalogue for {output}")
+
+
+def _without_report(catalog: "Catalog") -> list[str]:
+    """Return the names of the quantised models that nothing was measured of."""
+    if not catalog.core_names:
+        return []
+    from tiers.catalog.quality_gate import without_report
+
+    return without_report(catalog, settings_from().cache_path)
 
 
 def _nothing_to_route(candidates: Sequence["Candidate"]) -> None:

@@ -35,6 +35,7 @@ class QuantizationConfig(msgspec.Struct):
     group_size: int = -1
     version: str = "gemm"
     checkpoint_format: str = "gptq"
+    load_in_8bit: bool = False
     format: str = ""
     fmt: str = "e4m3"
     config_groups: dict[str, _Group] = {}
@@ -48,11 +49,23 @@ def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None
         config = msgspec.convert(given, QuantizationConfig)
     except msgspec.ValidationError as error:
         raise ModelFileError(f"{file}: quantization_config is not understood ({error}); {_SUPPORTED}") from error
+    if config.quant_method == "bitsandbytes":
+        raise ModelFileError(f"{file}: {_instead_of_bitsandbytes(config)}")
     found = _int4(config) or _eight_bits(config) or _compressed(config)
     if found is None:
         written = ", ".join(f"{key} {value!r}" for key, value in given.items())
         raise ModelFileError(f"{file}: quantization_config with {written} is not supported; {_SUPPORTED}")
     return found
+
+
+def _instead_of_bitsandbytes(config: QuantizationConfig) -> str:
+    """Say which command makes of the original weights what bitsandbytes was asked for: its 4 bits (NF4, FP4) have no
+    groups that the kernels multiply, and LLM.int8() splits outliers from activations only while it computes."""
+    bits, method = (8, "int8") if config.load_in_8bit else (4, "awq")
+    return (
+        f"quantization_config of bitsandbytes ({bits} bits) is not supported. "
+        f"Quantise the model that it was made from: aio quantize ORIGINAL DESTINATION --method {method}"
+    )
 
 
 def _int4(config: QuantizationConfig) -> Int4Format | None:

@@ -297,6 +297,31 @@ async def test_cancelling_ends_what_is_under_way_and_keeps_what_was_answered(
     assert (await ada.batches.cancel(batch.id)).status == "cancelled"
 
 
+async def test_a_line_that_is_delivered_twice_is_answered_once_and_billed_for_both_times(
+    working: RunningGateway, ada: openai.AsyncOpenAI
+) -> None:
+    tier = working.tier(1)
+    tier.hold_at = 1
+    batch = await made(ada, [request_line("a")])
+    await tier.holding.wait()
+    lost = update(batch_lines).where(batch_lines.c.batch_id == batch.id).values(visible_at=0.0, taken_by=None)
+    async with working.parts.database.begin() as connection:
+        await connection.execute(lost)
+    while len(tier.requests) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    tier.go.set()
+    batch, output, errors = await outcome(ada, batch.id)
+    assert (list(output), errors) == (["a"], {})
+
+    await working.parts.records.flush()  # type: ignore[attr-defined]
+    async with working.parts.database.connect() as connection:
+        rows = await connection.execute(select(requests.c.request_id, requests.c.tags, requests.c.cost_usd))
+        billed = {name: cost for name, tags, cost in rows if tags == {"batch_id": batch.id}}
+    assert output["a"]["response"]["request_id"] in billed
+    assert len(billed) == 2
+    assert min(billed.values()) > 0
+
+
 async def test_what_has_ended_cannot_be_cancelled(ada: openai.AsyncOpenAI) -> None:
     batch = await ended(ada, (await made(ada, [request_line("a")])).id)
     with pytest.raises(openai.ConflictError) as caught:

@@ -21,9 +21,11 @@ from tests.gateway.setup.model_servers import (
     openai_pages,
     vllm_pages,
 )
+from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog.load import load_catalog
 from tiers.catalog.price_list import listed_model
 from tiers.catalog.providers import PROVIDERS
+from tiers.catalog.quality_gate import require_quality
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in ("OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT", "AIO_CATALOG"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -255,6 +258,17 @@ def test_a_model_file_runs_in_aio_itself(servers: Servers) -> None:
     catalog = load_catalog("aio.toml")
     assert [model.path for model in catalog.core.models] == [str(file)]
     assert catalog.core.models[0].max_context == 8192
+    assert catalog.unmeasured == {}, "its report is shipped"
+
+
+def test_a_quantised_file_that_was_never_measured_is_served_and_the_catalogue_says_so(servers: Servers) -> None:
+    write_gguf(Path("tiny Q4_0.gguf"), decoder_weights(), matrix_kind="Q4_0")
+    write_gguf(Path("plain.gguf"), decoder_weights())
+    result = servers.init("--tier", "tiny=./tiny Q4_0.gguf", "--tier", "plain=./plain.gguf")
+    assert result.exit_code == 0, result.output
+    catalog = load_catalog("aio.toml")
+    assert catalog.unmeasured == {"tiny Q4_0": "not measured yet"}
+    require_quality(catalog, Path("cache"))
 
 
 def test_every_proposed_model_of_a_provider_is_in_the_price_list_and_the_first_is_cheaper() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.price_list import listed_model, similar_listed
+from tiers.catalog.pricing import cost_usd
 from tiers.catalog.tier_spec import TierSpec
+from tiers.tier import Usage
 
 LOCAL = "http://127.0.0.1:8000/v1"
 
@@ -65,6 +67,15 @@ def test_a_missing_price_and_context_come_from_the_list_and_are_no_estimate() ->
     assert found.price.cached_input_usd_per_million is not None
     assert found.remote is not None
     assert found.remote.max_context == listed.max_context == 400_000
+
+
+def test_a_provider_bills_cached_tokens_at_the_lists_price_of_cache_reads() -> None:
+    found = tier("https://api.openai.com/v1", "gpt-5-mini")
+    listed = found.price
+    million = Usage(prompt_tokens=1_000_000, cached_tokens=1_000_000)
+    assert cost_usd(found, million) == listed.cached_input_usd_per_million
+    assert listed.cached_input_usd_per_million is not None
+    assert listed.cached_input_usd_per_million < listed.input_usd_per_million
 
 
 def test_what_an_entry_says_wins_over_the_list() -> None:
