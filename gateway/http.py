@@ -29,6 +29,7 @@ from gateway.api.admin.keys import (
     renew_key,
     show_key,
 )
+from gateway.api.admin.knob_profiles import change_profile, show_profiles
 from gateway.api.admin.knobs import change_knobs, list_knob_changes, show_knobs
 from gateway.api.admin.reload import reload_catalogue
 from gateway.api.admin.replicas import change_replicas, show_replicas
@@ -151,6 +152,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_knobs,
             change_knobs,
             list_knob_changes,
+            show_profiles,
+            change_profile,
             show_replicas,
             change_replicas,
             reload_catalogue,

@@ -372,6 +372,7 @@ class Core:
                     self._tuners[name],
                     self._statistics[name],
                     knobs=self._knobs.of(name),
+                    start=self._knobs.start_of(name),
                     queue_alert=self._alerts[name].raised,
                     speculation=self._speculators[name].stats(),
                     handover=self._kv_transfers[name].stats(),

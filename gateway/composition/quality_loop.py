@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -70,9 +71,10 @@ async def run_retraining(
     trigger: Trigger,
     on_progress: OnProgress = lambda step, share: None,
     train: Train = run_training_process,
+    due: datetime | None = None,
 ) -> RetrainResult:
     """Run one retraining, in a niced subprocess or by `train`; the packaged artefact is the first incumbent of an empty
-    registry.
+    registry. `due`: the time of a scheduled run, which is made once over all processes.
 
     An earlier version on trial is evaluated first, so that a cron job alone can finish its trial.
     """
@@ -80,7 +82,7 @@ async def run_retraining(
     await asyncio.to_thread(registry.seed, default_artefact())
     await Rollouts(engine, registry).advance()
     ordered = retrain_settings(settings, catalog)
-    result = await retrain(engine, registry, ordered, trigger=trigger, on_progress=on_progress, train=train)
+    result = await retrain(engine, registry, ordered, trigger=trigger, due=due, on_progress=on_progress, train=train)
     log.info("retraining (%s): %s, because %s", trigger, result.outcome, result.reason)
     return result
 
@@ -105,7 +107,7 @@ class QualityLoop:
         self._retraining: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
         self.monitor: Monitor | None = None
-        self.job = RetrainJob(self._retrain_by_cron, self._last_cron_run, settings.retrain_cron)
+        self.job = RetrainJob(self._retrain_by_cron, self._runs_known_until, settings.retrain_cron)
         registry = ArtefactRegistry(settings.registry_path)
         self._rollouts, self._experiments = Rollouts(engine, registry), Experiments(engine, registry)
         self._rollout = WorkLoop("rollout", self._advance, ROLLOUT_POLL_SECONDS)
@@ -227,12 +229,12 @@ class QualityLoop:
             # The shift persists, and its repair was not proven: retry with another day's evidence.
             self._later = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._begin_retraining, trigger)
 
-    async def _retrain_by_cron(self) -> RetrainResult:
-        return await run_retraining(self._settings, self._catalog, self._engine, "cron")
+    async def _retrain_by_cron(self, due: datetime) -> RetrainResult:
+        return await run_retraining(self._settings, self._catalog, self._engine, "cron", due=due)
 
-    async def _last_cron_run(self) -> float | None:
+    async def _runs_known_until(self) -> float | None:
         lease_seconds = retrain_settings(self._settings, self._catalog).lease_seconds
-        return await RetrainRuns(self._engine, lease_seconds).last_started("cron")
+        return await RetrainRuns(self._engine, lease_seconds).known_until()
 
     async def _advance(self) -> bool:
         """Return whether there may be more to do at once: a version just promoted has its watch to start."""

@@ -77,6 +77,10 @@ class LiveKnobs:
         """The knobs of one model."""
         return self.active[model]
 
+    def start_of(self, model: str) -> Knobs:
+        """The knobs that one model was started with, to which None puts them back."""
+        return self._start[model]
+
     def change(self, changes: Changes, model: str | None = None, keep: bool = False) -> None:
         """Change the named knobs of `model`, or of all models, at once.
 

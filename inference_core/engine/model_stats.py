@@ -14,12 +14,13 @@ def model_stats(
     statistics: StepStatistics,
     *,
     knobs: Knobs,
+    start: Knobs,
     queue_alert: bool,
     speculation: SpeculationStats | None,
     handover: KVTransferStats,
     models_sharing: int,
 ) -> ModelStats:
-    """`knobs` as they were set; `models_sharing`: models of the core that have work now."""
+    """`knobs` as they were set, and at the `start`; `models_sharing`: models of the core that have work now."""
     pool, totals, adapters = scheduler.pool, scheduler.totals, scheduler.adapters
     return ModelStats(
         name=scheduler.name,
@@ -39,6 +40,7 @@ def model_stats(
         step_seconds_mean=meter.step_seconds,
         predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
         knobs=knobs,
+        start=start,
         tuning=tuner.tuning(),
         queue_alert=queue_alert,
         adapters=adapters.infos(),

@@ -91,6 +91,7 @@ class KVTransferStats(msgspec.Struct, frozen=True, kw_only=True):
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core: current sequences and blocks, and totals since start.
 
+    `knobs`: the current ones; `start`: those that the model was started with, before any change.
     `step_seconds_counts`: steps by duration, in the buckets of `step_statistics`; `batch_sizes`: steps by the number of
     sequences in them.
     `adapter_installs` and `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`,
@@ -111,6 +112,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     step_seconds_mean: float
     predicted_wait_seconds: float
     knobs: Knobs = Knobs()
+    start: Knobs = Knobs()
     tuning: Tuning | None = None
     queue_alert: bool = False
     step_seconds_counts: list[int] = []

@@ -28,7 +28,7 @@ from inference_core.extras import MissingExtraError
 from migrations.tables import training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.retraining.messages import ORDER, RESULT, ROWS, Order
-from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
+from quality.retraining.runs import Busy, LeaseLostError, Made, RetrainRuns, Run
 from quality.retraining.subprocess import OnProgress, Train, run_training_process
 from quality.rollout.classifier_versions import ClassifierVersions
 from quality.rollout.evidence import RolloutSettings
@@ -83,22 +83,25 @@ async def retrain(
     settings: RetrainSettings,
     *,
     trigger: Trigger,
+    due: datetime | None = None,
     on_progress: OnProgress = lambda step, share: None,
     clock: Callable[[], float] = time.time,
     train: Train = run_training_process,
 ) -> RetrainResult:
     """Train a candidate on all stored rows, and start its rollout if it is better (QM-06, QM-07).
 
-    One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. If the data
-    are those of the last run, the result is "nothing new". Any failure is written to the run's row and raised. `train`
-    executes the order in a folder and leaves the result there.
+    One run at a time over all replicas: a second start returns "busy". A run whose runner died is resumed. Nothing new
+    are the data of the last run, and a scheduled run of which another has started since its `due` time. Any failure is
+    written to the run's row and raised. `train` executes the order in a folder and leaves the result there.
     """
     runs = RetrainRuns(engine, settings.lease_seconds)
-    run = await runs.acquire(trigger, clock())
-    if isinstance(run, Busy):
-        reason = f"run {run.run_id} is under way, held by {run.owner}"
+    run = await runs.acquire(trigger, clock(), None if due is None else due.timestamp())
+    if not isinstance(run, Run):
         return RetrainResult(
-            run_id=run.run_id, outcome="busy", reason=reason, incumbent=load_manifest(registry.current()).version
+            run_id=run.run_id,
+            outcome="busy" if isinstance(run, Busy) else "nothing new",
+            reason=_not_begun(run),
+            incumbent=load_manifest(registry.current()).version,
         )
     result = await _Retraining(engine, registry, settings, runs, run, on_progress, clock, train).complete()
     if result.outcome != "canary":
@@ -318,6 +321,12 @@ class _Retraining:
         while manifest.parent is not None:
             manifest = load_manifest(self._registry.folder(manifest.parent))
         return self._registry.folder(manifest.version)
+
+
+def _not_begun(run: Busy | Made) -> str:
+    if isinstance(run, Made):
+        return f"run {run.run_id} has been made since this one was due"
+    return f"run {run.run_id} is under way, held by {run.owner}"
 
 
 def _result_in(folder: Path) -> _Trained:

@@ -4,11 +4,11 @@ import uuid
 from typing import Any
 
 import msgspec
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import audit_events, retrain_runs
+from migrations.tables import audit_events, requests, retrain_runs, training_rows
 
 
 class LeaseLostError(RuntimeError):
@@ -32,6 +32,12 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
     lease_until: float
 
 
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """The due run has been made, here or by another runner."""
+
+    run_id: str
+
+
 class RetrainRuns:
     """Rows of `retrain_runs`, held by a lease. The schema allows one running row, so two starts make one run."""
 
@@ -40,8 +46,9 @@ class RetrainRuns:
         self.lease_seconds = lease_seconds
         self._owner = f"retrain-{uuid.uuid4().hex}"
 
-    async def acquire(self, trigger: str, now: float) -> Run | Busy:
-        """Start a run, take over an abandoned one, or return `Busy`."""
+    async def acquire(self, trigger: str, now: float, due: float | None = None) -> Run | Busy | Made:
+        """Start a run, take over an abandoned one, or return `Busy`; with `due` (epoch seconds), start none if another
+        has started since then, but return `Made`."""
         run_id = uuid.uuid4().hex
         row = {
             "run_id": run_id,
@@ -52,12 +59,16 @@ class RetrainRuns:
             "created_at": now,
         }
         try:
-            async with self._engine.begin() as connection:
+            async with self._engine.connect() as connection:
                 await connection.execute(insert(retrain_runs).values(row))
+                # After the insert: it waits for a run under way to end, which is then seen here.
+                if due is not None and (made := await self._made_since(connection, due)) is not None:
+                    return made
                 await self._audit(connection, now, "retrain.started", run_id, f"trigger: {trigger}", None)
+                await connection.commit()
             return Run(run_id=run_id, owner=self._owner)
         except IntegrityError:
-            return await self._take_over(trigger, now)
+            return await self._take_over(trigger, now, due)
 
     async def renew(self, run: Run, now: float) -> None:
         """Renew the lease. Raises `LeaseLostError`."""
@@ -93,25 +104,44 @@ class RetrainRuns:
             found: str | None = await connection.scalar(query)
         return found
 
-    async def last_started(self, trigger: str) -> float | None:
-        """Return when the last run with this trigger started (epoch seconds)."""
-        query = (
+    async def known_until(self) -> float | None:
+        """Return when the last run started that is not unfinished (epoch seconds), whatever its trigger and result;
+        before the first run the time of the first record; None without any.
+
+        An unfinished run is not counted, so that it is due until it is finished.
+        """
+        last = (
             select(retrain_runs.c.created_at)
-            .where(retrain_runs.c.trigger == trigger)
+            .where(retrain_runs.c.status != "running")
             .order_by(retrain_runs.c.created_at.desc())
             .limit(1)
         )
         async with self._engine.connect() as connection:
-            found: float | None = await connection.scalar(query)
-        return found
+            found: float | None = await connection.scalar(last)
+            if found is not None:
+                return found
+            # Requests may be deleted before what was learned from them, and outcomes may be imported without requests.
+            first = [
+                await connection.scalar(select(func.min(table.c.created_at))) for table in (requests, training_rows)
+            ]
+        return min((at for at in first if at is not None), default=None)
 
-    async def _take_over(self, trigger: str, now: float) -> Run | Busy:
+    async def _made_since(self, connection: AsyncConnection, due: float) -> Made | None:
+        query = (
+            select(retrain_runs.c.run_id)
+            .where(retrain_runs.c.status != "running", retrain_runs.c.created_at >= due)
+            .limit(1)
+        )
+        found: str | None = await connection.scalar(query)
+        return None if found is None else Made(run_id=found)
+
+    async def _take_over(self, trigger: str, now: float, due: float | None) -> Run | Busy | Made:
         query = select(retrain_runs).where(retrain_runs.c.status == "running")
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
         if row is None:
             # The run ended between our insert and this query; the next try starts a new one.
-            return await self.acquire(trigger, now)
+            return await self.acquire(trigger, now, due)
         busy = Busy(run_id=row["run_id"], owner=row["owner"], lease_until=row["lease_until"])
         if busy.lease_until > now:
             return busy

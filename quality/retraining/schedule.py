@@ -1,4 +1,4 @@
-"""The scheduled retraining job: one cron entry on APScheduler; missed runs are made up for, and runs never overlap."""
+"""The scheduled retraining job: a cron entry on APScheduler, made up for whenever its time has passed without a run."""
 
 import asyncio
 import logging
@@ -7,18 +7,20 @@ from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.cron import CronTrigger
+from sqlalchemy.exc import SQLAlchemyError
 
 from inference_core.extras import MissingExtraError
 
 log = logging.getLogger(__name__)
 
 WEEKLY = "0 3 * * 0"
+CHECK_EVERY = timedelta(minutes=10)
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _JOB = "retrain"
-_GRACE = timedelta(days=1)
+_RETRY = timedelta(days=1)
 
-Run = Callable[[], Awaitable[object]]
-LastRun = Callable[[], Awaitable[float | None]]
+Run = Callable[[datetime], Awaitable[object]]
+RunsKnownUntil = Callable[[], Awaitable[float | None]]
 
 
 class CronError(ValueError):
@@ -26,38 +28,42 @@ class CronError(ValueError):
 
 
 class RetrainJob:
-    """Calls `run` at the times of `cron` (minute hour day month weekday, UTC; 0 and 7 are Sunday), or never if empty.
+    """Calls `run` with the due time after each time of `cron` (minute hour day month weekday, UTC; 0 and 7 are Sunday),
+    or never if empty (SPEC QM-06).
 
-    `last_run` gives the epoch seconds of the last scheduled run: a run that was due while no process was up starts at
-    `start`. Runs never overlap in this process; the lease of `retrain` prevents overlap between processes.
+    `until` gives the epoch seconds before which nothing is due: the last run, before the first one the first record,
+    or None without either. Whether a time has passed since then is checked at `start`, at the times of `cron` and every
+    ten minutes, so a run is made up for after a downtime, after the sleep of a laptop and after another runner's death.
+    Runs never overlap in this process; `RetrainRuns.acquire` makes each due run one over all processes.
     """
 
-    def __init__(self, run: Run, last_run: LastRun, cron: str = WEEKLY) -> None:
+    def __init__(
+        self,
+        run: Run,
+        until: RunsKnownUntil,
+        cron: str = WEEKLY,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._run = run
-        self._last_run = last_run
+        self._until = until
+        self._clock = clock
         self._trigger = cron_trigger(cron) if cron.strip() else None
         self._scheduler: AsyncIOScheduler | None = None
         self._running: asyncio.Task[None] | None = None
+        self._retry_at: datetime | None = None
 
     async def start(self) -> None:
-        """Schedule, and run at once if a run was missed. Idempotent."""
+        """Schedule, and check at once whether a run is due. Idempotent."""
         if self._trigger is None or self._scheduler is not None:
             return
-        # Do this first, so that a failed start can be repeated.
-        last = await self._last_run()
         self._scheduler = AsyncIOScheduler(timezone=UTC)
-        self._scheduler.add_job(
-            self._fire,
-            self._trigger,
-            id=_JOB,
-            coalesce=True,
-            max_instances=1,
-            misfire_grace_time=int(_GRACE.total_seconds()),
-        )
+        # A check does no harm when it is late, however late it is.
+        self._scheduler.configure(job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
+        self._scheduler.add_job(self.check, self._trigger, id=_JOB)
+        # The scheduler's timers stand still while a computer sleeps; this one is then at most ten minutes late.
+        every = CHECK_EVERY.total_seconds()
+        self._scheduler.add_job(self.check, "interval", seconds=every, next_run_time=datetime.now(UTC))
         self._scheduler.start()
-        if last is not None and missed(self._trigger, datetime.fromtimestamp(last, UTC), datetime.now(UTC)):
-            log.info("a scheduled retraining was missed while nothing ran; it starts now")
-            self.fire_now()
 
     async def close(self) -> None:
         """Unschedule, and cancel a running run. Idempotent."""
@@ -70,27 +76,40 @@ class RetrainJob:
             self._running = None
 
     def next_run(self) -> datetime | None:
-        """The time of the next run; None while not scheduled."""
+        """The next scheduled time; None while not scheduled."""
         job = self._scheduler.get_job(_JOB) if self._scheduler is not None else None
         return job.next_run_time if job is not None else None
 
-    def fire_now(self) -> None:
-        """Run now instead of at the next scheduled time."""
-        if self._scheduler is None:
-            raise RuntimeError("the retraining job is not scheduled; call start() first")
-        self._scheduler.modify_job(_JOB, next_run_time=datetime.now(UTC))
-
-    async def _fire(self) -> None:
+    async def check(self) -> None:
+        """Run if a run is due. Never raises: the next check follows."""
+        if self._running is not None or (self._retry_at is not None and self._clock() < self._retry_at):
+            return
         self._running = asyncio.current_task()
         try:
-            await self._run()
+            due = await self._due()
+            if due is not None:
+                await self._run(due)
         except MissingExtraError:
             pass  # the run's row and its line in the log say what to install
         except Exception:
-            # A failed run has its own row and reason; the schedule continues.
+            # A failed run has its own row and reason. One without a row stays due, but not for every check.
             log.exception("the scheduled retraining failed")
+            self._retry_at = self._clock() + _RETRY
         finally:
             self._running = None
+
+    async def _due(self) -> datetime | None:
+        try:
+            until = await self._until()
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("whether a retraining is due is unknown (%s); it is checked again", type(error).__name__)
+            return None
+        if until is None or self._trigger is None:
+            return None
+        due = first_due(self._trigger, datetime.fromtimestamp(until, UTC), self._clock())
+        if due is not None:
+            log.info("the retraining of %s is due", due.isoformat(timespec="minutes"))
+        return due
 
 
 def cron_trigger(expression: str) -> CronTrigger:
@@ -110,10 +129,10 @@ def cron_trigger(expression: str) -> CronTrigger:
         raise CronError(f"cron expression {expression!r}: {error}; an example is {WEEKLY!r}") from error
 
 
-def missed(trigger: CronTrigger, last: datetime, now: datetime) -> bool:
-    """Return whether `trigger` should have fired after `last` and before `now`."""
-    due = trigger.get_next_fire_time(None, last + timedelta(seconds=1))
-    return due is not None and due <= now
+def first_due(trigger: CronTrigger, last: datetime, now: datetime) -> datetime | None:
+    """Return the first time of `trigger` after `last`; None if that is after `now`."""
+    due: datetime | None = trigger.get_next_fire_time(None, last + timedelta(microseconds=1))
+    return due if due is not None and due <= now else None
 
 
 def _named_days(weekday: str) -> str:

@@ -85,7 +85,7 @@ class KnobPatch:
         """
         given = {name: getattr(body, name) for name in self._names}
         wanted = {name: value for name, value in given.items() if value is not UNSET}
-        return await _carried_out(request, wanted, body.reason, part, change)
+        return await carry_out_order(request, wanted, body.reason, part, change)
 
 
 async def order_knobs(
@@ -93,16 +93,17 @@ async def order_knobs(
 ) -> KnobsWritten:
     """Change the knobs of a file to `wanted`, without a body. Raises `ApiError`."""
     part = knobs.part
-    return await _carried_out(request, wanted, reason, part, lambda named: [PartChange(part, *knobs.change(named))])
+    return await carry_out_order(request, wanted, reason, part, lambda named: [PartChange(part, *knobs.change(named))])
 
 
-async def _carried_out(
+async def carry_out_order(
     request: HttpRequest,
     wanted: Mapping[str, Any],
     reason: str | None,
     part: str,
     change: Callable[[Mapping[str, Any]], Sequence[PartChange]],
 ) -> KnobsWritten:
+    """Apply `change` to `wanted`, and record that or the refusal in the history of `part`. Raises `ApiError`."""
     actor, knobs = actor_of(request), parts_of(request).core_knobs
     try:
         made = change(wanted)

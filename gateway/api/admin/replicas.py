@@ -1,5 +1,6 @@
 """`/v1/admin/replicas`: the replicas of remote tiers, and the live knobs of their load balancing."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -7,8 +8,9 @@ from litestar import get, patch
 from litestar.response import Response
 
 from gateway.api.access.guard import OPERATOR
-from gateway.api.admin.knob_patch import KnobPatch, PartChange
+from gateway.api.admin.knob_patch import KnobPatch, KnobsWritten, PartChange, carry_out_order
 from gateway.api.operations import describe
+from gateway.knobs.replicas import ReplicaKnobs
 from gateway.knobs.values import knob_schemas
 from gateway.parts import HttpRequest, parts_of
 from quality.store.knob_log import KnobChange
@@ -66,12 +68,24 @@ async def change_replicas(request: HttpRequest) -> Response[Any]:
         request,
         body,
         PART if body.tier is None else _part(body.tier),
-        lambda wanted: [
-            PartChange(_part(one.tier.number), one.before, one.after) for one in knobs.change(numbers, wanted)
-        ],
+        lambda wanted: _changed(knobs, numbers, wanted),
     )
     shown = ReplicasChanged(tiers=_shown(request), changed=changed, recorded=recorded)
     return Response(shown, media_type="application/json")
+
+
+async def order_replicas(
+    request: HttpRequest, wanted: Mapping[str, Any], reason: str, part: str = PART
+) -> KnobsWritten:
+    """Change the knobs of all tiers with replicas, or those of the tier called `part`, without a body. Raises
+    `ApiError`."""
+    knobs = parts_of(request).replica_knobs
+    numbers = [number for number in knobs.sets if part in (PART, _part(number))]
+    return await carry_out_order(request, wanted, reason, part, lambda named: _changed(knobs, numbers, named))
+
+
+def _changed(knobs: ReplicaKnobs, numbers: list[int], wanted: Mapping[str, Any]) -> list[PartChange]:
+    return [PartChange(_part(one.tier.number), one.before, one.after) for one in knobs.change(numbers, wanted)]
 
 
 def _part(tier: int) -> str:

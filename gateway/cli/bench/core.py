@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.cli.bench import ManyNumbers, load_options, show_progress
 from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
+from gateway.knobs.profiles import PROFILES
 
 if TYPE_CHECKING:
     from gateway.bench import BenchOptions
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue.  [its first]")
 @click.option("--set", "changes", multiple=True, metavar="KNOB=VALUE", help="A live knob, as JSON; may be repeated.")
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="A set of live knobs; --set has precedence.")
 @load_options
 @catalog_option
 @cache_dir_option
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 def core(
     model: str | None,
     changes: tuple[str, ...],
+    profile: str | None,
     catalog: str | None,
     cache_dir: str | None,
     as_json: bool,
@@ -40,7 +43,7 @@ def core(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     settings = settings_from(catalog=catalog, cache_dir=cache_dir)
-    asyncio.run(_run(settings, model, _knob_changes(changes), options, as_json))
+    asyncio.run(_run(settings, model, profile, _knob_changes(changes), options, as_json))
 
 
 def _knob_changes(given: tuple[str, ...]) -> dict[str, Any]:
@@ -51,7 +54,12 @@ def _knob_changes(given: tuple[str, ...]) -> dict[str, Any]:
 
 
 async def _run(
-    settings: Any, model: str | None, changes: dict[str, Any], options: "BenchOptions", as_json: bool
+    settings: Any,
+    model: str | None,
+    profile: str | None,
+    changes: dict[str, Any],
+    options: "BenchOptions",
+    as_json: bool,
 ) -> None:
     from gateway.bench import row_text, run_bench
     from gateway.bench.open_core import core_target, model_of
@@ -61,8 +69,9 @@ async def _run(
     catalog = load_catalog(settings.catalog)
     spec = model_of(catalog.core, model)
     start = start_knobs(catalog.core)[spec.name]
-    knobs = changed_knobs(start, changes, start)
+    named = {} if profile is None else PROFILES[profile].core_changes(start)
+    knobs = changed_knobs(start, named | changes, start)
     async with core_target(catalog.core, spec, settings.cache_path, knobs) as target:
         async for row in run_bench(target, options, show_progress):
-            row = {"model": spec.name, **row}
+            row = {"model": spec.name, **({} if profile is None else {"profile": profile}), **row}
             click.echo(msgspec.json.encode(row) if as_json else row_text(row))

@@ -18,6 +18,7 @@ knobs = LazyGroup(
     commands={
         "show": ("gateway.cli.live.knobs:show", "Show the current knobs."),
         "set": ("gateway.cli.live.knobs:set_knobs", "Change knobs: NAME=VALUE, or NAME=null for the start value."),
+        "profile": ("gateway.cli.live.knobs_profile:profile", "Apply a set of knobs: throughput, latency, cost, tail."),
         "history": ("gateway.cli.live.knobs:history", "Show who changed what, when and why."),
         "cache": ("gateway.cli.live.knobs_cache:cache", "Show or change the knobs of the response cache."),
         "routing": ("gateway.cli.live.knobs_routing:routing", "Show or change the knobs of routing."),

@@ -8,14 +8,16 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.admin.knob_profiles import ProfileOrder, apply_profile
 from gateway.api.admin.knobs import change_id
 from gateway.cores.knobs import KnobOrder
 from gateway.cores.reading import read_cores
-from gateway.dashboard.forms import form_of, text_of
+from gateway.dashboard.forms import fields_of, form_of, text_of
 from gateway.dashboard.knob_form import knob_fields, wanted_changes
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import ApiError, bad_request
+from gateway.knobs.profiles import PROFILES
 from gateway.parts import HttpRequest, parts_of
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
 from inference_core.engine.step_statistics import STEP_SECONDS
@@ -68,6 +70,7 @@ async def show_core(request: HttpRequest) -> Response[Any]:
         times=time_bars(models[chosen].step_seconds_counts) if models else [],
         fields=knob_fields(msgspec.structs.asdict(models[chosen].knobs), knob_schemas()) if models else [],
         common=COMMON_KNOBS,
+        profiles=list(PROFILES.values()),
         changes=changes,
         history_problem=history_problem,
         older=changes[-1].knob_change_id if len(changes) == CHANGES else None,
@@ -95,6 +98,18 @@ async def change_core(request: HttpRequest) -> Response[Any]:
     done = await parts_of(request).core_knobs.change(order)
     late = "" if done.recorded else " The database is down: the change is recorded later."
     return back_to(back, f"{_said(done.changed)}{late}")
+
+
+@post("/core/profile", opt=OPERATOR, status_code=200)
+async def apply_core_profile(request: HttpRequest) -> Response[Any]:
+    """Apply the profile of the pressed button to all cores, routing and replicas."""
+    fields = await fields_of(request)
+    order = ProfileOrder(
+        profile=fields.get("profile", ""), keep="keep" in fields, reason=fields.get("reason", "")[:900] or None
+    )
+    done = await apply_profile(request, order)
+    late = "" if done.recorded else " The database is down: the changes are recorded later."
+    return back_to(_PATH, f"Profile {done.profile}: {_said(done.changed)}{late}")
 
 
 def arena_parts(stats: CoreStats) -> list[ArenaPart]:
@@ -139,7 +154,12 @@ def _bars(rows: list[tuple[str, int]]) -> list[Bar]:
 
 
 def _said(changed: list[KnobChange]) -> str:
-    changes = [f"{c.knob} of {c.model}: {_json(c.old_value)} → {_json(c.new_value)}" for c in changed]
+    """Name every change once, with all models and parts that it is the same for."""
+    whose: dict[tuple[str, str], list[str]] = {}
+    for c in changed:
+        values = f"{_json(c.old_value)} → {_json(c.new_value)}"
+        whose.setdefault((c.knob, values), []).append(c.model or c.part)
+    changes = [f"{knob} of {', '.join(names)}: {values}" for (knob, values), names in whose.items()]
     return "; ".join(changes) + "." if changes else "Nothing changed: every value is the same."
 
 
@@ -156,4 +176,4 @@ async def _changes(request: HttpRequest) -> tuple[list[KnobChange], str]:
         return [], str(error)
 
 
-CORE_PAGE = Page(title="Core", path="/core", handlers=(show_core, change_core))
+CORE_PAGE = Page(title="Core", path="/core", handlers=(show_core, change_core, apply_core_profile))

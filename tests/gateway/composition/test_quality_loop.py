@@ -1,6 +1,7 @@
 """The quality loop of a running gateway: every answer is offered, retraining is scheduled and started by alarms."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -13,13 +14,15 @@ from classifier.registry.artefact import default_artefact, load_base, load_manif
 from classifier.registry.registry import ArtefactRegistry
 from gateway.composition.quality_loop import QualityLoop
 from gateway.settings import Settings
-from migrations.tables import audit_events
+from migrations.tables import audit_events, retrain_runs
 from quality.judges.calibration import Calibration
 from quality.judges.default_panel import store_calibration
 from quality.monitor.e_detector import ShiftAlarm
 from quality.retraining.retrain import RetrainResult
 from quality.store.database import migrate, open_database
+from quality.store.queries import insert_records
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
+from tests.quality.store.records import make_record
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 
@@ -161,6 +164,22 @@ async def test_the_loop_looks_after_rollouts_and_experiments(settings: Settings)
     finally:
         await loop.close()
         await engine.dispose()
+
+
+async def test_a_scheduled_run_before_the_first_start_of_the_loop_is_made_up_for_once(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    async with engine.begin() as connection:
+        await insert_records(connection, [make_record(created_at=time.time() - 8 * 86_400)])
+    loops = [QualityLoop(settings, load_catalog("laptop"), engine, tiers, encode=None) for _ in range(2)]
+
+    await asyncio.gather(*(loop.job.check() for loop in loops))
+
+    async with engine.connect() as connection:
+        made = (await connection.execute(select(retrain_runs.c.trigger, retrain_runs.c.status))).all()
+    await engine.dispose()
+    assert [tuple(run) for run in made] == [("cron", "done")]
 
 
 async def test_a_start_that_failed_half_way_is_repeated_without_a_second_monitor(

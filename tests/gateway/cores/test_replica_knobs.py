@@ -90,3 +90,14 @@ async def test_operators_see_and_change_them_over_http_and_every_change_is_in_th
             ("replicas of tier 1", "hedging", True, False),
         ]
         assert history[1]["reason"] == "slow tail"
+
+
+async def test_the_profile_for_the_tail_hedges_and_the_catalogue_puts_back_its_own_value(settings: Settings) -> None:
+    async with running_gateway(settings) as aio:
+        ours = replicated()
+        aio.parts.replica_knobs = ReplicaKnobs([ours])
+        changed = (await aio.http.post("/v1/admin/knobs/profiles", json={"profile": "tail"})).json()["changed"]
+        assert [(c["part"], c["knob"], c["new_value"]) for c in changed] == [("replicas of tier 1", "hedging", True)]
+        assert ours.balancing.hedging
+        await aio.http.post("/v1/admin/knobs/profiles", json={"profile": "catalogue"})
+        assert ours.balancing == BalancingSpec()

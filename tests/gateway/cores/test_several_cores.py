@@ -14,6 +14,7 @@ from gateway.cores.engine import Engine
 from gateway.settings import Settings
 from inference_core.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
+from inference_core.errors import InvalidRequestError
 from inference_core.protocol import Knobs
 from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.listener import UnixListener
@@ -129,6 +130,25 @@ async def test_a_change_that_one_core_refuses_changes_none(aio: RunningGateway) 
     assert "this core was loaded with room for 100" in answer.json()["error"]["message"]
     assert await knob(aio, "max_num_seqs") == {CPU_MODEL: 64, CARD_MODEL: 64}
     assert await knob(aio, "threads") == {CPU_MODEL: 0, CARD_MODEL: 0}
+
+
+async def test_a_profile_that_one_core_refuses_changes_neither_a_core_nor_routing(
+    aio: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*args: object, **options: object) -> None:
+        raise InvalidRequestError("not today", "max_waiting")
+
+    before = (await aio.http.get(KNOBS)).json(), (await aio.http.get("/v1/admin/routing")).json()["knobs"]
+    monkeypatch.setattr(aio.parts.core_knobs.cores["card"], "set_knobs", refuse)
+    refused = await aio.http.post(f"{KNOBS}/profiles", json={"profile": "cost"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_waiting")
+    after = (await aio.http.get(KNOBS)).json(), (await aio.http.get("/v1/admin/routing")).json()["knobs"]
+    assert after == before
+    changes = (await aio.http.get(f"{KNOBS}/changes")).json()["changes"]
+    assert {c["knob"] for c in changes if (c["reason"] or "").endswith("a part of it was refused")} >= {
+        "prefill_chunk",
+        "quality_target",
+    }
 
 
 async def test_every_core_keeps_its_knobs_in_a_file_of_its_own(aio: RunningGateway, settings: Settings) -> None:

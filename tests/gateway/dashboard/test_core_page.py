@@ -89,6 +89,21 @@ async def test_what_all_models_have_in_common_has_a_form_of_its_own(
     await submit(admin, await admin.get(PAGE), f"{PAGE}/common", threads="")
 
 
+async def test_a_profile_is_one_button_and_says_what_it_changed(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    before = await knobs_of(aio)
+    page = await admin.get(PAGE)
+    sent = await submit(admin, page, f"{PAGE}/profile", profile="tail", reason="a slow evening")
+    assert sent.status_code == 303, sent.text
+    assert {knobs["max_waiting"] for knobs in (await knobs_of(aio)).values()} == {100}
+    shown = await admin.get(PAGE)
+    assert "Profile tail: " in shown.text
+    assert f"max_waiting of {', '.join(before)}: 1000 → 100" in shown.text
+    assert "profile tail: a slow evening" in shown.text
+    await submit(admin, shown, f"{PAGE}/profile", profile="catalogue")
+    assert await knobs_of(aio) == before
+    assert (await submit(admin, page, f"{PAGE}/profile", profile="best")).status_code == 400
+
+
 async def test_a_viewer_sees_no_form_and_changes_nothing_and_an_operator_may(aio: RunningGateway) -> None:
     async with with_user(aio, "core-viewer", "viewer") as viewer:
         page = await viewer.get(PAGE)

@@ -2,14 +2,12 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from inference_core.extras import MissingExtraError
-from quality.retraining.schedule import CronError, RetrainJob, cron_trigger, missed
+from quality.retraining.schedule import CronError, RetrainJob, cron_trigger, first_due
 
 MONDAY = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -48,92 +46,93 @@ def test_a_bad_expression_is_refused_with_an_example(expression: str) -> None:
         cron_trigger(expression)
 
 
-def test_a_run_is_missed_only_if_one_was_due_since_the_last() -> None:
+def test_a_run_is_due_from_the_first_time_after_the_last_run() -> None:
     trigger = cron_trigger("0 3 * * 0")
-    last = datetime(2024, 1, 7, 3, 0, tzinfo=UTC)
+    sunday = datetime(2024, 1, 7, 3, 0, tzinfo=UTC)
 
-    assert not missed(trigger, last, last + timedelta(days=6, hours=23))
-    assert missed(trigger, last, last + timedelta(days=7))
+    assert first_due(trigger, sunday, sunday + timedelta(days=6, hours=23)) is None
+    assert first_due(trigger, sunday, sunday + timedelta(days=30)) == sunday + timedelta(days=7)
+    assert first_due(trigger, sunday - timedelta(seconds=0.5), sunday) == sunday
 
 
-@asynccontextmanager
-async def _job(
-    last: float | None, cron: str = "0 3 * * 0", failure: Exception | None = None
-) -> AsyncIterator[tuple[RetrainJob, asyncio.Event]]:
-    ran = asyncio.Event()
+class Counted:
+    """A job at `now` whose last run was at `last`; `due`: the due times of its runs, all of which end in `failure`."""
 
-    async def run() -> None:
-        ran.set()
-        if failure is not None:
-            raise failure
+    def __init__(
+        self, last: datetime | Exception | None, cron: str = "0 3 * * 0", failure: Exception | None = None
+    ) -> None:
+        self.last, self.failure, self.now = last, failure, MONDAY
+        self.due: list[datetime] = []
+        self.ran = asyncio.Event()
+        self.job = RetrainJob(self._run, self._until, cron, clock=lambda: self.now)
 
-    async def last_run() -> float | None:
-        return last
+    async def _run(self, due: datetime) -> None:
+        self.due.append(due)
+        self.ran.set()
+        if self.failure is not None:
+            raise self.failure
 
-    job = RetrainJob(run, last_run, cron)
-    await job.start()
+    async def _until(self) -> float | None:
+        if isinstance(self.last, Exception):
+            raise self.last
+        return None if self.last is None else self.last.timestamp()
+
+
+async def test_a_run_missed_in_a_downtime_is_made_up_for_at_the_start() -> None:
+    counted = Counted(MONDAY - timedelta(days=30))
+    await counted.job.start()
     try:
-        yield job, ran
+        await asyncio.wait_for(counted.ran.wait(), 10)
+        due = counted.job.next_run()
     finally:
-        await job.close()
+        await counted.job.close()
 
-
-async def test_a_run_missed_in_a_downtime_is_made_up_for() -> None:
-    async with _job(last=(datetime.now(UTC) - timedelta(days=30)).timestamp()) as (_, ran):
-        assert await asyncio.wait_for(ran.wait(), 10)
-
-
-async def test_a_start_that_failed_can_be_tried_again_and_still_makes_up_for_a_missed_run() -> None:
-    ran = asyncio.Event()
-    answers = iter([ConnectionRefusedError("database away"), 0.0])
-
-    async def run() -> None:
-        ran.set()
-
-    async def last_run() -> float | None:
-        if isinstance(answer := next(answers), Exception):
-            raise answer
-        return answer
-
-    job = RetrainJob(run, last_run)
-    with pytest.raises(ConnectionRefusedError):
-        await job.start()
-    await job.start()
-    try:
-        await asyncio.wait_for(ran.wait(), 10)
-    finally:
-        await job.close()
-
-
-async def test_a_first_start_waits_for_its_time() -> None:
-    async with _job(last=None) as (job, ran):
-        assert not ran.is_set()
-        due = job.next_run()
-
+    assert counted.due == [datetime(2023, 12, 3, 3, 0, tzinfo=UTC)]
     assert due is not None
     assert (due.weekday(), due.hour) == (6, 3)
 
 
-async def test_a_failed_run_leaves_the_schedule_in_place() -> None:
-    async with _job(last=None, failure=RuntimeError("no training today")) as (job, ran):
-        job.fire_now()
-        await asyncio.wait_for(ran.wait(), 10)
+async def test_nothing_is_due_before_the_first_record() -> None:
+    counted = Counted(None)
+    await counted.job.check()
 
-        assert job.next_run() is not None
+    assert counted.due == []
 
 
-async def test_a_run_that_lacks_packages_leaves_the_schedule_in_place_and_no_traceback(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with _job(last=None, failure=MissingExtraError("fitting", "train", "sklearn")) as (job, ran):
-        job.fire_now()
-        await asyncio.wait_for(ran.wait(), 10)
+async def test_a_check_without_the_database_is_repeated() -> None:
+    counted = Counted(ConnectionRefusedError("database away"))
+    await counted.job.check()
+    assert counted.due == []
 
-        assert job.next_run() is not None
+    counted.last = MONDAY - timedelta(days=30)
+    await counted.job.check()
+    assert len(counted.due) == 1
+
+
+async def test_a_run_that_failed_without_a_row_is_tried_again_after_a_day() -> None:
+    counted = Counted(MONDAY - timedelta(days=30), failure=PermissionError("the registry is read-only"))
+    await counted.job.check()
+    counted.now += timedelta(hours=23)
+    await counted.job.check()
+    assert len(counted.due) == 1
+
+    counted.now += timedelta(hours=1)
+    await counted.job.check()
+    assert len(counted.due) == 2
+
+
+async def test_a_run_that_lacks_packages_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    counted = Counted(MONDAY - timedelta(days=30), failure=MissingExtraError("fitting", "train", "sklearn"))
+    await counted.job.check()
+
+    assert len(counted.due) == 1
     assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_an_empty_expression_switches_the_job_off() -> None:
-    async with _job(last=0.0, cron="") as (job, ran):
-        assert job.next_run() is None
-        assert not ran.is_set()
+    counted = Counted(MONDAY - timedelta(days=30), cron="")
+    await counted.job.start()
+    await counted.job.check()
+
+    assert counted.job.next_run() is None
+    assert counted.due == []
