@@ -165,6 +165,11 @@ class Answer:
         """Whether the price of a tier that was tried is an estimate."""
         return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
 
+    @property
+    def timings(self) -> Timings:
+        """Milliseconds of its stages; before the end, as if it ended now."""
+        return self._timings(time.monotonic()) if self.record is None else self.record.timings
+
     def overhead_ms(self) -> float:
         """Milliseconds since arrival that were not spent waiting for a tier."""
         return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
@@ -219,16 +224,16 @@ class Answer:
             reasoning_tokens=usage.reasoning_tokens,
             cost_usd=bill.cost_usd,
             baseline_cost_usd=self._routing.price(self._routing.strongest, usage) if bill.paid else 0.0,
-            timings=self._timings(),
+            timings=self._timings(self.stamps.finished),
             response_format=request.response_format if request.store_texts else None,
             cache=self.source.cached,
             tags=request.metadata,
             replica=self._replica,
         )
 
-    def _timings(self) -> Timings:
+    def _timings(self, finished: float) -> Timings:
         stamps = self.stamps
-        elapsed = stamps.finished - stamps.arrival
+        elapsed = finished - stamps.arrival
         route_ms, overhead_ms = (stamps.routed - stamps.arrival) * 1e3, (elapsed - stamps.tier_seconds) * 1e3
         first, last = stamps.first_delta, stamps.last_delta
         if first is None or last is None:
