@@ -180,7 +180,7 @@ class Answer:
             self.choices = [CollectedChoice() for _ in range(self.request.choices)]
             self.stamps = self.stamps.again(self.source.attempted)
         if not delta.at_once:
-            self.stamps.take(now, len(delta.token_ids))
+            self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if delta.usage is not None:
             self.usage = delta.usage
             self.stamps.queue_seconds, self.stamps.preemptions = delta.queue_seconds, delta.preemptions
@@ -235,8 +235,8 @@ class Answer:
         stamps = self.stamps
         elapsed = finished - stamps.arrival
         route_ms, overhead_ms = (stamps.routed - stamps.arrival) * 1e3, (elapsed - stamps.tier_seconds) * 1e3
-        first, last = stamps.first_delta, stamps.last_delta
-        if first is None or last is None:
+        first, prefill, decode = stamps.first_delta, stamps.prefill_seconds, stamps.decode_seconds
+        if first is None or prefill is None or decode is None:
             return Timings(route_ms=route_ms, ttft_ms=None, e2e_ms=elapsed * 1e3, overhead_ms=overhead_ms)
         return Timings(
             route_ms=route_ms,
@@ -244,8 +244,8 @@ class Answer:
             e2e_ms=elapsed * 1e3,
             overhead_ms=overhead_ms,
             queue_ms=stamps.queue_seconds * 1e3,
-            prefill_ms=max(first - stamps.attempted - stamps.queue_seconds, 0.0) * 1e3,
-            decode_ms=(last - first) * 1e3,
+            prefill_ms=prefill * 1e3,
+            decode_ms=decode * 1e3,
         )
 
 

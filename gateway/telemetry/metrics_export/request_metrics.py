@@ -149,10 +149,10 @@ class RequestMetrics(Collector):
         self._prompt.observe(model, record.prompt_tokens)
         self._generated.observe(model, record.completion_tokens)
         self._queue.observe(model, stamps.queue_seconds)
-        if stamps.first_delta is not None and stamps.last_delta is not None:
-            waited = stamps.first_delta - stamps.attempted
-            self._prefill.observe(model, max(waited - stamps.queue_seconds, 0.0))
-            self._decode.observe(model, stamps.last_delta - stamps.first_delta)
+        prefill, decode = stamps.prefill_seconds, stamps.decode_seconds
+        if stamps.first_delta is not None and prefill is not None and decode is not None:
+            self._prefill.observe(model, prefill)
+            self._decode.observe(model, decode)
             self._ttft.observe(model, stamps.first_delta - stamps.arrival)
         buckets = self._gap.observe_all(model, [seconds / max(tokens, 1) for seconds, tokens in stamps.gaps])
         speed = stamps.tokens_per_second

@@ -61,7 +61,8 @@ class TierServiceLevels(msgspec.Struct):
         self.e2e.add(timings.e2e_ms / 1e3)
         self._stage("route", timings.route_ms / 1e3)
         self._stage("stream", max(timings.overhead_ms - timings.route_ms, 0.0) / 1e3)
-        if stamps.first_delta is None or stamps.last_delta is None:
+        prefill, decode = stamps.prefill_seconds, stamps.decode_seconds
+        if stamps.first_delta is None or prefill is None or decode is None:
             return
         ttft = stamps.first_delta - stamps.arrival
         wanted = slo_class(answer.request.slo, answer.request.priority)
@@ -70,8 +71,8 @@ class TierServiceLevels(msgspec.Struct):
         _count(self.classes, wanted.name, 1)
         _count(self.kept, wanted.name, ttft <= wanted.ttft_seconds)
         self._stage("schedule", stamps.queue_seconds)
-        self._stage("prefill", max(stamps.first_delta - stamps.attempted - stamps.queue_seconds, 0.0))
-        self._stage("decode", stamps.last_delta - stamps.first_delta)
+        self._stage("prefill", prefill)
+        self._stage("decode", decode)
         if (speed := stamps.tokens_per_second) is not None:
             self.speed.add(speed)
         for place, count in gaps.items():

@@ -32,10 +32,9 @@ def served(
 ) -> tuple[Any, Record]:
     """A finished answer with its first token after `ttft` seconds and one token every `gap`."""
     last = ttft + gap * (tokens - 1)
-    stamps = Stamps(
-        arrival=0.0, routed=0.001, attempted=0.001, first_delta=ttft, last_delta=last, finished=last + 0.001
-    )
-    stamps.gaps = [(gap, 1)] * (tokens - 1)
+    stamps = Stamps(arrival=0.0, routed=0.001, attempted=0.001, finished=last + 0.001)
+    for place in range(tokens):
+        stamps.take(ttft + gap * place, 1)
     ask = SimpleNamespace(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
     timings = Timings(route_ms=1.0, ttft_ms=ttft * 1e3, e2e_ms=(last + 0.001) * 1e3, overhead_ms=3.0)
     record = make_record(tier=tier, attempts=[], timings=timings, **changes)
@@ -52,6 +51,23 @@ def levels_of(*answers: tuple[Any, Record]) -> ServiceLevels:
 def test_eleven_tokens_one_second_after_the_first_are_ten_a_second() -> None:
     answer, _ = served(ttft=4.0, gap=0.1, tokens=11)
     assert answer.stamps.tokens_per_second == pytest.approx(10)
+
+
+def test_choices_that_are_drawn_together_have_gaps_and_a_speed_of_their_own() -> None:
+    stamps = Stamps(arrival=0.0, routed=0.0, attempted=0.0)
+    for place in range(11):
+        for choice in range(4):
+            stamps.take(4 + 0.1 * place, 1, choice)
+    assert [gap for gap, _ in stamps.gaps] == pytest.approx([0.1] * 40)
+    assert stamps.tokens_per_second == pytest.approx(10)
+
+
+def test_a_delta_without_tokens_shortens_no_gap_and_held_text_brings_all_its_tokens() -> None:
+    stamps = Stamps(arrival=0.0, routed=0.0, attempted=0.0)
+    for now, tokens in ((4.0, 1), (4.9, 0), (5.0, 10), (7.0, 0)):
+        stamps.take(now, tokens)
+    assert stamps.gaps == [(1.0, 10)]
+    assert (stamps.tokens_per_second, stamps.decode_seconds) == (10, 3)
 
 
 @pytest.mark.parametrize("seed", range(3))
