@@ -9,6 +9,7 @@ from gateway.answering.bill import Bill
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
 from gateway.requests.inference_request import InferenceRequest
+from gateway.requests.slo_class import ttft_limit
 from gateway.routing.router import RoutingService
 from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.collected_choice import CollectedChoice
@@ -164,6 +165,12 @@ class Answer:
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
         return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
+
+    @property
+    def ttft_limit(self) -> float:
+        """Seconds until the first token that service levels and alerts hold the answer to."""
+        objective = self._routing.spec(self.tier.number).objective
+        return ttft_limit(self.request.slo, self.request.priority, objective.ttft_ms / 1e3)
 
     @property
     def timings(self) -> Timings:

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.answering.stamps import Stamps
+from gateway.requests.slo_class import ttft_limit
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.request_metrics import SECONDS
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, TierServiceLevels, merged
@@ -30,15 +31,17 @@ MODELS = {1: "small", 2: "large"}
 def served(
     ttft: float = 0.1, gap: float = 0.02, tokens: int = 11, *, tier: int = 1, **changes: Any
 ) -> tuple[Any, Record]:
-    """A finished answer with its first token after `ttft` seconds and one token every `gap`."""
+    """A finished answer of a tier with that objective: its first token after `ttft` seconds, one token every `gap`."""
     last = ttft + gap * (tokens - 1)
     stamps = Stamps(arrival=0.0, routed=0.001, attempted=0.001, finished=last + 0.001)
     for place in range(tokens):
         stamps.take(ttft + gap * place, 1)
+    objective = changes.pop("objective", 0.0)
     ask = SimpleNamespace(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
     timings = Timings(route_ms=1.0, ttft_ms=ttft * 1e3, e2e_ms=(last + 0.001) * 1e3, overhead_ms=3.0)
     record = make_record(tier=tier, attempts=[], timings=timings, **changes)
-    return SimpleNamespace(request=ask, stamps=stamps), record
+    limit = ttft_limit(ask.slo, ask.priority, objective)
+    return SimpleNamespace(request=ask, stamps=stamps, ttft_limit=limit), record
 
 
 def levels_of(*answers: tuple[Any, Record]) -> ServiceLevels:
