@@ -285,6 +285,11 @@ class Tier(ABC):
         """The tokeniser of an in-process model after `start`; None for a remote server."""
         return None
 
+    @property
+    def weights(self) -> str:
+        """Content hash of the model's files, as its core has loaded them; "" for a remote server."""
+        return ""
+
     def active_tier(self) -> "Tier":
         """Return the tier that this one delegates to, which serves a request from start to end."""
         return self

@@ -187,6 +187,7 @@ def runner_over(
         vocab_size=config.vocab_size,
         weight_bytes=weight_bytes(checkpoint, spec),
         compute=spec.compute,
+        weights=checkpoint.fingerprint,
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
         kv=KVIdentity(
