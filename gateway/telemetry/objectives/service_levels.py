@@ -94,9 +94,9 @@ class TierServiceLevels(msgspec.Struct):
             (self.speed, other.speed),
         ):
             mine.merge(theirs)
-        for mine, theirs in ((self.stages, other.stages), (self.ttft_shares, other.ttft_shares)):
-            for name, sketch in theirs.items():
-                _sketch(mine, name).merge(sketch)
+        for sketches, more in ((self.stages, other.stages), (self.ttft_shares, other.ttft_shares)):
+            for name, sketch in more.items():
+                _sketch(sketches, name).merge(sketch)
         for place, count in other.gaps.items():
             _count(self.gaps, place, count)
         for name, count in other.kept.items():

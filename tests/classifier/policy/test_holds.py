@@ -81,7 +81,8 @@ def test_a_conversation_whose_tier_is_not_allowed_is_not_held() -> None:
 def test_a_tier_with_a_long_queue_gives_way_to_a_higher_one_with_a_shorter(
     waits: list[float], changes: dict[str, Any], chosen: int
 ) -> None:
-    assert decide(example(**{"predicted_waits": waits, "most_wait_seconds": 2.0} | changes)).tier == chosen
+    given: dict[str, Any] = {"predicted_waits": waits, "most_wait_seconds": 2.0} | changes
+    assert decide(example(**given)).tier == chosen
 
 
 def test_the_reason_names_the_queue() -> None:

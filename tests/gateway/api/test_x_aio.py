@@ -14,7 +14,8 @@ from tiers.errors import TierError
 from tiers.tier import Delta, GenerationRequest, Usage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-Text, Milliseconds = Annotated[str, Meta(min_length=1)], Annotated[float, Meta(ge=0)]
+Text = Annotated[str, Meta(min_length=1)]
+Milliseconds = Annotated[float, Meta(ge=0)]
 USAGE = {"include_usage": True}
 ASKS: dict[str, dict[str, Any]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "Say hello."}]},
