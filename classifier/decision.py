@@ -57,7 +57,9 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `decide` uses; recorded with the request, so that the decision can be replayed.
 
     `costs[k-1]`: predicted US dollars of answering with tier k, non-decreasing in k. `predicted_waits[k-1]`: predicted
-    seconds in tier k's queue; too long a wait is an exclusion. `tau`: the least `p_ok` of the tier that answers.
+    seconds in tier k's queue; too long a wait is an exclusion. `most_wait_seconds`: a longer queue gives way to a
+    higher tier with a shorter one; None where a deadline decides that, or nothing does. `tau`: the least `p_ok` of the
+    tier that answers.
     `quality_target`: as requested, for the record. `min_tier`: the request's minimum tier; `key_min_tier`: its key's.
 
     `previous_tier` gave the conversation's last answer. `reuse_usd[k-1]`: the cost that tier k saves because it has the
@@ -80,6 +82,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_usd: float | None = None
     exclusions: list[Exclusion] = []
     predicted_waits: list[float] = []
+    most_wait_seconds: float | None = None
     previous_tier: int | None = None
     reuse_usd: list[float] = []
     in_tool_loop: bool = False

@@ -50,6 +50,11 @@ class ReloadableTier(Tier):
         """See `Tier.count_prompt_tokens`."""
         return self._current.count_prompt_tokens(request)
 
+    @property
+    def weights(self) -> str:
+        """See `Tier.weights`."""
+        return self._current.weights
+
     def load(self) -> TierLoad:
         """See `Tier.load`."""
         load = self._current.load()

@@ -203,7 +203,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     to its `finish_reason`; None for another end, and if a remote server does not report it. `evidence`, if requested
     from an in-process model: of the tokens of `token_ids`; the hidden state comes before them in its own delta.
     `tries`, in the first delta of a tier with replicas: the replicas that were asked, in order. `at_once`: part of an
-    answer that arrived whole, so its arrival is not the time of its first token.
+    answer that arrived whole, so its arrival is not the time of its first token. `made_at`: when its tier gave it,
+    monotonic seconds; for a delta that may have been held back since.
     """
 
     index: int = 0
@@ -222,6 +223,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     evidence: Evidence | None = None
     tries: list[ReplicaTry] = []
     at_once: bool = False
+    made_at: float | None = None
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,6 +284,11 @@ class Tier(ABC):
     def tokenizer(self) -> Tokenizer | None:
         """The tokeniser of an in-process model after `start`; None for a remote server."""
         return None
+
+    @property
+    def weights(self) -> str:
+        """Content hash of the model's files, as its core has loaded them; "" for a remote server."""
+        return ""
 
     def active_tier(self) -> "Tier":
         """Return the tier that this one delegates to, which serves a request from start to end."""

@@ -138,6 +138,8 @@ def _check(inputs: PolicyInputs) -> None:
         raise PolicyInputsError(f"tau is {inputs.tau}; it must lie in [0, 1].")
     if inputs.reuse_usd and len(inputs.reuse_usd) != tiers:
         raise PolicyInputsError(f"reuse_usd has {len(inputs.reuse_usd)} tiers and costs {tiers}; give one for each.")
+    if inputs.most_wait_seconds is not None and len(inputs.predicted_waits) != tiers:
+        raise PolicyInputsError(f"predicted_waits has {len(inputs.predicted_waits)} tiers and costs {tiers}; give all.")
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")

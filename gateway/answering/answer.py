@@ -9,6 +9,7 @@ from gateway.answering.bill import Bill
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
 from gateway.requests.inference_request import InferenceRequest
+from gateway.requests.slo_class import ttft_limit
 from gateway.routing.router import RoutingService
 from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.collected_choice import CollectedChoice
@@ -165,6 +166,17 @@ class Answer:
         """Whether the price of a tier that was tried is an estimate."""
         return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
 
+    @property
+    def ttft_limit(self) -> float:
+        """Seconds until the first token that service levels and alerts hold the answer to."""
+        objective = self._routing.spec(self.tier.number).objective
+        return ttft_limit(self.request.slo, self.request.priority, objective.ttft_ms / 1e3)
+
+    @property
+    def timings(self) -> Timings:
+        """Milliseconds of its stages; before the end, as if it ended now."""
+        return self._timings(time.monotonic()) if self.record is None else self.record.timings
+
     def overhead_ms(self) -> float:
         """Milliseconds since arrival that were not spent waiting for a tier."""
         return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
@@ -175,7 +187,7 @@ class Answer:
             self.choices = [CollectedChoice() for _ in range(self.request.choices)]
             self.stamps = self.stamps.again(self.source.attempted)
         if not delta.at_once:
-            self.stamps.take(now, len(delta.token_ids))
+            self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if delta.usage is not None:
             self.usage = delta.usage
             self.stamps.queue_seconds, self.stamps.preemptions = delta.queue_seconds, delta.preemptions
@@ -219,19 +231,19 @@ class Answer:
             reasoning_tokens=usage.reasoning_tokens,
             cost_usd=bill.cost_usd,
             baseline_cost_usd=self._routing.price(self._routing.strongest, usage) if bill.paid else 0.0,
-            timings=self._timings(),
+            timings=self._timings(self.stamps.finished),
             response_format=request.response_format if request.store_texts else None,
             cache=self.source.cached,
             tags=request.metadata,
             replica=self._replica,
         )
 
-    def _timings(self) -> Timings:
+    def _timings(self, finished: float) -> Timings:
         stamps = self.stamps
-        elapsed = stamps.finished - stamps.arrival
+        elapsed = finished - stamps.arrival
         route_ms, overhead_ms = (stamps.routed - stamps.arrival) * 1e3, (elapsed - stamps.tier_seconds) * 1e3
-        first, last = stamps.first_delta, stamps.last_delta
-        if first is None or last is None:
+        first, prefill, decode = stamps.first_delta, stamps.prefill_seconds, stamps.decode_seconds
+        if first is None or prefill is None or decode is None:
             return Timings(route_ms=route_ms, ttft_ms=None, e2e_ms=elapsed * 1e3, overhead_ms=overhead_ms)
         return Timings(
             route_ms=route_ms,
@@ -239,8 +251,8 @@ class Answer:
             e2e_ms=elapsed * 1e3,
             overhead_ms=overhead_ms,
             queue_ms=stamps.queue_seconds * 1e3,
-            prefill_ms=max(first - stamps.attempted - stamps.queue_seconds, 0.0) * 1e3,
-            decode_ms=(last - first) * 1e3,
+            prefill_ms=prefill * 1e3,
+            decode_ms=decode * 1e3,
         )
 
 

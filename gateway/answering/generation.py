@@ -131,6 +131,7 @@ class Generation:
                     continue
                 if self._hides_logprobs:
                     delta.logprobs = None
+                delta.made_at = time.monotonic()
                 self._held.append(delta)
             except StopAsyncIteration:
                 if not self._held:

@@ -6,9 +6,11 @@ import msgspec
 class Stamps(msgspec.Struct):
     """Monotonic seconds at which the stages of a request began and ended, for metrics and spans.
 
-    `gaps`: seconds between one delta with tokens and the next, with the number of tokens that the later one brought.
-    `tier_seconds`: time spent waiting for the tier; the rest of the request is ours. `queue_seconds` and
-    `preemptions` are what the tier says with the usage. A delta that was held back counts from when it was let go.
+    `first_delta` and `last_delta`: passed on to the caller; `first_made` and `last_made`: given by the tier, earlier if
+    they were held back. `gaps`: seconds between one delta with tokens and the next of the same choice, by when the tier
+    gave them, with the number of tokens that the later one brought; `last_tokens`: when each choice had its last ones.
+    `tier_seconds`: time spent waiting for the tier; the rest of the request is ours. `queue_seconds` and `preemptions`
+    are what the tier says with the usage.
     """
 
     arrival: float
@@ -16,23 +18,41 @@ class Stamps(msgspec.Struct):
     attempted: float
     first_delta: float | None = None
     last_delta: float | None = None
+    first_made: float | None = None
+    last_made: float | None = None
     finished: float = 0.0
     tier_seconds: float = 0.0
     gaps: list[tuple[float, int]] = []
+    last_tokens: dict[int, float] = {}
     queue_seconds: float = 0.0
     preemptions: int = 0
 
-    def take(self, now: float, tokens: int) -> None:
-        """A delta with so many tokens came `now`."""
-        if self.last_delta is None:
-            self.first_delta = now
-        elif tokens:
-            self.gaps.append((now - self.last_delta, tokens))
-        self.last_delta = now
+    def take(self, now: float, tokens: int, choice: int = 0, made: float | None = None) -> None:
+        """A delta of `choice` with so many tokens came `now`; the tier gave it at `made`, None if at the same time."""
+        made = now if made is None else made
+        if self.first_delta is None:
+            self.first_delta, self.first_made = now, made
+        if tokens:
+            before = self.last_tokens.get(choice)
+            if before is not None:
+                self.gaps.append((made - before, tokens))
+            self.last_tokens[choice] = made
+        self.last_delta, self.last_made = now, made
+
+    @property
+    def prefill_seconds(self) -> float | None:
+        """From the tier's first step to what it gave first; None if it gave nothing."""
+        return None if self.first_made is None else max(self.first_made - self.attempted - self.queue_seconds, 0.0)
+
+    @property
+    def decode_seconds(self) -> float | None:
+        """From what the tier gave first to what it gave last; None if it gave nothing."""
+        return None if self.first_made is None or self.last_made is None else self.last_made - self.first_made
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the tokens after the first (SPEC OB-02): (n - 1) / (end - first token); None where that is nothing."""
+        """Of a choice, after its first token (SPEC OB-02): (n - 1) / (end - first token), the mean over all choices
+        weighted by their times; None where no choice has a second token."""
         seconds = sum(gap for gap, _ in self.gaps)
         return sum(tokens for _, tokens in self.gaps) / seconds if seconds > 0 else None
 

@@ -53,17 +53,20 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
 
 
 class CatalogueDigest:
-    """The digest of all tiers of a catalogue, computed again when one of them has been replaced."""
+    """The digest of all tiers of a catalogue and of their models' weights (SPEC CA-03), computed again when one of them
+    has been replaced."""
 
     def __init__(self) -> None:
         self._specs: list[TierSpec] = []
+        self._weights: list[str] = []
         self._digest = b""
 
-    def of(self, specs: Sequence[TierSpec], fingerprint: str) -> bytes:
-        """`fingerprint`: of the models behind the tiers (`Catalog.fingerprint`)."""
-        if len(specs) != len(self._specs) or any(map(_differ, specs, self._specs)):
-            self._specs = list(specs)
-            self._digest = hashlib.blake2b(_encode((fingerprint, self._specs)), digest_size=16).digest()
+    def of(self, specs: Sequence[TierSpec], fingerprint: str, weights: list[str]) -> bytes:
+        """`fingerprint`: of the models behind the tiers (`Catalog.fingerprint`), which knows files by their names only.
+        `weights`: content hashes of the tiers' models (`Tier.weights`)."""
+        if len(specs) != len(self._specs) or weights != self._weights or any(map(_differ, specs, self._specs)):
+            self._specs, self._weights = list(specs), weights
+            self._digest = hashlib.blake2b(_encode((fingerprint, self._specs, weights)), digest_size=16).digest()
         return self._digest
 
 

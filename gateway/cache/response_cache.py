@@ -81,7 +81,8 @@ class ResponseCache:
         return wording_of(request, embedding, lambda worded: self._key(worded, decision))
 
     def _key(self, request: InferenceRequest, decision: Decision) -> bytes:
-        catalogue = self._catalogue.of(self._routing.catalog.tiers, self._routing.fingerprint)
+        weights = [tier.weights for tier in self._routing.tiers.values()]
+        catalogue = self._catalogue.of(self._routing.catalog.tiers, self._routing.fingerprint, weights)
         return cache_key(request, decision, self._routing.spec(decision.tier), catalogue)
 
     def _joinable(self, key: bytes, request: InferenceRequest) -> SharedGeneration | None:

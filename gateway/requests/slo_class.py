@@ -31,6 +31,13 @@ SLO_CLASSES: dict[str, SloClass] = {
 }
 
 
+def ttft_limit(name: SloName | None, priority: int, objective_seconds: float) -> float:
+    """Seconds until the first token that a request is held to: those of the class that was asked for. Without one,
+    those of the usual class, or its tier's objective where that is longer: a small machine's tiers promise less."""
+    usual = slo_class(name, priority).ttft_seconds
+    return usual if name is not None else max(usual, objective_seconds)
+
+
 def slo_class(name: SloName | None, priority: int) -> SloClass:
     """The class that was asked for, or the usual one of a request of this priority."""
     return SLO_CLASSES[name or ("batch" if priority >= SLO_CLASSES["batch"].priority else "interactive")]

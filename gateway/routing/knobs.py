@@ -58,6 +58,15 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     judge_answers: Annotated[
         bool, Meta(description="Whether an answer's own evidence may hand it to the next tier before anything is sent.")
     ] = True
+    queue_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Predicted seconds of a tier's queue beyond which a request without a deadline goes to a "
+            "higher tier with a shorter queue, for a higher price; batch requests wait; 0: all do.",
+        ),
+    ] = 0.0
     edge_max_prompt_tokens: Annotated[
         int,
         Meta(

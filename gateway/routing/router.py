@@ -15,6 +15,7 @@ from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.errors import ApiError, bad_request
 from gateway.requests.caller import Caller
 from gateway.requests.inference_request import InferenceRequest
+from gateway.requests.slo_class import SLO_CLASSES
 from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
 from gateway.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt, unsupported
@@ -239,11 +240,18 @@ class RoutingService:
             max_cost_usd=request.max_cost_usd,
             exclusions=barred,
             predicted_waits=[tier.load().predicted_wait_seconds for tier in self.tiers.values()],
+            most_wait_seconds=self._most_wait_seconds(request),
             canary=verdict.on_trial,
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
             **circumstances(history, self.catalog, given.prompt_tokens),
         )
+
+    def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
+        """How long a queue the request accepts before it costs more; a deadline says that itself, and a batch waits."""
+        seconds = self.knobs.active.queue_seconds
+        waits = request.deadline_seconds is not None or request.priority >= SLO_CLASSES["batch"].priority
+        return None if waits or not seconds else seconds
 
     def _in_experiment(self, inputs: PolicyInputs, request_id: str) -> PolicyInputs:
         """Return `inputs` with the request's arm of the experiment.

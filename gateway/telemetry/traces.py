@@ -183,17 +183,16 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
         "aio.classifier.version": prediction.classifier_version,
     }
     stages: list[Stage] = [("route", stamps.arrival, stamps.routed, route)]
-    first = stamps.first_delta
+    first, last, passed_on = stamps.first_made, stamps.last_made, stamps.first_delta
     if not record.is_made:
         return stages
     earlier = [attempt for attempt in record.attempts[:-1] if attempt.status != "compared"]
     if earlier:
         failed = {"aio.tier": earlier[0].tier, "aio.status": earlier[0].status}
         stages.append(("earlier attempt", stamps.routed, stamps.attempted, failed))
-    if first is None:
+    if first is None or last is None or passed_on is None:
         return [*stages, ("generate", stamps.attempted, stamps.finished, {})]
     queued = min(stamps.attempted + stamps.queue_seconds, first)
-    last = stamps.last_delta or first
     kv = {"aio.kv.cached_tokens": record.cached_tokens, "aio.kv.preemptions": stamps.preemptions}
     decode = {"gen_ai.usage.output_tokens": record.completion_tokens, "aio.decode.steps": len(stamps.gaps) + 1}
     return [
@@ -201,5 +200,5 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
         ("schedule", stamps.attempted, queued, {"aio.queue_seconds": stamps.queue_seconds}),
         ("prefill", queued, first, kv),
         ("decode", first, last, decode),
-        ("stream", first, stamps.finished, {"aio.stream": record.stream}),
+        ("stream", passed_on, stamps.finished, {"aio.stream": record.stream}),
     ]

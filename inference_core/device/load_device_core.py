@@ -70,6 +70,7 @@ def load_device_core(
             vocab_size=config.vocab_size,
             weight_bytes=weight_bytes(decoder),
             compute=model.compute,
+            weights=checkpoints[model.name].fingerprint,
             kv=KVIdentity(
                 weights=checkpoints[model.name].fingerprint,
                 compute=f"{model.compute} {model.activations}",

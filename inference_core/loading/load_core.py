@@ -199,6 +199,7 @@ def info_of(spec: ModelSpec, checkpoint: Checkpoint, config: ModelConfig) -> Mod
         vocab_size=config.vocab_size,
         weight_bytes=weight_bytes(checkpoint, spec),
         compute=spec.compute,
+        weights=checkpoint.fingerprint,
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
         kv=KVIdentity(

@@ -9,7 +9,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a client must know of a loaded model. `model_path` lets it build the tokeniser itself.
 
     `num_layers` and `hidden_size` are of the hidden states that it can return (`EvidenceRequest`); 0 if its runner
-    returns no evidence. `kv`: the identity of its KV blocks; None if they cannot be transferred.
+    returns no evidence. `weights`: content hash of the model's files (`loaders.fingerprint`). `kv`: the identity of its
+    KV blocks; None if they cannot be transferred.
     """
 
     name: str
@@ -18,6 +19,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     weight_bytes: int
     compute: str
+    weights: str = ""
     num_layers: int = 0
     hidden_size: int = 0
     kv: KVIdentity | None = None

@@ -116,6 +116,12 @@ class LocalTier(Tier):
         """See `Tier.tokenizer`."""
         return None if self._policy is None else self._policy.decoder.tokenizer
 
+    @property
+    def weights(self) -> str:
+        """See `Tier.weights`; another one after a core has restarted with other files."""
+        info = self._core.models.get(self.model)
+        return "" if info is None else info.weights
+
     def load(self) -> TierLoad:
         """Return the latest statistics of the model's queue, which all tiers of the model share."""
         stats = self._watch.model(self.model)

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
-from quality.records.record import CacheUse
+from quality.records.record import CacheUse, Record
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import Usage
 
@@ -37,8 +37,10 @@ class UsageBody(msgspec.Struct, frozen=True):
 class Routed(msgspec.Struct, frozen=True):
     """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before.
 
-    `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true, where a
-    tier's price was not given and `cost_usd` rests on an estimate.
+    `latency_ms`: from the request's arrival to the answer's end (SPEC GW-10). `ttft_ms`: to its first text; to its
+    end, if it came in one piece or has no text. `classifier`: the version that decided. `cache`: what the response
+    cache had to do with it, null for nothing. `cost_estimated`: there, and true, where a tier's price was not given
+    and `cost_usd` rests on an estimate.
     """
 
     decision_id: str
@@ -46,7 +48,10 @@ class Routed(msgspec.Struct, frozen=True):
     model: str
     p_ok: float
     cost_usd: float
+    latency_ms: float
+    ttft_ms: float
     overhead_ms: float
+    classifier: str
     reason: str
     cache: CacheUse | None = None
     cost_estimated: Literal[True] | UnsetType = UNSET
@@ -170,16 +175,29 @@ def usage_body(usage: Usage | None) -> UsageBody:
     )
 
 
+def billed_usage(record: Record) -> Usage:
+    """The tokens that a finished answer is billed for, also one that broke before its tier reported them."""
+    return Usage(
+        prompt_tokens=record.prompt_tokens,
+        completion_tokens=record.completion_tokens,
+        cached_tokens=record.cached_tokens,
+        reasoning_tokens=record.reasoning_tokens,
+    )
+
+
 def routed(answer: Answer) -> Routed:
-    """How the answer came about."""
-    before = answer.escalated_from
+    """How an answer that has ended came about."""
+    before, timings = answer.escalated_from, answer.timings
     return Routed(
         decision_id=answer.request.request_id,
         tier=answer.tier.number,
         model=answer.tier.model,
         p_ok=answer.p_ok,
         cost_usd=answer.cost_usd,
-        overhead_ms=round(answer.overhead_ms(), 3),
+        latency_ms=round(timings.e2e_ms, 3),
+        ttft_ms=round(timings.e2e_ms if timings.ttft_ms is None else timings.ttft_ms, 3),
+        overhead_ms=round(timings.overhead_ms, 3),
+        classifier=answer.decision.inputs.prediction.classifier_version,
         reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
         cache=answer.source.cached,
         cost_estimated=True if answer.cost_is_estimated else UNSET,

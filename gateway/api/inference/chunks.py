@@ -5,10 +5,10 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.answers import routed, usage_body, whole_answer
+from gateway.api.inference.answers import Routed, UsageBody, billed_usage, routed, usage_body, whole_answer
 from gateway.api.inference.logprobs import chat_logprobs, completion_logprobs
 from gateway.api.inference.schemas import StreamOptions
-from gateway.errors import ErrorEnvelope, as_api_error
+from gateway.errors import ErrorBody, ErrorEnvelope, as_api_error
 from gateway.parts import Parts
 from tiers.tier import Delta
 from tiers.tool_types import ToolCallDelta
@@ -34,6 +34,15 @@ class Chunks(Protocol):
         """The last events of a stream that broke."""
 
 
+class BrokenStream(msgspec.Struct, frozen=True):
+    """The last event of an answer that broke after its first token: what went wrong, the tokens that are billed, and
+    how the part that came was made."""
+
+    error: ErrorBody
+    usage: UsageBody
+    x_aio: Routed
+
+
 class _Template:
     """The parts that all chunks of a stream share: id, creation time and model never change within it."""
 
@@ -47,16 +56,23 @@ class _Template:
         }
         if answer.request.service_tier is not None:
             shared["service_tier"] = answer.request.service_tier
-        self.include_usage = include_usage
+        self.answer, self.include_usage = answer, include_usage
         self.head = b"data: " + _encode(shared)[:-1] + b',"choices":['
         # OpenAI puts "usage": null on every chunk but the last when usage is asked for.
         self.tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
-    def closing(self, answer: Answer) -> bytes:
+    def closing(self) -> bytes:
         if not self.include_usage:
             return DONE
-        usage = _encode({"usage": usage_body(answer.usage), "x_aio": routed(answer)})
+        usage = _encode({"usage": usage_body(self.answer.usage), "x_aio": routed(self.answer)})
         return self.head + b"]," + usage[1:] + b"\n\n" + DONE
+
+    def failed(self, error: Exception) -> bytes:
+        record = self.answer.record
+        if record is None:
+            return error_event(error)
+        broken = BrokenStream(as_api_error(error).body, usage_body(billed_usage(record)), routed(self.answer))
+        return b"data: " + _encode(broken) + b"\n\n"
 
 
 class ChatChunks:
@@ -96,11 +112,11 @@ class ChatChunks:
 
     def closing(self, answer: Answer) -> bytes:
         """The usage, if asked for, and the end mark."""
-        return self._template.closing(answer)
+        return self._template.closing()
 
     def failed(self, error: Exception) -> bytes:
-        """See `error_event`."""
-        return error_event(error)
+        """See `BrokenStream`; no end mark follows."""
+        return self._template.failed(error)
 
     def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
@@ -139,11 +155,11 @@ class CompletionChunks:
 
     def closing(self, answer: Answer) -> bytes:
         """The usage, if asked for, and the end mark."""
-        return self._template.closing(answer)
+        return self._template.closing()
 
     def failed(self, error: Exception) -> bytes:
-        """See `error_event`."""
-        return error_event(error)
+        """See `BrokenStream`; no end mark follows."""
+        return self._template.failed(error)
 
     def _chunk(self, index: int, text: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
         return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}%b' % (

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from gateway.answering.answer import Answer
-from gateway.api.inference.answers import routed
+from gateway.api.inference.answers import billed_usage, routed
 from gateway.api.inference.logprobs import chat_logprobs
 from gateway.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
 from gateway.api.responses.custom_tools import CUSTOM, input_of
@@ -43,19 +43,19 @@ class ResponseBody:
         return self._finished
 
     def shown(self, status: str, output: list[dict[str, Any]], error: ErrorBody | None = None) -> dict[str, Any]:
-        """The Response with these items. After the answer's end, with its usage and how it came about."""
+        """The Response with these items. After the answer's end, failed or not, with its usage and its origin."""
         record = self._answer.record
-        ended = status in ("completed", "incomplete") and record is not None
+        completed, over = status in ("completed", "incomplete"), status != "in_progress"
         shown = self._own | {
             "status": status,
             "output": output,
             "store": self._exchange.stored and status != "failed",
-            "completed_at": int(record.created_at + record.timings.e2e_ms / 1e3) if ended and record else None,
+            "completed_at": int(record.created_at + record.timings.e2e_ms / 1e3) if completed and record else None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "error": None if error is None else {"code": error.code or error.type, "message": error.message},
-            "usage": _usage(self._answer.usage) if ended else None,
+            "usage": _usage(billed_usage(record)) if over and record else None,
         }
-        return shown | {"x_aio": routed(self._answer)} if ended else shown
+        return shown | {"x_aio": routed(self._answer)} if over and record else shown
 
     @property
     def status(self) -> str:
@@ -174,8 +174,7 @@ def _given(form: Any) -> dict[str, Any]:
     return {name: value for name in form.__struct_fields__ if (value := getattr(form, name)) is not None}
 
 
-def _usage(usage: Usage | None) -> dict[str, Any]:
-    usage = usage or Usage(prompt_tokens=0, completion_tokens=0)
+def _usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},

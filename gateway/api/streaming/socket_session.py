@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from gateway.answering.answer import Answer
 from gateway.api.access.guard import admit
-from gateway.api.inference.answers import Routed, UsageBody, routed, usage_body
+from gateway.api.inference.answers import Routed, UsageBody, billed_usage, routed, usage_body
 from gateway.api.inference.build_request import chat_request, received
 from gateway.api.inference.chunks import DONE, ChatChunks
 from gateway.api.inference.ignored_fields import FieldReader, shown_names
@@ -23,7 +23,6 @@ from gateway.errors import ApiError, ErrorBody, as_api_error, bad_request
 from gateway.parts import PARTS, Parts
 from gateway.requests.caller import CALLER
 from tiers.errors import TierError
-from tiers.tier import Usage
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +63,13 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that was refused, or a chat that failed; nothing more of it follows."""
+    """A message that was refused, or a chat that failed; nothing more of it follows. If its answer had started: the
+    tokens that are billed, and how the part that came was made."""
 
     request: str = ""
     error: ErrorBody
+    usage: UsageBody | None = None
+    x_aio: Routed | None = None
 
 
 _heading = msgspec.json.Decoder(Heading)
@@ -165,7 +167,7 @@ class SocketSession:
         except ReaderGoneError:
             raise
         except Exception as error:
-            return await self._send_error(name, error)
+            return await self._send_error(name, error, answer)
         finally:
             del self._chats[name]
             if answer is not None:
@@ -187,11 +189,15 @@ class SocketSession:
         for event in events.split(b"\n\n")[:-1]:
             await self._send(mark + event[len(b"data: {") :])
 
-    async def _send_error(self, name: str, error: Exception) -> None:
+    async def _send_error(self, name: str, error: Exception, answer: Answer | None = None) -> None:
         failure = as_api_error(error)
         if failure.status >= 500 and not isinstance(error, (ApiError, TierError)):
             log.error("a chat on a WebSocket failed", exc_info=error)
-        await self._send(_encode(Failed(request=name, error=failure.body)))
+        failed = Failed(request=name, error=failure.body)
+        if answer is not None and answer.record is not None:
+            usage = usage_body(billed_usage(answer.record))
+            failed = msgspec.structs.replace(failed, usage=usage, x_aio=routed(answer))
+        await self._send(_encode(failed))
 
     async def _send(self, frame: bytes) -> None:
         """Wait until the frame is taken off our hands. Raises `ReaderGoneError`."""
@@ -207,18 +213,11 @@ def _ending(name: str, status: str, answer: Answer | None, ignored: list[str]) -
     shown = shown_names(ignored) if ignored else None
     if answer is None or answer.record is None:
         return Ended(request=name, status=status, ignored_fields=shown)
-    record = answer.record
-    usage = Usage(
-        prompt_tokens=record.prompt_tokens,
-        completion_tokens=record.completion_tokens,
-        cached_tokens=record.cached_tokens,
-        reasoning_tokens=record.reasoning_tokens,
-    )
     return Ended(
         request=name,
         status=status,
-        id=record.request_id,
-        usage=usage_body(usage),
+        id=answer.record.request_id,
+        usage=usage_body(billed_usage(answer.record)),
         x_aio=routed(answer),
         ignored_fields=shown,
     )

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from gateway.answering.answer import Answer
+from gateway.requests.slo_class import slo_class
 from gateway.telemetry.gen_ai import operation_name
 from gateway.telemetry.metrics_export.bounded_names import BoundedNames
 from gateway.telemetry.metrics_export.families import Bounds, CounterFamily, HistogramFamily
@@ -20,6 +21,8 @@ SECONDS = (
 )  # fmt: skip
 ROUTE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)
+# Of the limit of the time to the first token; the alerts' thresholds are among them.
+LIMIT_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 TOKENS_PER_SECOND = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000)
 
 
@@ -61,6 +64,9 @@ class RequestMetrics(Collector):
         )
         self._prompt = self._by_model("vllm:request_prompt_tokens", "Prompt tokens per request.", TOKENS)
         self._generated = self._by_model("vllm:request_generation_tokens", "Output tokens per request.", TOKENS)
+        self._ttft_share = self._histogram(
+            "aio_ttft_limit_ratio", "Time to first token divided by the request's limit.", ["slo_class"], LIMIT_SHARES
+        )
         self._speed = self._histogram(
             "aio_decode_tokens_per_second", "(tokens - 1) / (end - first token).", ["tier"], TOKENS_PER_SECOND
         )
@@ -149,11 +155,14 @@ class RequestMetrics(Collector):
         self._prompt.observe(model, record.prompt_tokens)
         self._generated.observe(model, record.completion_tokens)
         self._queue.observe(model, stamps.queue_seconds)
-        if stamps.first_delta is not None and stamps.last_delta is not None:
-            waited = stamps.first_delta - stamps.attempted
-            self._prefill.observe(model, max(waited - stamps.queue_seconds, 0.0))
-            self._decode.observe(model, stamps.last_delta - stamps.first_delta)
-            self._ttft.observe(model, stamps.first_delta - stamps.arrival)
+        prefill, decode = stamps.prefill_seconds, stamps.decode_seconds
+        if stamps.first_delta is not None and prefill is not None and decode is not None:
+            self._prefill.observe(model, prefill)
+            self._decode.observe(model, decode)
+            ttft = stamps.first_delta - stamps.arrival
+            self._ttft.observe(model, ttft)
+            wanted = slo_class(answer.request.slo, answer.request.priority)
+            self._ttft_share.observe((wanted.name,), ttft / answer.ttft_limit)
         buckets = self._gap.observe_all(model, [seconds / max(tokens, 1) for seconds, tokens in stamps.gaps])
         speed = stamps.tokens_per_second
         if speed is not None:

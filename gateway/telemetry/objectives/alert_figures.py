@@ -17,7 +17,10 @@ def alert_figures(levels: LevelsByTier, cores: Mapping[str, CoreStats], gpus: It
     enough = every.requests >= LEAST_REQUESTS
     readings = list(gpus)
     return {
-        "ttft_p95_seconds": (every.ttft.quantile(0.95) or 0.0) if enough else 0.0,
+        "ttft_p95_of_limit": max(
+            (share.quantile(0.95) or 0.0 for share in every.ttft_shares.values() if share.total >= LEAST_REQUESTS),
+            default=0.0,
+        ),
         "waiting": sum(model.waiting for stats in cores.values() for model in stats.models) if cores else None,
         "error_share": every.failed / every.requests if enough else 0.0,
         "cost_per_1k_tokens_usd": every.cost_usd / every.tokens * 1e3 if enough and every.tokens else 0.0,

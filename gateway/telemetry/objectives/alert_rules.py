@@ -6,7 +6,7 @@ import msgspec
 
 Severity = Literal["warning", "critical"]
 Figure = Literal[
-    "ttft_p95_seconds", "waiting", "error_share", "cost_per_1k_tokens_usd", "gpu_busy", "gpu_memory", "gpu_throttled"
+    "ttft_p95_of_limit", "waiting", "error_share", "cost_per_1k_tokens_usd", "gpu_busy", "gpu_memory", "gpu_throttled"
 ]
 
 
@@ -22,10 +22,10 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RULES: tuple[AlertRule, ...] = (
-    AlertRule(name="AioTtftHigh", severity="warning", figure="ttft_p95_seconds", above=0.080, for_seconds=60,
-              summary="the p95 time to first token is above 80 ms"),
-    AlertRule(name="AioTtftVeryHigh", severity="critical", figure="ttft_p95_seconds", above=0.100, for_seconds=60,
-              summary="the p95 time to first token is above 100 ms"),
+    AlertRule(name="AioTtftHigh", severity="warning", figure="ttft_p95_of_limit", above=0.8, for_seconds=60,
+              summary="the p95 time to first token of a class is above 80% of its limit"),
+    AlertRule(name="AioTtftVeryHigh", severity="critical", figure="ttft_p95_of_limit", above=1.0, for_seconds=60,
+              summary="the p95 time to first token of a class is above its limit"),
     AlertRule(name="AioQueueLong", severity="warning", figure="waiting", above=500, for_seconds=30,
               summary="more than 500 sequences are queued"),
     AlertRule(name="AioQueueVeryLong", severity="critical", figure="waiting", above=1000, for_seconds=30,
@@ -41,4 +41,5 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(name="AioGpuThrottled", severity="warning", figure="gpu_throttled", above=0, for_seconds=60,
               summary="a GPU is throttled by heat or power"),
 )  # fmt: skip
-"""The thresholds are those of the sources."""
+"""The thresholds are those of the sources. Their 80 and 100 ms to the first token are those of the class `chat`: 80% of
+its limit, and the limit; other classes and slower tiers are held to the same shares of their own limits."""

@@ -26,9 +26,10 @@ SLICE_SECONDS = 30.0
 
 
 class TierServiceLevels(msgspec.Struct):
-    """Figures of one tier over a period. Seconds; `ttft_share`: times to the first token divided by the limit of their
-    class. `speed`: decoded tokens per second. `gaps`: between tokens, by bucket of `request_metrics.SECONDS`. `failed`:
-    by our own fault. `kept` and `classes`: requests of a class that met its limit, and all of them."""
+    """Figures of one tier over a period. Seconds; `ttft_shares`: by class, times to the first token divided by their
+    request's limit (`Answer.ttft_limit`). `speed`: decoded tokens per second. `gaps`: between tokens, by bucket of
+    `request_metrics.SECONDS`. `failed`: by our own fault. `kept` and `classes`: requests of a class that met their
+    limit, and all of them."""
 
     requests: int = 0
     failed: int = 0
@@ -38,7 +39,7 @@ class TierServiceLevels(msgspec.Struct):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     ttft: Sketch = msgspec.field(default_factory=Sketch)
-    ttft_share: Sketch = msgspec.field(default_factory=Sketch)
+    ttft_shares: dict[str, Sketch] = {}
     e2e: Sketch = msgspec.field(default_factory=Sketch)
     speed: Sketch = msgspec.field(default_factory=Sketch)
     gaps: dict[int, int] = {}
@@ -61,17 +62,18 @@ class TierServiceLevels(msgspec.Struct):
         self.e2e.add(timings.e2e_ms / 1e3)
         self._stage("route", timings.route_ms / 1e3)
         self._stage("stream", max(timings.overhead_ms - timings.route_ms, 0.0) / 1e3)
-        if stamps.first_delta is None or stamps.last_delta is None:
+        prefill, decode = stamps.prefill_seconds, stamps.decode_seconds
+        if stamps.first_delta is None or prefill is None or decode is None:
             return
         ttft = stamps.first_delta - stamps.arrival
         wanted = slo_class(answer.request.slo, answer.request.priority)
         self.ttft.add(ttft)
-        self.ttft_share.add(ttft / wanted.ttft_seconds)
+        _sketch(self.ttft_shares, wanted.name).add(ttft / answer.ttft_limit)
         _count(self.classes, wanted.name, 1)
-        _count(self.kept, wanted.name, ttft <= wanted.ttft_seconds)
+        _count(self.kept, wanted.name, ttft <= answer.ttft_limit)
         self._stage("schedule", stamps.queue_seconds)
-        self._stage("prefill", max(stamps.first_delta - stamps.attempted - stamps.queue_seconds, 0.0))
-        self._stage("decode", stamps.last_delta - stamps.first_delta)
+        self._stage("prefill", prefill)
+        self._stage("decode", decode)
         if (speed := stamps.tokens_per_second) is not None:
             self.speed.add(speed)
         for place, count in gaps.items():
@@ -88,13 +90,13 @@ class TierServiceLevels(msgspec.Struct):
         self.cached_tokens += other.cached_tokens
         for mine, theirs in (
             (self.ttft, other.ttft),
-            (self.ttft_share, other.ttft_share),
             (self.e2e, other.e2e),
             (self.speed, other.speed),
         ):
             mine.merge(theirs)
-        for name, sketch in other.stages.items():
-            self.stages.setdefault(name, Sketch()).merge(sketch)
+        for sketches, more in ((self.stages, other.stages), (self.ttft_shares, other.ttft_shares)):
+            for name, sketch in more.items():
+                _sketch(sketches, name).merge(sketch)
         for place, count in other.gaps.items():
             _count(self.gaps, place, count)
         for name, count in other.kept.items():
@@ -103,10 +105,22 @@ class TierServiceLevels(msgspec.Struct):
             _count(self.classes, name, count)
 
     def _stage(self, name: Stage, seconds: float) -> None:
-        sketch = self.stages.get(name)
-        if sketch is None:
-            sketch = self.stages[name] = Sketch()
-        sketch.add(seconds)
+        _sketch(self.stages, name).add(seconds)
+
+    @property
+    def ttft_share(self) -> Sketch:
+        """Of all classes together."""
+        every = Sketch()
+        for sketch in self.ttft_shares.values():
+            every.merge(sketch)
+        return every
+
+
+def _sketch(sketches: dict[str, Sketch], name: str) -> Sketch:
+    found = sketches.get(name)
+    if found is None:
+        found = sketches[name] = Sketch()
+    return found
 
 
 def _count(counts: dict[Key, int], key: Key, more: int) -> None:

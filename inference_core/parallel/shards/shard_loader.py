@@ -59,6 +59,7 @@ class DividedModel(Generic[Spec]):
             vocab_size=self.config.vocab_size,
             weight_bytes=weight_bytes,
             compute=self.spec.compute,
+            weights=self.checkpoint.fingerprint,
         )
 
 

@@ -1,4 +1,4 @@
-"""What is held back: a conversation from tiers that would have to read it again."""
+"""What is held back: a conversation from tiers that would have to read it again, and a request from long queues."""
 
 from typing import Any
 
@@ -63,8 +63,40 @@ def test_a_conversation_whose_tier_is_not_allowed_is_not_held() -> None:
 
 
 @pytest.mark.parametrize(
+    ("waits", "changes", "chosen"),
+    [
+        ([3.0, 0.0, 0.0, 0.0], {}, 2),
+        ([2.0, 0.0, 0.0, 0.0], {}, 1),  # not longer than the knob
+        ([9.0, 9.0, 0.0, 0.0], {}, 3),
+        ([9.0, 9.0, 9.0, 9.0], {}, 1),  # nothing is gained
+        ([0.0, 0.0, 0.0, 9.0], {"p_ok": (0.1, 0.1, 0.1, 1.0)}, 4),  # never to a lower tier
+        ([9.0, 0.0, 0.0, 0.0], {"p_ok": (0.9, 0.1, 0.1, 1.0)}, 4),  # nor to one that is not good enough
+        ([9.0, 0.0, 0.0, 0.0], {"previous_tier": 1, "in_tool_loop": True}, 1),
+        ([9.0, 0.0, 0.0, 0.0], {"pinned_tier": 1}, 1),
+        ([9.0, 0.0, 0.0, 0.0], {"most_wait_seconds": None}, 1),
+        ([0.0, 0.0, 9.0, 0.0], {"previous_tier": 3, "reuse_usd": [0, 0, 0.0095, 0]}, 4),
+        ([0.0, 0.0, 9.0, 9.0], {"previous_tier": 3, "reuse_usd": [0, 0, 0.0095, 0]}, 3),
+    ],
+)
+def test_a_tier_with_a_long_queue_gives_way_to_a_higher_one_with_a_shorter(
+    waits: list[float], changes: dict[str, Any], chosen: int
+) -> None:
+    given: dict[str, Any] = {"predicted_waits": waits, "most_wait_seconds": 2.0} | changes
+    assert decide(example(**given)).tier == chosen
+
+
+def test_the_reason_names_the_queue() -> None:
+    reason = decide(example(predicted_waits=[3.0, 0.0, 0.0, 0.0], most_wait_seconds=2.0)).reason
+    assert "; not tier 1: its queue takes 3.0 s, and tier 4 has a shorter one" in reason
+
+
+@pytest.mark.parametrize(
     ("changes", "named"),
-    [({"previous_tier": 0}, "previous_tier"), ({"reuse_usd": [1.0]}, "reuse_usd")],
+    [
+        ({"previous_tier": 0}, "previous_tier"),
+        ({"reuse_usd": [1.0]}, "reuse_usd"),
+        ({"most_wait_seconds": 1.0}, "predicted_waits"),
+    ],
 )
 def test_circumstances_without_meaning_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(PolicyInputsError, match=named):
@@ -74,7 +106,7 @@ def test_circumstances_without_meaning_are_refused_by_name(changes: dict[str, An
 def test_a_decision_recorded_before_conversations_still_replays() -> None:
     old = decide(example())
     stored = msgspec.json.decode(msgspec.json.encode(old))
-    for name in ("previous_tier", "reuse_usd", "in_tool_loop", "canary"):
+    for name in ("previous_tier", "reuse_usd", "in_tool_loop", "canary", "most_wait_seconds"):
         del stored["inputs"][name]
     for name in ("p_correct", "predicted_tokens"):
         del stored["inputs"]["prediction"][name]
@@ -98,6 +130,8 @@ def circumstances(draw: st.DrawFn) -> PolicyInputs:
         previous_tier=draw(st.none() | st.integers(1, 4)),
         in_tool_loop=draw(st.booleans()),
         reuse_usd=draw(st.just([]) | st.lists(st.floats(-20, 20), min_size=4, max_size=4)),
+        predicted_waits=draw(st.lists(st.floats(0, 5), min_size=4, max_size=4)),
+        most_wait_seconds=draw(st.none() | st.floats(0, 5)),
     )
 
 

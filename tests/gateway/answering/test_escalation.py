@@ -103,6 +103,18 @@ async def test_a_sure_stream_is_held_for_no_more_than_hold_tokens_and_delivered_
     assert answer.p_ok == pytest.approx(1 / (1 + 2.718281828**-3.62), abs=1e-3)
 
 
+async def test_an_answer_that_is_held_counts_its_tokens_when_its_tier_gave_them() -> None:
+    world = World(hold_tokens=4)
+    answer = await world.answer()
+    await answer.whole()
+    stamps = answer.stamps
+    assert stamps.first_made is not None
+    assert stamps.first_delta is not None
+    # All four words that were held were drawn before the first was passed on.
+    assert stamps.first_made + sum(gap for gap, _ in stamps.gaps[:3]) <= stamps.first_delta
+    assert len(stamps.gaps) == len(LONG) - 1
+
+
 async def test_a_stream_is_not_let_go_before_its_opening_is_judged() -> None:
     world = World(hold_tokens=4)
     world.tiers[0].hold_at = 3

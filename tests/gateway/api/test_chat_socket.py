@@ -60,7 +60,7 @@ async def test_the_frames_are_the_chunks_of_a_stream_over_http(gateway: RunningG
     for one in (*events, *chunks):
         one["id"] = one["created"] = ""
         if "x_aio" in one:
-            one["x_aio"] |= {"decision_id": "", "overhead_ms": 0}
+            one["x_aio"] |= {"decision_id": "", "overhead_ms": 0, "latency_ms": 0, "ttft_ms": 0}
     assert chunks == events
     assert text(chunks) == SAID
     assert (end["status"], end["usage"], end["x_aio"]["tier"]) == ("completed", chunks[-1]["usage"], 1)

@@ -83,6 +83,19 @@ async def test_a_tier_whose_queue_is_longer_than_the_deadline_is_passed_over(gat
     assert await chosen(gateway, {"x-aio-deadline-ms": "500"}) == 2
 
 
+async def test_without_a_deadline_the_knob_says_how_long_a_queue_is_passed_over(gateway: RunningGateway) -> None:
+    gateway.tier(1).health = TierLoad(predicted_wait_seconds=30)
+    knobs = gateway.parts.service.routing.knobs
+    knobs.change({"queue_seconds": 10})
+    try:
+        assert await chosen(gateway) == 2
+        assert await chosen(gateway, service_tier="flex") == 1
+        assert await chosen(gateway, {"x-aio-deadline-ms": "40000"}) == 1
+        assert await chosen(gateway, model="tier-1") == 1
+    finally:
+        knobs.change({"queue_seconds": 0})
+
+
 async def test_the_deadline_reaches_the_tier_as_a_moment(gateway: RunningGateway) -> None:
     await chosen(gateway, {"x-aio-deadline-ms": "5000"}, model="tier-1")
     await chosen(gateway, model="tier-1")

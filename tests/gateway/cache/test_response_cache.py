@@ -86,6 +86,19 @@ async def test_a_hit_costs_nothing_and_its_record_says_so(gateway: RunningGatewa
     assert hit.headers["x-aio-cost-usd"] == "0.000000"
 
 
+async def test_changed_weights_never_answer_from_the_cache(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asked(gateway)
+    # Also those of a tier that did not answer: it may after a failure or an escalation.
+    monkeypatch.setattr(type(gateway.tier(4)), "weights", property(lambda tier: "new" if tier.number == 4 else ""))
+    changed = await results(gateway, {}, {})
+    monkeypatch.undo()
+
+    assert changed == ["miss", "hit"]
+    assert await results(gateway, {}) == ["hit"]
+
+
 async def test_hits_are_no_figures_of_their_tier(gateway: RunningGateway) -> None:
     metrics = gateway.parts.metrics
     await asked(gateway)

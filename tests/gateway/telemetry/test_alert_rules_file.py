@@ -23,17 +23,17 @@ def grown(name: str, per_second: float, **labels: str) -> Series:
     return Series(name, lambda at: per_second * at, **labels)
 
 
-def ttft(seconds: float) -> list[Series]:
-    """Ten first tokens a second, 6% of them late enough that the 95th percentile is at `seconds` in its bucket."""
-    bounds = (0.06, 0.08, 0.1, 0.15)
-    low, high = max(b for b in bounds if b < seconds), min(b for b in bounds if b >= seconds)
-    share = (seconds - low) / (high - low)
+def ttft(of_limit: float) -> list[Series]:
+    """Ten first tokens a second of the class `chat`, 6% of them late enough that the 95th percentile is at that share
+    of the limit in its bucket; and a hundred in time of another class."""
+    bounds = (0.6, 0.8, 1.0, 1.5)
+    low, high = max(b for b in bounds if b < of_limit), min(b for b in bounds if b >= of_limit)
+    share = (of_limit - low) / (high - low)
     below = 0.95 - 0.05 * share
-    counts = {low: below, high: below + 0.05 if share else 0.95, 0.15: 1.0, float("inf"): 1.0}
-    return [
-        grown("vllm:time_to_first_token_seconds_bucket", 10 * count, le="+Inf" if bound == float("inf") else str(bound))
-        for bound, count in counts.items()
-    ]
+    counts = {low: below, high: below + 0.05 if share else 0.95, 1.5: 1.0, float("inf"): 1.0}
+    name, shown = "aio_ttft_limit_ratio_bucket", {bound: str(bound) for bound in bounds} | {float("inf"): "+Inf"}
+    late = [grown(name, 10 * count, slo_class="chat", le=shown[bound]) for bound, count in counts.items()]
+    return late + [grown(name, 100, slo_class="batch", le=le) for le in shown.values()]
 
 
 def gauge(name: str, **labels: str) -> Callable[[float], list[Series]]:
@@ -64,8 +64,8 @@ def memory_errors(count: float) -> list[Series]:
 
 # The metrics behind the figure, and a value on each side.
 SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
-    "AioTtftHigh": (ttft, 0.079, 0.081),
-    "AioTtftVeryHigh": (ttft, 0.099, 0.101),
+    "AioTtftHigh": (ttft, 0.79, 0.81),
+    "AioTtftVeryHigh": (ttft, 0.99, 1.01),
     "AioQueueLong": (waiting, 500, 502),
     "AioQueueVeryLong": (waiting, 1000, 1002),
     "AioErrors": (errors, 0.0099, 0.0101),

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.answering.stamps import Stamps
+from gateway.requests.slo_class import ttft_limit
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.request_metrics import SECONDS
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, TierServiceLevels, merged
@@ -30,16 +31,17 @@ MODELS = {1: "small", 2: "large"}
 def served(
     ttft: float = 0.1, gap: float = 0.02, tokens: int = 11, *, tier: int = 1, **changes: Any
 ) -> tuple[Any, Record]:
-    """A finished answer with its first token after `ttft` seconds and one token every `gap`."""
+    """A finished answer of a tier with that objective: its first token after `ttft` seconds, one token every `gap`."""
     last = ttft + gap * (tokens - 1)
-    stamps = Stamps(
-        arrival=0.0, routed=0.001, attempted=0.001, first_delta=ttft, last_delta=last, finished=last + 0.001
-    )
-    stamps.gaps = [(gap, 1)] * (tokens - 1)
+    stamps = Stamps(arrival=0.0, routed=0.001, attempted=0.001, finished=last + 0.001)
+    for place in range(tokens):
+        stamps.take(ttft + gap * place, 1)
+    objective = changes.pop("objective", 0.0)
     ask = SimpleNamespace(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
     timings = Timings(route_ms=1.0, ttft_ms=ttft * 1e3, e2e_ms=(last + 0.001) * 1e3, overhead_ms=3.0)
     record = make_record(tier=tier, attempts=[], timings=timings, **changes)
-    return SimpleNamespace(request=ask, stamps=stamps), record
+    limit = ttft_limit(ask.slo, ask.priority, objective)
+    return SimpleNamespace(request=ask, stamps=stamps, ttft_limit=limit), record
 
 
 def levels_of(*answers: tuple[Any, Record]) -> ServiceLevels:
@@ -52,6 +54,23 @@ def levels_of(*answers: tuple[Any, Record]) -> ServiceLevels:
 def test_eleven_tokens_one_second_after_the_first_are_ten_a_second() -> None:
     answer, _ = served(ttft=4.0, gap=0.1, tokens=11)
     assert answer.stamps.tokens_per_second == pytest.approx(10)
+
+
+def test_choices_that_are_drawn_together_have_gaps_and_a_speed_of_their_own() -> None:
+    stamps = Stamps(arrival=0.0, routed=0.0, attempted=0.0)
+    for place in range(11):
+        for choice in range(4):
+            stamps.take(4 + 0.1 * place, 1, choice)
+    assert [gap for gap, _ in stamps.gaps] == pytest.approx([0.1] * 40)
+    assert stamps.tokens_per_second == pytest.approx(10)
+
+
+def test_a_delta_without_tokens_shortens_no_gap_and_held_text_brings_all_its_tokens() -> None:
+    stamps = Stamps(arrival=0.0, routed=0.0, attempted=0.0)
+    for now, tokens in ((4.0, 1), (4.9, 0), (5.0, 10), (7.0, 0)):
+        stamps.take(now, tokens)
+    assert stamps.gaps == [(1.0, 10)]
+    assert (stamps.tokens_per_second, stamps.decode_seconds) == (10, 3)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
@@ -39,6 +40,11 @@ async def tiers(core: ThreadCoreClient) -> AsyncIterator[list[Tier]]:
     yield built
     for tier in built:
         await tier.close()
+
+
+async def test_every_tier_tells_the_content_hash_of_the_file_that_its_core_has_loaded(tiers: list[Tier]) -> None:
+    paths = load_catalog("laptop").model_paths
+    assert [tier.weights for tier in tiers] == [file_fingerprint(resolve_model_path(paths[t.model])) for t in tiers]
 
 
 async def prefix_hits(core: ThreadCoreClient, model: str) -> int:
