@@ -116,6 +116,16 @@ class LocalTier(Tier):
         """See `Tier.tokenizer`."""
         return None if self._policy is None else self._policy.decoder.tokenizer
 
+    @property
+    def num_running(self) -> int:
+        """How many requests this tier is answering, those of other tiers on its model aside."""
+        return self._running
+
+    @property
+    def watch(self) -> CoreWatch:
+        """The statistics of its core, polled for all tiers that were built with this one."""
+        return self._watch
+
     def load(self) -> TierLoad:
         """Return the latest statistics of the model's queue, which all tiers of the model share."""
         stats = self._watch.model(self.model)

@@ -37,7 +37,9 @@ class UsageBody(msgspec.Struct, frozen=True):
 class Routed(msgspec.Struct, frozen=True):
     """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before.
 
-    `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true, where a
+    `version`: hash of all that affects the answers of the tier (`Catalog.tier_fingerprint`): its model's file and
+    arithmetic, its server, its policy. `cache`: what the response cache had to do with it, null for nothing.
+    `cost_estimated`: there, and true, where a
     tier's price was not given and `cost_usd` rests on an estimate.
     """
 
@@ -48,6 +50,7 @@ class Routed(msgspec.Struct, frozen=True):
     cost_usd: float
     overhead_ms: float
     reason: str
+    version: str
     cache: CacheUse | None = None
     cost_estimated: Literal[True] | UnsetType = UNSET
 
@@ -181,6 +184,7 @@ def routed(answer: Answer) -> Routed:
         cost_usd=answer.cost_usd,
         overhead_ms=round(answer.overhead_ms(), 3),
         reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
+        version=answer.tier.version,
         cache=answer.source.cached,
         cost_estimated=True if answer.cost_is_estimated else UNSET,
     )
