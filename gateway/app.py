@@ -23,6 +23,7 @@ from gateway.cache.stores import AnswerStore, MemoryStore, SharedStore
 from gateway.composition.active_labels import ActiveLabels
 from gateway.composition.allocator import give_back_free_memory
 from gateway.composition.catalogue_reload import CatalogueReload
+from gateway.composition.core_swap import CoreSwap
 from gateway.composition.hangup import reloading_on_hangup
 from gateway.composition.privacy import Privacy
 from gateway.composition.quality_loop import QualityLoop, running_quality_loop
@@ -30,6 +31,7 @@ from gateway.cores.adapters import CoreAdapters
 from gateway.cores.engine import Engine, running_engine
 from gateway.cores.hidden_states import CoreStates
 from gateway.cores.knobs import CoreKnobs
+from gateway.cores.next_core import next_core
 from gateway.embedding.embedders import embedders_of
 from gateway.engines.running_engines import running_engines
 from gateway.http import Lifespan, http_app
@@ -75,6 +77,7 @@ from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import Encode, encoder_of
+from tiers.catalog.catalog import CPU_CORE
 from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.remote.engine_tier import StatusOf
@@ -221,6 +224,7 @@ class Composition:
                 classifier,
                 replica_knobs,
                 database,
+                CoreSwap(engine.cores.get(CPU_CORE), partial(next_core, settings), threads, settings.drain_seconds),
                 [tenancy.directory.renew, *(() if loop is None else (loop.renew,))],
             ),
             routing=routing,

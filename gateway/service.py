@@ -150,6 +150,8 @@ class Service:
         tier = self.routing.tier(decision.tier)
         if request.caller.allowance.budgets:
             await admission.reserve(request.caller, most_usd(request, tier, self.routing.spec(decision.tier)))
+            # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
+            tier = self.routing.tier(decision.tier)
 
         def generate() -> Generation:
             return Generation(request, decision, tier, self.routing, admission, self.probes)

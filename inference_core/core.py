@@ -291,8 +291,14 @@ class Core:
         self._releases.append(release)
 
     def close(self) -> None:
-        """Release what the core holds besides memory, such as processes; no step may follow."""
+        """Release what the core holds besides memory, such as processes; no step may follow.
+
+        Weights and arena are freed with the last reference to the core, without a garbage collection, which would not
+        find them after `gc.freeze`: so the cycles that lead to them end here.
+        """
         self._grammars.close()
+        for scheduler in self._schedulers.values():
+            scheduler.close()
         while self._releases:
             self._releases.pop()()
 

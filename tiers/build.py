@@ -1,7 +1,7 @@
 """Build the tiers of a catalogue."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
@@ -39,28 +39,22 @@ def build_tiers(
         raise CatalogError(
             f"catalogue '{catalog.name}': {', '.join(homeless)} run on a core that is not there ({given})"
         )
-    watches = {name: CoreWatch(core) for name, core in cores.items()}
-    paths, threads = catalog.model_paths, threads or TextThreads()
-
-    @cache
-    def tokenizer(path: str) -> Tokenizer:
-        return load_tokenizer(resolve_model_path(path))
-
-    def loader(path: str) -> Callable[[], Tokenizer]:
-        return lambda: tokenizer(path)
-
-    states = engine_status or {}
+    states, threads = engine_status or {}, threads or TextThreads()
+    tokenizers = tokenizers_by_path()
+    local = {
+        tier.number: tier
+        for name, core in cores.items()
+        for tier in build_local(catalog, name, core, threads, tokenizers)
+    }
     tiers: list[Tier] = []
     for spec in catalog.tiers:
         if (engine := catalog.engine_name(spec)) is not None:
             tiers.append(EngineTier(spec, states.get(engine, _not_started)))
-            continue
-        if spec.model is None:
-            tiers.append(build_remote(spec))
-            continue
-        name = catalog.core_of(spec.model)
-        load = loader(paths[spec.model])
-        tiers.append(LocalTier(spec, cores[name], load, watches[name], core_name=name, threads=threads))
+            tiers[-1].version = catalog.tier_fingerprint(spec.number)
+        elif spec.model is None:
+            tiers.append(build_remote(catalog, spec))
+        else:
+            tiers.append(local[spec.number])
     return tiers
 
 
@@ -68,10 +62,32 @@ def _not_started() -> EngineStatus:
     return EngineStatus(state="down", detail="no process starts it here")
 
 
-def build_remote(spec: TierSpec) -> Tier:
-    """Return the tier of an entry with a `remote` table, not yet started."""
+def tokenizers_by_path() -> Callable[[str], Tokenizer]:
+    """Return a function from a model's path to its tokeniser, which loads each once."""
+    return cache(lambda path: load_tokenizer(resolve_model_path(path)))
+
+
+def build_local(
+    catalog: Catalog, core_name: str, core: CoreClient, threads: TextThreads, tokenizers: Callable[[str], Tokenizer]
+) -> list[LocalTier]:
+    """Return the tiers on `core`, which the catalogue calls `core_name`, not yet started; they share one `CoreWatch`.
+    `tokenizers`: see `tokenizers_by_path`."""
+    watch, paths = CoreWatch(core), catalog.model_paths
+    tiers = []
+    for spec in catalog.tiers:
+        if spec.model is not None and catalog.core_of(spec.model) == core_name:
+            load = partial(tokenizers, paths[spec.model])
+            tiers.append(LocalTier(spec, core, load, watch, core_name=core_name, threads=threads))
+            tiers[-1].version = catalog.tier_fingerprint(spec.number)
+    return tiers
+
+
+def build_remote(catalog: Catalog, spec: TierSpec) -> Tier:
+    """Return the tier of `spec`, an entry of `catalog` with a `remote` table, not yet started."""
     is_replicated = spec.remote is not None and spec.remote.is_replicated
-    return ReplicaSet(spec) if is_replicated else RemoteTier(spec)
+    tier = ReplicaSet(spec) if is_replicated else RemoteTier(spec)
+    tier.version = catalog.tier_fingerprint(spec.number)
+    return tier
 
 
 def require_a_key(catalog: Catalog, environ: Mapping[str, str]) -> None:

@@ -46,3 +46,7 @@ class TierRequestError(TierError):
 
 class CatalogError(ValueError):
     """The catalogue is inconsistent; the message names the entry, the value and what is allowed."""
+
+
+class CoreMemoryError(CatalogError):
+    """Two versions of a core do not fit in memory at once. Free memory, or restart with the new catalogue."""

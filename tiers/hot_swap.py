@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.attempt import ReplicaStatus
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
@@ -36,7 +37,7 @@ class ReloadableTier(Tier):
         """Show what the active tier is; its server's model and context are known once it has started."""
         tier = self._current
         self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
-        self.core_name, self.num_layers = tier.core_name, tier.num_layers
+        self.core_name, self.num_layers, self.version = tier.core_name, tier.num_layers, tier.version
 
     async def close(self) -> None:
         """See `Tier.close`."""
@@ -54,6 +55,15 @@ class ReloadableTier(Tier):
     def weights(self) -> str:
         """See `Tier.weights`."""
         return self._current.weights
+
+    def prompt_tokens_up_to(self, request: GenerationRequest, most: int) -> int:
+        """See `Tier.prompt_tokens_up_to`."""
+        return self._current.prompt_tokens_up_to(request, most)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """See `Tier.tokenizer`."""
+        return self._current.tokenizer
 
     def load(self) -> TierLoad:
         """See `Tier.load`."""

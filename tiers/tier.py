@@ -246,6 +246,7 @@ class Tier(ABC):
     - Text deltas are valid Unicode: never half a character, never part of a stop string.
     - `core_name` is the catalogue's name of the core that computes the tier; None for a server elsewhere.
     - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.
+    - `version`: `Catalog.tier_fingerprint` of the entry that it was built from; "" for one of no catalogue.
     """
 
     name: str
@@ -254,6 +255,7 @@ class Tier(ABC):
     max_context: int
     core_name: str | None = None
     num_layers: int = 0
+    version: str = ""
 
     @abstractmethod
     async def start(self) -> None:

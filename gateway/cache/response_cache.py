@@ -56,9 +56,11 @@ class ResponseCache:
             return SharedGenerationReader(
                 self._start_shared(key, request, generate, wording), decision, stream=request.stream
             )
+        # Looked up now: a reload may replace them while the store is asked, and the key is of this catalogue.
+        tiers = {number: self._routing.tier(number) for number in self._routing.tiers}
         if self._joinable(key, request) is None and (found := await self._found(key, wording, request)) is not None:
             kept, use = found
-            return Replay(kept, decision, self._routing.tier(kept.tier), use)
+            return Replay(kept, decision, tiers[kept.tier], use)
         shared = self._joinable(key, request)
         if shared is None:
             return SharedGenerationReader(

@@ -24,6 +24,7 @@ main = LazyGroup(
             "Describe a tier's model for Triton Inference Server.",
         ),
         "knobs": ("gateway.cli.live.knobs:knobs", "Show and change a running server's live knobs."),
+        "reload": ("gateway.cli.live.reload:reload", "Make a running server read its catalogue again."),
         "adapters": ("gateway.cli.live.adapters:adapters", "Load and unload a running server's LoRA adapters."),
         "quantize": ("gateway.cli.planning.quantize:quantize", "Make a smaller copy of a model: INT4, INT8 or FP8."),
         "quality": ("gateway.cli.quality:quality", "Measure quantised models, judges and experiments."),

@@ -9,13 +9,15 @@ from functools import partial
 
 from gateway.core_factory import core_problem_key, require_machine
 from gateway.cores.core_clients import core_clients
+from gateway.cores.reloadable_core import ReloadableCore
 from gateway.engines.running_engines import running_engines
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
+from inference_core.transport.event_client import EventClient
 from tiers.build import build_tiers, require_a_key
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError, MissingKeyError
 from tiers.hot_swap import ReloadableTier
@@ -134,15 +136,22 @@ async def running_engine(
                 running = await programs.enter_async_context(running_engines(catalog, settings.data_path))
                 await running.ready()
                 engine_status = running.status
-            built = build_tiers(catalog, cores, threads, engine_status)
-            tiers = [_reloadable(tier) for tier in built]
+            # No reference to the tiers themselves stays here: a replaced one is freed with its last request.
+            tiers = [_reloadable(tier) for tier in build_tiers(catalog, cores, threads, engine_status)]
+            if settings.role == "all":
+                cores = {name: _replaceable(name, core) for name, core in cores.items()}
         async with _started(settings, Engine(tiers, cores or {})) as engine:
             yield engine
 
 
 def _reloadable(tier: Tier) -> Tier:
-    """What this machine computes, on a core or in an engine's process, needs a new process to be replaced."""
-    return tier if tier.core_name is not None or tier.engine() is not None else ReloadableTier(tier)
+    """What an engine's process computes needs a new process of AIO to be replaced, and so do the GPU groups' tiers."""
+    return tier if tier.core_name not in (None, CPU_CORE) or tier.engine() is not None else ReloadableTier(tier)
+
+
+def _replaceable(name: str, core: CoreClient) -> CoreClient:
+    """The CPU core of this process can be replaced (`CoreSwap`); a second GPU group would need the cards' memory."""
+    return ReloadableCore(core) if name == CPU_CORE and isinstance(core, EventClient) else core
 
 
 @asynccontextmanager

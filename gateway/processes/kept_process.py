@@ -26,6 +26,8 @@ class ProcessEndedError(RuntimeError):
 class KeptProcess:
     """Runs `aio ARGUMENTS`, restarted by `keep` until `stop`; while `must_not_end` is set, its end is an error.
 
+    One that is `outdated` is not restarted: another has taken its place.
+
     Its standard input is a pipe that is never written to; when it closes, the process knows that its supervisor is
     gone.
     """
@@ -35,6 +37,7 @@ class KeptProcess:
     ) -> None:
         self.name = name
         self.must_not_end = True
+        self.outdated = False
         self._command = [sys.executable, "-c", _LAUNCH, *arguments]
         self._environment = dict(environment)
         self._descriptors = tuple(descriptors)
@@ -52,7 +55,7 @@ class KeptProcess:
         while not self._stopping.is_set():
             began = time.monotonic()
             status = await self._run()
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self.outdated:
                 return
             if self.must_not_end:
                 raise ProcessEndedError(f"{self.name} ended with status {status} before it was ready; see above")

@@ -6,21 +6,28 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from gateway.core_factory import socket_of
 from gateway.engines.running_engines import RunningEngines, running_engines
 from gateway.peers.peers import ask_worker
 from gateway.peers.worker_place import WorkerPlace
 from gateway.processes.announcement import ServerStartError, policy_text, ready_text
 from gateway.processes.kept_process import KeptProcess, ProcessEndedError
 from gateway.settings import Settings, catalog_reason, variable_of
+from inference_core.device.spec import DeviceGroupSpec
+from inference_core.model_spec import CoreSpec
+from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.core_spec import core_spec, group_spec
 from tiers.catalog.load import load_catalog
+from tiers.errors import CatalogError
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +55,9 @@ class Supervisor:
     Each gateway accepts from its own listening socket; the kernel spreads connections over them. The sockets belong to
     the supervisor and outlive the gateways: while a gateway restarts, its connections wait and none is refused. SIGTERM
     and SIGINT drain the gateways and then the cores; a second signal kills. SIGHUP is passed on to the gateways, which
-    reload the catalogue. SIGUSR2 replaces one gateway after another by a new process, for a changed program; the old
-    one drains once the new one serves.
+    reload the catalogue. SIGUSR2 replaces one gateway after another by a new process, for a changed program or
+    catalogue; the old one drains once the new one serves. Cores that the catalogue changes are replaced before, and the
+    old ones stay until the gateways on them have drained (SPEC GW-15).
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -58,7 +66,9 @@ class Supervisor:
         self._folder = Path(tempfile.mkdtemp(prefix="aio-workers-"))
         self._listeners: list[socket.socket] = []
         self._engines = RunningEngines({})
-        self._cores: list[KeptProcess] = []
+        self._cores: dict[str, KeptProcess] = {}
+        self._core_specs: dict[str, CoreSpec | DeviceGroupSpec] = {}
+        self._outdated_cores: list[KeptProcess] = []
         self._gateways: list[KeptProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -86,12 +96,12 @@ class Supervisor:
                 loop.add_signal_handler(number, self._on_stop)
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
             loop.add_signal_handler(signal.SIGUSR2, self._on_renew)
-            self._engines = await stack.enter_async_context(
-                running_engines(load_catalog(self._settings.catalog), self._settings.data_path)
-            )
-            self._cores = [self._core(name) for name in self._core_names()]
+            catalog = load_catalog(self._settings.catalog)
+            self._engines = await stack.enter_async_context(running_engines(catalog, self._settings.data_path))
+            self._core_specs = self._specs_of(catalog)
+            self._cores = {name: self._core(name) for name in self._core_specs}
             self._gateways = [self._gateway(number) for number in range(self._settings.gateway_workers)]
-            for process in (*self._cores, *self._gateways):
+            for process in self._processes:
                 self._in_background(process.keep())
             self._in_background(self._announce())
             try:
@@ -102,11 +112,17 @@ class Supervisor:
                 drained = await self._stop()
             return 0 if drained and not self._was_impatient else 1
 
-    def _core_names(self) -> list[str]:
-        return list(load_catalog(self._settings.catalog).core_names) if self._settings.role == "all" else []
+    @property
+    def _processes(self) -> list[KeptProcess]:
+        return [*self._outdated_cores, *self._cores.values(), *self._gateways]
 
-    def _core(self, name: str) -> KeptProcess:
-        arguments = ["serve", "--supervised", "--role", "core", "--group", name]
+    def _specs_of(self, catalog: Catalog) -> dict[str, CoreSpec | DeviceGroupSpec]:
+        """Return what each core that runs here computes, by its name."""
+        names = catalog.core_names if self._settings.role == "all" else []
+        return {name: core_spec(catalog) if name == CPU_CORE else group_spec(catalog, name) for name in names}
+
+    def _core(self, name: str, *options: str) -> KeptProcess:
+        arguments = ["serve", "--supervised", "--role", "core", "--group", name, *options]
         return KeptProcess(f"core {name}", arguments, self._environment)
 
     def _gateway(self, number: int) -> KeptProcess:
@@ -121,7 +137,7 @@ class Supervisor:
         restarted."""
         for number, process in enumerate(self._gateways):
             await self._until_ready(number, process)
-        for process in (*self._cores, *self._gateways):
+        for process in self._processes:
             process.must_not_end = False
         host, port = self._listeners[0].getsockname()[:2]
         click.echo(ready_text(host, port))
@@ -149,7 +165,7 @@ class Supervisor:
     def _on_stop(self) -> None:
         if self._over.done():
             self._was_impatient = True
-            for process in (*self._cores, *self._gateways):
+            for process in self._processes:
                 process.kill()
             self._engines.kill()
         else:
@@ -164,20 +180,58 @@ class Supervisor:
             self._renewal = self._in_background(self._renew())
 
     async def _renew(self) -> None:
-        for number, old in enumerate(self._gateways):
-            log.info("renewing %s", old.name)
-            new = self._gateway(number)
-            kept = asyncio.create_task(new.keep())
-            ready = asyncio.create_task(self._until_ready(number, new))
-            await asyncio.wait((kept, ready), return_when=asyncio.FIRST_COMPLETED)
-            ready.cancel()
-            if kept.done():
-                log.error("not replaced, the old one goes on: %s", kept.exception())
-                return
-            self._tasks.add(kept)
-            new.must_not_end = False
-            self._gateways[number] = new
-            await old.stop(self._patience)
+        try:
+            await self._renew_cores(load_catalog(self._settings.catalog))
+            for number in range(len(self._gateways)):
+                await self._renew_gateway(number)
+        except (CatalogError, ProcessEndedError) as error:
+            log.error("not replaced, the old one goes on: %s", error)
+            return
+        while self._outdated_cores:
+            core = self._outdated_cores.pop()
+            log.info("%s is not used any more and ends", core.name)
+            await core.stop(_MARGIN_SECONDS)
+
+    async def _renew_cores(self, catalog: Catalog) -> None:
+        """Start the cores that `catalog` changes, next to the old ones. Raises `ProcessEndedError` for one that cannot
+        start: there may be no memory for both."""
+        specs = self._specs_of(catalog)
+        for name in self._core_specs | specs:
+            if self._core_specs.get(name) == specs.get(name):
+                continue
+            if name in specs:
+                log.info("renewing core %s", name)
+                new, address = self._core(name, "--replaces"), socket_of(self._settings, name)
+                before = _inode(address)
+                await self._started(new, partial(_until, lambda: _inode(address) not in (None, before)))  # noqa: B023
+                self._outdate(name)
+                self._cores[name], self._core_specs[name] = new, specs[name]
+            else:
+                self._outdate(name)
+                del self._core_specs[name]
+
+    def _outdate(self, name: str) -> None:
+        if (old := self._cores.pop(name, None)) is not None:
+            old.outdated = True
+            self._outdated_cores.append(old)
+
+    async def _renew_gateway(self, number: int) -> None:
+        """Replace a gateway by a new process, once that serves. Raises `ProcessEndedError` if it cannot start."""
+        old, new = self._gateways[number], self._gateway(number)
+        log.info("renewing %s", old.name)
+        await self._started(new, partial(self._until_ready, number, new))
+        self._gateways[number] = new
+        await old.stop(self._patience)
+
+    async def _started(self, new: KeptProcess, until_ready: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Keep `new` from now on; return when it is ready. Raises `ProcessEndedError` if it ends before."""
+        kept, ready = asyncio.create_task(new.keep()), asyncio.create_task(until_ready())
+        await asyncio.wait((kept, ready), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if kept.done():
+            kept.result()
+        self._tasks.add(kept)
+        new.must_not_end = False
 
     @property
     def _patience(self) -> float:
@@ -189,10 +243,24 @@ class Supervisor:
             # Otherwise connections made after the workers closed theirs would wait forever.
             listener.close()
         gateways = await asyncio.gather(*(process.stop(self._patience) for process in self._gateways))
-        cores = await asyncio.gather(*(process.stop(_MARGIN_SECONDS) for process in self._cores))
+        cores = (*self._cores.values(), *self._outdated_cores)
+        ended = await asyncio.gather(*(core.stop(_MARGIN_SECONDS) for core in cores))
         for task in self._tasks:
             task.cancel()
-        return all((*gateways, *cores))
+        return all((*gateways, *ended))
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Polled: it is another process that makes it true."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def listeners_of(settings: Settings, count: int) -> list[socket.socket]:

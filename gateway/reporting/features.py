@@ -70,8 +70,12 @@ SERVER_FEATURES = (
     Feature(name="streaming", tests=("gateway/api/test_chat_stream.py",), others=_of(SERVERS, "yes", "not stated")),
     Feature(
         name="versions without downtime",
-        ours="of tiers on other servers; a model in AIO itself needs a restart",
-        tests=("gateway/composition/test_catalogue_reload.py",),
+        ours="of servers elsewhere, and of own models on the CPU or under several workers",
+        tests=(
+            "gateway/composition/test_catalogue_reload.py",
+            "gateway/composition/test_core_swap.py",
+            "gateway/processes/test_core_renewed.py",
+        ),
         others=_of(SERVERS, "yes", "not stated"),
     ),
     Feature(

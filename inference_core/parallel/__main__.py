@@ -67,6 +67,7 @@ def run_rank(options: argparse.Namespace) -> int:
 def _lead(environment: RankEnvironment, store: object, spec: AnyMeshSpec, cache_dir: Path, socket: str | None) -> None:
     from inference_core.core import Core
     from inference_core.parallel.leader.leader import MeshLeader
+    from inference_core.transport.listener import UnixListener
     from inference_core.transport.server import serve_core
 
     replica = spec.mesh.position(environment.rank).replica
@@ -80,7 +81,7 @@ def _lead(environment: RankEnvironment, store: object, spec: AnyMeshSpec, cache_
 
     path = socket if replica == 0 else f"{socket}.{replica}"
     try:
-        serve_core(core, path, watchdog_seconds=_watchdog_seconds(spec))
+        serve_core(core, UnixListener(path), watchdog_seconds=_watchdog_seconds(spec))
     finally:
         for mesh in led:
             mesh.close()

@@ -61,6 +61,11 @@ class Scheduler:
         self._batch = Batch()
         self._budget = StepBudget(0)
 
+    def close(self) -> None:
+        """End the references that lead back to this scheduler, so that it goes with its owner; no step may follow."""
+        self.peers, self.reclaim, self.on_leave = [], lambda: False, lambda sequence: None
+        del self._commit
+
     @property
     def running(self) -> dict[str, Sequence]:
         """The running sequences by id."""

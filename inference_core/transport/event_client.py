@@ -148,6 +148,11 @@ class EventClient(CoreClient):
     def models(self) -> dict[str, ModelInfo]:
         return self._models
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is open and no query waits for its answer."""
+        return not self._streams and not self._answers
+
     def generate(self, request: AddRequest) -> AsyncGenerator[SequenceOutput, None]:
         self.require_core()
         return self._outputs(request)

@@ -29,6 +29,9 @@ class Listener(ABC):
     async def open(self, connection: Protocols) -> None:
         """Accept connections; `connection` makes a protocol for each."""
 
+    def note_loaded(self) -> None:  # noqa: B027
+        """Note that the core behind it can take requests. Most listeners need not know."""
+
     @abstractmethod
     def _forget(self) -> None:
         """Remove what the listener left at its address."""
@@ -74,6 +77,22 @@ class UnixListener(Listener):
         with contextlib.suppress(FileNotFoundError):
             if os.stat(self.path).st_ino == self._inode:
                 os.unlink(self.path)
+
+
+class ReplacingListener(UnixListener):
+    """Takes `path` over from the server that listens there, once the core behind this one has loaded.
+
+    Connections of the other server stay, and it leaves what is at its address to this one.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(f"{path}.next")
+        self._address = str(path)
+
+    def note_loaded(self) -> None:
+        """See `Listener.note_loaded`."""
+        os.replace(self.path, self._address)
+        self.path = self._address
 
 
 def _bound_socket(path: str) -> socket.socket:

@@ -6,7 +6,6 @@ import logging
 import signal
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -16,7 +15,7 @@ from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealt
 from inference_core.protocol.error_outputs import refusal
 from inference_core.transport.core_thread import THE_CORE, WATCHDOG_SECONDS, CoreFactory, CoreLoop, why_dead
 from inference_core.transport.framing import MAX_FRAME_BYTES
-from inference_core.transport.listener import Listener, UnixListener
+from inference_core.transport.listener import Listener
 from inference_core.transport.server_connection import CoreConnection
 
 log = logging.getLogger(__name__)
@@ -25,19 +24,19 @@ T = TypeVar("T")
 
 def serve_core(
     core_factory: CoreFactory,
-    socket_path: str | Path,
+    listener: Listener,
     *,
     grace_seconds: float = 10.0,
     watchdog_seconds: float = WATCHDOG_SECONDS,
     title: str = THE_CORE,
 ) -> None:
-    """Serve a core at `socket_path` until SIGTERM or SIGINT; what `aio serve --role core` runs.
+    """Serve a core behind `listener` until SIGTERM or SIGINT; what `aio serve --role core` runs.
 
     After the signal no connection and no request is accepted; running requests may finish within `grace_seconds` and
-    are aborted then. Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the socket is not
+    are aborted then. Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the address is not
     available.
     """
-    server = CoreServer(core_factory, UnixListener(socket_path), watchdog_seconds=watchdog_seconds, title=title)
+    server = CoreServer(core_factory, listener, watchdog_seconds=watchdog_seconds, title=title)
     asyncio.run(_serve_until_signal(server, grace_seconds))
 
 
@@ -171,6 +170,7 @@ class CoreServer:
                 shares[int(number)].append(event)
             elif isinstance(event, Hello):
                 self._hello = event
+                self._listener.note_loaded()
                 for connection in list(self._connections.values()):
                     connection.send([event])
             elif isinstance(event, CoreHealth):

@@ -29,7 +29,12 @@ class CoreWatch:
     async def close(self) -> None:
         """Undo one `open`; the last one stops polling."""
         self._users -= 1
-        if self._users == 0 and self._task is not None:
+        if self._users == 0:
+            await self.stop()
+
+    async def stop(self) -> None:
+        """Stop polling, however many have opened it. Idempotent."""
+        if self._task is not None:
             task, self._task, self._latest = self._task, None, None
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -122,6 +122,15 @@ class LocalTier(Tier):
         info = self._core.models.get(self.model)
         return "" if info is None else info.weights
 
+    def num_running(self) -> int:
+        """How many requests this tier is answering, those of other tiers on its model aside."""
+        return self._running
+
+    @property
+    def watch(self) -> CoreWatch:
+        """The statistics of its core, polled for all tiers that were built with this one."""
+        return self._watch
+
     def load(self) -> TierLoad:
         """Return the latest statistics of the model's queue, which all tiers of the model share."""
         stats = self._watch.model(self.model)

@@ -13,7 +13,7 @@ from gateway.api.operations import describe
 from gateway.composition.catalogue_reload import Reloaded
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
-from tiers.errors import CatalogError
+from tiers.errors import CatalogError, CoreMemoryError
 
 
 class ReloadOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,11 +28,13 @@ _decoder = msgspec.json.Decoder(ReloadOrder)
 @post("/reload", status_code=200, operation_class=describe(ReloadOrder, Reloaded), summary="Reload the catalogue")
 async def reload_catalogue(request: HttpRequest) -> Response[Any]:
     """The catalogue is validated first; a rejected one changes nothing, and the reason is returned. Running answers
-    keep their tier. The same as SIGHUP."""
+    keep their tier. Changed models of the CPU core are loaded before the answer. The same as SIGHUP."""
     order = await read_body(request, _decoder)
     parts = parts_of(request)
     try:
         done = await parts.reload.reload(actor_of(request), order.reason)
+    except CoreMemoryError as error:
+        raise ApiError(409, str(error), code="insufficient_memory") from error
     except CatalogError as error:
         raise ApiError(409, str(error), code="catalogue_refused") from error
     if parts.peers is not None:

@@ -38,9 +38,10 @@ class Routed(msgspec.Struct, frozen=True):
     """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before.
 
     `latency_ms`: from the request's arrival to the answer's end (SPEC GW-10). `ttft_ms`: to its first text; to its
-    end, if it came in one piece or has no text. `classifier`: the version that decided. `cache`: what the response
-    cache had to do with it, null for nothing. `cost_estimated`: there, and true, where a tier's price was not given
-    and `cost_usd` rests on an estimate.
+    end, if it came in one piece or has no text. `classifier`: the version that decided. `version`: hash of all that
+    affects the answers of the tier (`Catalog.tier_fingerprint`): its model's file and arithmetic, its server, its
+    policy. `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true,
+    where a tier's price was not given and `cost_usd` rests on an estimate.
     """
 
     decision_id: str
@@ -53,6 +54,7 @@ class Routed(msgspec.Struct, frozen=True):
     overhead_ms: float
     classifier: str
     reason: str
+    version: str
     cache: CacheUse | None = None
     cost_estimated: Literal[True] | UnsetType = UNSET
 
@@ -199,6 +201,7 @@ def routed(answer: Answer) -> Routed:
         overhead_ms=round(timings.overhead_ms, 3),
         classifier=answer.decision.inputs.prediction.classifier_version,
         reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
+        version=answer.tier.version,
         cache=answer.source.cached,
         cost_estimated=True if answer.cost_is_estimated else UNSET,
     )

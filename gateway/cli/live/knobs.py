@@ -127,7 +127,13 @@ def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bo
 
 
 def ask_server(
-    url: str, key: str | None, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None
+    url: str,
+    key: str | None,
+    method: str,
+    path: str,
+    body: Any = None,
+    query: dict[str, Any] | None = None,
+    timeout: float = 30.0,
 ) -> Any:
     """Return the server's answer. Raises `click.ClickException` with the server's error message, or why there is no
     answer."""
@@ -136,7 +142,7 @@ def ask_server(
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:
         answer = httpx.request(
-            method, f"{url.rstrip('/')}/v1/admin{path}", headers=headers, json=body, params=query, timeout=30
+            method, f"{url.rstrip('/')}/v1/admin{path}", headers=headers, json=body, params=query, timeout=timeout
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise click.ClickException(

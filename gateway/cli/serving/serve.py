@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 @setting_option("sampling_rate", type=float)
 @log_level_option
 @click.option("--supervised", is_flag=True, hidden=True, help="End when standard input is closed.")
+@click.option("--replaces", is_flag=True, hidden=True, help="Take the core's socket over once the core has loaded.")
 @click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")
-def serve(role: str, group: str | None, supervised: bool, worker: str | None, **given: Any) -> None:
+def serve(role: str, group: str | None, supervised: bool, replaces: bool, worker: str | None, **given: Any) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
@@ -79,7 +80,7 @@ def serve(role: str, group: str | None, supervised: bool, worker: str | None, **
 
         end_with_supervisor()
     if role == "core":
-        _serve_core(settings, group)
+        _serve_core(settings, group, replaces=replaces)
     elif group is not None:
         raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
     elif settings.gateway_workers > 1:
@@ -106,7 +107,7 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
     return msgspec.structs.replace(settings, role="gateway")
 
 
-def _serve_core(settings: "Settings", group: str | None) -> None:
+def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> None:
     import asyncio
 
     from gateway.core_factory import (
@@ -118,6 +119,7 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
         watchdog_seconds_of,
     )
     from gateway.hub_models import fetch_core_models
+    from inference_core.transport.listener import ReplacingListener, UnixListener
     from inference_core.transport.server import serve_core
     from tiers.catalog.load import load_catalog
 
@@ -131,7 +133,7 @@ def _serve_core(settings: "Settings", group: str | None) -> None:
     click.echo(f"{title.removeprefix('the ')} of catalogue {catalog.name!r} on {path}")
     serve_core(
         core_factory(catalog, settings, core),
-        path,
+        ReplacingListener(path) if replaces else UnixListener(path),
         watchdog_seconds=watchdog_seconds_of(catalog, core),
         title=title,
     )

@@ -52,6 +52,12 @@ class Metrics:
             ["tier"],
             registry=self.registry,
         )
+        self._tier_versions = Gauge(
+            "aio_tier_version_info",
+            "1 for the version of a tier that takes new requests.",
+            ["tier", "model", "version"],
+            registry=self.registry,
+        )
         self._engine_restarts = Gauge(
             "aio_engine_restarts", "Restarts of a tier's engine since AIO started.", ["tier"], registry=self.registry
         )
@@ -116,8 +122,10 @@ class Metrics:
     def own_exposition(self, tiers: list[Tier], *, private: bool) -> bytes:
         """Return its part about this process; `private`: with names of keys and servers, and with costs."""
         self._models = {tier.number: tier.model for tier in tiers}
+        self._tier_versions.clear()
         for tier in tiers:
             load = tier.load()
+            self._tier_versions.labels(str(tier.number), tier.model, tier.version).set(1)
             self._healthy.labels(str(tier.number)).set(load.healthy)
             self._tier_wait.labels(str(tier.number)).set(load.predicted_wait_seconds)
             if (engine := tier.engine()) is not None:

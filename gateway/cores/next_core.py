@@ -1,0 +1,44 @@
+"""Loads another version of the CPU core in this process, next to the one that serves."""
+
+import asyncio
+import logging
+
+from gateway.core_factory import require_machine
+from gateway.cores.core_clients import core_clients
+from gateway.hub_models import fetch_core_models
+from gateway.settings import Settings
+from inference_core.errors import CoreGoneError, MemoryPlanError, ModelFileError
+from inference_core.transport.event_client import EventClient
+from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.errors import CatalogError, CoreMemoryError
+
+log = logging.getLogger(__name__)
+
+
+async def next_core(settings: Settings, catalog: Catalog) -> EventClient:
+    """Return the CPU core of `catalog`, started on a thread of its own; its models are downloaded first if need be.
+
+    Raises `CatalogError`, a `CoreMemoryError` if it does not fit in what memory is left; then nothing is left of it.
+    """
+    try:
+        await asyncio.to_thread(fetch_core_models, catalog, [CPU_CORE])
+        await require_machine(catalog, settings, [CPU_CORE])
+    except ModelFileError as error:
+        raise CatalogError(f"the new version of the core cannot be loaded: {error}") from error
+    core = core_clients(catalog, settings)[CPU_CORE]
+    assert isinstance(core, EventClient)
+    log.info("loading another version of the core, next to the one that serves")
+    try:
+        await core.start()
+    except CoreGoneError as error:
+        await core.close()
+        if isinstance(error.__cause__, MemoryPlanError):
+            raise CoreMemoryError(
+                "there is no memory for both versions of the core, and the old one serves on; free some, or restart "
+                f"with the new catalogue: {error.__cause__}"
+            ) from error
+        raise CatalogError(f"the new version of the core cannot be loaded: {error}") from error
+    except BaseException:
+        await core.close()
+        raise
+    return core

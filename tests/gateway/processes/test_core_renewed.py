@@ -1,0 +1,74 @@
+"""SIGUSR2 under several workers: a core with another version of the model takes over; no reply fails or mixes two."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.gateway.processes.test_core_killed import core_of
+from tests.gateway.served_process import UNCACHED, ServedProcess, served
+from tests.gateway.tiny_versions import ASKED, Versions
+from tests.polling import until
+
+pytestmark = pytest.mark.processes
+
+
+def reply(aio: ServedProcess) -> tuple[str, str]:
+    """Return the text of an answer on a connection of its own, and the version that the gateway names."""
+    answer = httpx.post(f"{aio.url}/v1/completions", json=ASKED, headers=UNCACHED, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["text"], answer.json()["x_aio"]["version"]
+
+
+def test_sigusr2_replaces_a_core_that_the_catalogue_changes(tmp_path: Path) -> None:
+    versions = Versions(tmp_path)
+    versions.write("old")
+    options = ("--gateway-workers", "2", "--catalog", str(versions.file))
+    with served(tmp_path / "data", tmp_path / "cache", *options) as aio:
+        old, before = reply(aio), core_of(aio)
+        assert before is not None
+        reload = aio.admin.post("/v1/admin/reload", json={"reason": "nothing new"})
+        assert (reload.status_code, reload.json()["loaded"]) == (200, [])
+        versions.write("new")
+        refused = aio.admin.post("/v1/admin/reload", json={"reason": "a new version"})
+        assert (refused.status_code, "SIGUSR2" in refused.json()["error"]["message"]) == (409, True)
+        replies: list[tuple[str, str]] = []
+        failed: list[BaseException] = []
+        done = threading.Event()
+
+        def ask() -> None:
+            try:
+                while not done.is_set():
+                    replies.append(reply(aio))
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        aio.process.send_signal(signal.SIGUSR2)
+        until(lambda: failed or not Path(f"/proc/{before}").exists())
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        new = reply(aio)
+        assert old != new
+        assert old[1] != new[1]
+        assert set(replies) == {old, new}
+        assert core_of(aio) not in (None, before)
+        # A core that dies is restarted at its socket, the new one too.
+        renewed = core_of(aio)
+        assert renewed is not None
+        os.kill(renewed, signal.SIGKILL)
+        until(lambda: httpx.post(f"{aio.url}/v1/completions", json=ASKED, headers=UNCACHED).status_code == 200)
+        assert reply(aio) == new
+        # One that cannot be loaded replaces nothing.
+        standing = core_of(aio)
+        versions.write("missing")
+        aio.process.send_signal(signal.SIGUSR2)
+        until(lambda: "not replaced, the old one goes on" in (tmp_path / "data" / "log").read_text())
+        assert (core_of(aio), reply(aio)) == (standing, new)
