@@ -122,6 +122,7 @@ class LocalTier(Tier):
         info = self._core.models.get(self.model)
         return "" if info is None else info.weights
 
+    @property
     def num_running(self) -> int:
         """How many requests this tier is answering, those of other tiers on its model aside."""
         return self._running
