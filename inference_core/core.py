@@ -382,6 +382,8 @@ class Core:
                     queue_alert=self._alerts[name].raised,
                     speculation=self._speculators[name].stats(),
                     handover=self._kv_transfers[name].stats(),
+                    weight_bytes=self._runners[name].info.weight_bytes,
+                    pipeline=self._runners[name].pipeline,
                     models_sharing=sharing,
                 )
                 for name, scheduler in self._schedulers.items()

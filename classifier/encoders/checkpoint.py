@@ -1,7 +1,6 @@
 """A Hugging Face checkpoint on disk: its files, the hash over them, and what is refused."""
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -92,12 +91,3 @@ def keep_checkpoint(folder: Path, registry: Path) -> str:
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
     return sha256
-
-
-def model_type(folder: Path) -> str:
-    """Return the architecture's name in the configuration, e.g. "distilbert". Raises `CheckpointError`."""
-    try:
-        config = json.loads((folder / CONFIG).read_bytes())
-        return str(config["model_type"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / CONFIG} names no model_type ({error}).") from error

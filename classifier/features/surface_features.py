@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from classifier.features.character_counts import KIND_TABLE, count_characters
 from classifier.features.multiple_choice import OPTION_FEATURE_NAMES, option_features, put_option_features
-from classifier.features.words import tokenise
 from classifier.native import KERNELS
 
 # Reasoning keywords (SPEC RT-02) in both spellings: a fixed stem, then its endings.
@@ -25,8 +24,7 @@ KEYWORDS: dict[str, tuple[str, str]] = {
 }
 # The word boundary before the stem is checked after it: a pattern that starts with literal characters is searched
 # for at memory speed, one that starts with \b is tried at every position.
-_KEYWORD_PATTERN = {name: re.compile(rf"{stem}(?<!\w{stem}){rest}\b") for name, (stem, rest) in KEYWORDS.items()}
-_KEYWORD_SEARCHES = [(stem, _KEYWORD_PATTERN[name]) for name, (stem, _) in KEYWORDS.items()]
+_KEYWORD_SEARCHES = [(stem, re.compile(rf"{stem}(?<!\w{stem}){rest}\b")) for stem, rest in KEYWORDS.values()]
 
 LEXICON: dict[str, str] = {
     "maths": "sum product equation equations solve integral derivative probability percent ratio theorem polynomial "
@@ -212,21 +210,6 @@ if KERNELS is not None:
         np.array([len(_KINDS), len(DOMAINS), _QUESTION_WORDS, _CONNECTIVES, len(KEYWORDS)], np.int32),
         _CODE,
     )
-
-
-def surface_features_of_text(text: str) -> dict[str, float]:
-    """Return name → value for one text; for tests and explanations."""
-    return dict(zip(FEATURE_NAMES, surface_features(text, tokenise(text), len(text)).tolist(), strict=True))
-
-
-def keyword_count(name: str, lower: str) -> float:
-    """Count the reasoning keyword `name` in the lower-cased text, at word boundaries."""
-    return float(len(_KEYWORD_PATTERN[name].findall(lower))) if KEYWORDS[name][0] in lower else 0.0
-
-
-def count_entities(text: str) -> int:
-    """Count runs of capitalised words that do not start a sentence: "in New York" has one entity."""
-    return len(_ENTITY.findall(text.encode(errors="replace").translate(_CLASS_TABLE)))
 
 
 def question_depth(questions: int, question_words: int, connectives: int) -> float:

@@ -1,7 +1,6 @@
 """How a gateway finds the replicas of its cores: through the registry of the cluster."""
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from functools import partial
 
@@ -13,8 +12,6 @@ from inference_core.transport.client import CoreClient
 from inference_core.transport.tcp import TcpCoreClient
 from inference_core.transport.tls import tls_of
 from tiers.catalog.catalog import Catalog
-
-log = logging.getLogger(__name__)
 
 
 def cluster_cores(catalog: Catalog, settings: Settings) -> Mapping[str, CoreClient]:

@@ -19,8 +19,6 @@ from inference_core.protocol import KnobValue
 from inference_core.transport.tls import require_protection, tls_of
 from tiers.catalog.catalog import Catalog
 
-log = logging.getLogger(__name__)
-
 POLL_SECONDS = 0.5
 JOIN_SECONDS = 20
 _POOLS: tuple[Role, ...] = ("both", "prefill")  # unique names: any that answers has the first one

@@ -5,10 +5,18 @@ from typing import Any
 
 import msgspec
 
-from inference_core.protocol import CoreStats, JoinStats, KVTransferStats, ModelStats, SpeculationStats, SwapStats
+from inference_core.protocol import (
+    CoreStats,
+    JoinStats,
+    KVTransferStats,
+    ModelStats,
+    PipelineStats,
+    SpeculationStats,
+    SwapStats,
+)
 
 # Current state, which is lost with a replica.
-_LEVELS = ("running", "waiting", "blocks_in_use", "blocks_cached", "blocks_total", "adapter_slots")
+_LEVELS = ("running", "waiting", "blocks_in_use", "blocks_cached", "blocks_total", "adapter_slots", "weight_bytes")
 # Counts since start, which outlive a replica.
 _COUNTS = (
     "prompt_tokens",
@@ -87,6 +95,7 @@ def _merged_model(present: list[ModelStats], past: list[ModelStats], answering: 
         joins=_merged_joins([join for model in both for join in model.joins]),
         speculation=_merged_speculation([model.speculation for model in both if model.speculation is not None]),
         swap=_merged_swap([model.swap for model in both]),
+        pipeline=_merged_pipeline([model.pipeline for model in both if model.pipeline is not None]),
         handover=KVTransferStats(
             **{name: sum(getattr(model.handover, name) for model in both) for name in _HANDOVER_COUNTS}
         ),
@@ -138,3 +147,14 @@ def _merged_swap(all_of: Sequence[SwapStats]) -> SwapStats:
         name: sum(getattr(one, name) for one in all_of) for name in (*_SWAP_LEVELS, *_SWAP_COUNTS)
     }
     return msgspec.structs.replace(all_of[0], **summed)
+
+
+def _merged_pipeline(all_of: Sequence[PipelineStats]) -> PipelineStats | None:
+    if not all_of:
+        return None
+    return PipelineStats(
+        stages=all_of[0].stages,
+        steps=sum(one.steps for one in all_of),
+        micro_batches=sum(one.micro_batches for one in all_of),
+        idle_sum=sum(one.idle_sum for one in all_of),
+    )

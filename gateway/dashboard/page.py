@@ -1,7 +1,5 @@
 """A page of the dashboard and its link in the navigation."""
 
-from collections.abc import Mapping
-
 import msgspec
 from litestar.handlers import HTTPRouteHandler
 
@@ -38,8 +36,3 @@ def links(pages: tuple[Page, ...], path: str, scopes: frozenset[str]) -> list[Li
 def _is_here(page: str, inner: str) -> bool:
     page = page.rstrip("/")
     return inner == page or (page != "" and inner.startswith(f"{page}/"))
-
-
-def query_without(query: Mapping[str, str], *names: str) -> dict[str, str]:
-    """Return the query without the parameters in `names` and without empty ones."""
-    return {name: value for name, value in query.items() if name not in names and value != ""}

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from gateway.reporting.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
 from gateway.reporting.live import Live, dollars, traffic_rows
+from gateway.reporting.measured import Head, Spread, SweepPoint, SweepResults, read_results
 from gateway.reporting.measured_tables import measured_tables
 from gateway.reporting.stages import TOKENS, Stage, stages
+from gateway.reporting.tables import ranged, times
 
 NOT_MEASURED = "not measured"
 # Source 001, as stated.
@@ -25,13 +27,14 @@ def report(measurements: Path, live: Live | None = None) -> str:
     """Return the page, from a folder of measurements and a ledger's records. Raises `MeasurementError` for a damaged
     one."""
     parts = measured_tables(measurements)
+    sweep = read_results(measurements, "sweep", SweepResults)
     sections = [
-        ("A 100-token answer, stage by stage", stage_section(stages(measurements))),
+        ("A 100-token answer, stage by stage", stage_section(stages(measurements), sweep and sweep[0])),
         *([] if live is None else [("As served", _as_served(live))]),
-        ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts)),
+        ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts, sweep and sweep[0])),
         ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite()),
         ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
-        ("Naive baseline", _naive(parts)),
+        ("Naive baseline", _naive(sweep)),
         ("Before and after", _before_after(parts, live)),
         ("Feature matrix", feature_section()),
         ("Records", record_section(measurements)),
@@ -49,18 +52,26 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def stage_section(found: Sequence[Stage]) -> str:
-    """Return budget against measurement, and the resulting tokens per second, per stream and overall."""
+def stage_section(found: Sequence[Stage], sweep: Head | None = None) -> str:
+    """Return budget against measurement, and the resulting tokens per second, per stream and overall. `sweep`: the head
+    of the measurement of one stream."""
     decode = next(stage for stage in found if stage.name == "decode")
     speed = NOT_MEASURED
     if decode.measured_ms:
         speed = f"{(TOKENS - 1) * 1000 / decode.measured_ms:.0f} tokens a second on one stream"
+    if sweep is not None:
+        speed += f", with {_model(sweep)}, which does not compare engines"
     return (
         _stage_table(found)
         + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
-        f"Here: {speed}, with a 135M model in INT4 on two CPUs, which does not compare engines. "
-        "The stream's figure includes the gateway's overhead and routing."
+        f"Here: {speed}. The stream's figure includes the gateway's overhead and routing."
     )
+
+
+def _model(head: Head) -> str:
+    """The measured model and its machine."""
+    model = head.settings["model"]
+    return f"{model['name']} ({model['compute']}) on {head.machine['cpus']} CPUs"
 
 
 def _stage_table(found: Sequence[Stage]) -> str:
@@ -93,12 +104,17 @@ def _as_served(live: Live) -> str:
     return "\n\n".join(tables)
 
 
-def _voice(parts: dict[str, str]) -> str:
-    own = parts.get("sweep", NOT_MEASURED)
+def _voice(parts: dict[str, str], sweep: Head | None) -> str:
+    own = f"The ladder here: {NOT_MEASURED}."
+    if sweep is not None:
+        options = sweep.settings["options"]
+        own = (
+            f"The ladder in the source's form, of {options['prompt_tokens']} tokens in and {options['output_tokens']} "
+            f"out with {_model(sweep)}:\n\n{parts['sweep']}"
+        )
     return (
-        "Llama 3.1 8B on an L4 or an A100: not measured, for lack of such a card; `aio plan --sources` compares the "
-        "source's table with the planner's formulas ([capacity.md](capacity.md)). The ladder in the source's form, "
-        f"of 128 tokens in and 64 out with SmolLM2 135M in INT4 on two CPUs:\n\n{own}"
+        f"Llama 3.1 8B on an L4 or an A100: {NOT_MEASURED}; `aio plan --sources` compares the source's table with the "
+        f"planner's formulas ([capacity.md](capacity.md)). {own}"
     )
 
 
@@ -107,16 +123,30 @@ def _rewrite() -> str:
     return _table(["runtime (source 001)", "hardware", "max requests/s", "max p99 latency", "here, 1B"], rows)
 
 
-def _naive(parts: dict[str, str]) -> str:
-    if "ablation" not in parts:
+def _naive(sweep: tuple[Head, SweepResults] | None) -> str:
+    """Return the one-request loop and the knee of the sweep: the same engine, machine and prompts (SPEC TB-07)."""
+    points = {} if sweep is None else {point.concurrency: point for point in sweep[1].points}
+    if sweep is None or 1 not in points:
         return NOT_MEASURED
-    first = next((line for line in parts["ablation"].splitlines() if "torch, static batches" in line), None)
-    return (
-        "The first row above is the slowest configuration: batches that wait for their longest answer, contiguous "
-        "caches, torch's own operators, on the same hardware and prompts as the other rows.\n\n"
-        f"> {first or NOT_MEASURED}\n\n"
-        "Source 004 says 10 to 50 times; the product of the ladder's rows is this machine's figure."
-    )
+    knee = points[sweep[1].knee]
+    rows = [
+        ["a loop that sends a request when the one before is answered", _tokens(points[1]), "–"],
+        [f"{knee.concurrency} in flight, the knee of the sweep", _tokens(knee), times(_gain(points[1], knee))],
+    ]
+    table = _table(["load", "output tokens/s", "to one request at a time"], rows)
+    return f"{table}\n\nSource 004 says 10 to 50 times; here with {_model(sweep[0])}."
+
+
+def _tokens(point: SweepPoint) -> str:
+    return ranged(point.figures["out_tok_s"])
+
+
+def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
+    """The ratio of the medians, and the least and the most that the rounds allow."""
+    one, many = alone.figures["out_tok_s"], together.figures["out_tok_s"]
+    if one is None or many is None:
+        return None
+    return Spread(many.median / one.median, many.low / one.high, many.high / one.low)
 
 
 def _before_after(parts: dict[str, str], live: Live | None) -> str:

@@ -31,9 +31,12 @@ def stages(measurements: Path) -> list[Stage]:
         found["route"] = float(decision), "route.json, p50 of a decision"
     one = _one_stream(measurements / "sweep.jsonl")
     if one is not None:
-        found["prefill"] = float(one["ttft_p50_ms"]), "sweep.jsonl, TTFT p50 of 128-token prompts, one at a time"
+        found["prefill"] = (
+            float(one["ttft_p50_ms"]),
+            f"sweep.jsonl, TTFT p50 of {one['mean_prompt']:.0f}-token prompts, one at a time",
+        )
         gap = float(one["itl_p50_ms"])
-        found["decode"] = (TOKENS - 1) * gap, f"sweep.jsonl, 99 gaps of {gap:.2f} ms (ITL p50)"
+        found["decode"] = (TOKENS - 1) * gap, f"sweep.jsonl, {TOKENS - 1} gaps of {gap:.2f} ms (ITL p50)"
     added = _added_by_gateway(measurements / "proxy.jsonl")
     if added is not None:
         found["stream"] = added, "proxy.jsonl, a whole stream through the gateway minus one without it, p50"

@@ -1,8 +1,10 @@
 """The statistics of one model of a core at one moment."""
 
+from copy import copy
+
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.step_statistics import StepStatistics
-from inference_core.protocol import Knobs, KVTransferStats, ModelStats, SpeculationStats, SwapStats
+from inference_core.protocol import Knobs, KVTransferStats, ModelStats, PipelineStats, SpeculationStats, SwapStats
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.wait_estimate import StepMeter
 
@@ -18,6 +20,8 @@ def model_stats(
     queue_alert: bool,
     speculation: SpeculationStats | None,
     handover: KVTransferStats,
+    weight_bytes: int,
+    pipeline: PipelineStats | None,
     models_sharing: int,
 ) -> ModelStats:
     """`knobs` as they were set, and at the `start`; `models_sharing`: models of the core that have work now."""
@@ -53,6 +57,8 @@ def model_stats(
         speculation=speculation,
         swap=_swap_stats(scheduler),
         handover=handover,
+        weight_bytes=weight_bytes,
+        pipeline=copy(pipeline),
     )
 
 

@@ -7,7 +7,7 @@ from inference_core.kv_cache.block_io import BlockBytes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
-from inference_core.protocol import ModelInfo
+from inference_core.protocol import ModelInfo, PipelineStats
 from inference_core.step_plan import DraftLaw, SampleSpec, StepPlan, StepResult
 
 
@@ -24,7 +24,8 @@ class ModelRunner(ABC):
 
     `adapters`: the slots of the adapters that scheduled sequences may name; None without adapters. `blocks`: the
     content of KV blocks, whose identity is `info.kv`; None if they cannot be transferred to other cores.
-    `has_prompt_arithmetic`: whether `ScheduledSequence.fast_until` matters.
+    `has_prompt_arithmetic`: whether `ScheduledSequence.fast_until` matters. `pipeline`: counts of the stages that the
+    model is cut into; None without stages.
     """
 
     info: ModelInfo
@@ -35,6 +36,7 @@ class ModelRunner(ABC):
     adapters: AdapterBank | None = None
     blocks: BlockBytes | None = None
     has_prompt_arithmetic: bool = False
+    pipeline: PipelineStats | None = None
 
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 
 from llguidance import LLTokenizer
 
-from inference_core.grammar.vocabulary import Vocabulary, marked_tokens
-
 
 class _Tokens:
     """The attributes that `LLTokenizer` reads."""
@@ -30,8 +28,3 @@ def trie_of(tokens: list[bytes], eos_token_ids: Sequence[int], encode: Callable[
     """
     wrapper = _Tokens(tokens, eos_token_ids[0], encode)
     return LLTokenizer(wrapper, eos_token=list(eos_token_ids))  # type: ignore[arg-type]
-
-
-def token_trie(vocabulary: Vocabulary, vocab_size: int, eos_token_ids: Sequence[int]) -> LLTokenizer:
-    """The trie of a vocabulary with `vocab_size` ids, as many as the model's logits."""
-    return trie_of(marked_tokens(vocabulary, vocab_size), eos_token_ids, vocabulary.encode_continued)

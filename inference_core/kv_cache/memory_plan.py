@@ -8,7 +8,6 @@ from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, KVDtype, kv_bytes_per_token
 from inference_core.model_config import ModelConfig
 
-GIB = 2**30
 GB = 10**9
 
 
@@ -183,11 +182,6 @@ def plan_memory(*, devices: Devices, weight_bytes: int, kv: KVDemand, reserve_by
         kv_tokens=kv_tokens,
         lines=tuple(lines),
     )
-
-
-def weight_share(weight_bytes: int, kv: KVDemand) -> float:
-    """Weights as a share of weights and KV together: a diagnostic, no allocation rule (SPEC TI-07)."""
-    return weight_bytes / (weight_bytes + kv.total_bytes)
 
 
 def _refusal(what: str, lines: list[str], missing: int) -> str:

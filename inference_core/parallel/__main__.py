@@ -1,13 +1,13 @@
 """`python -m inference_core.parallel`: one rank of a mesh under torchrun, or all ranks of this machine.
 
-With torchrun's variables in the environment this process is one rank: the leader of each replica serves a Core at
-SOCKET (replica n > 0 at SOCKET.n), the other ranks execute its plans. Without them it starts this machine's ranks:
+With torchrun's variables in the environment this process is one rank: rank 0 leads and serves a Core
+at SOCKET, the other ranks execute its plans. Without them it starts this machine's ranks:
 
     python -m inference_core.parallel mesh.json --socket core.sock
     python -m inference_core.parallel mesh.json --socket core.sock --nodes 2 --node 0 --master 10.0.0.1 --port 29400
     torchrun --nnodes 2 --nproc-per-node 4 ... -m inference_core.parallel mesh.json --socket core.sock
 
-`mesh.json` is a `MeshSpec`, or a `DeviceMeshSpec` if it has a `device`; only rank 0 reads it.
+`mesh.json` is a `MeshSpec`; only rank 0 reads it.
 """
 
 import argparse
@@ -22,7 +22,8 @@ import msgspec
 from inference_core.errors import CoreError, MeshError
 from inference_core.parallel.communication.connections import open_store
 from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh_spec import AnyMeshSpec, MeshSpec, decode_mesh_spec
+from inference_core.parallel.topology.mesh import LEADER
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 
 DEFAULT_CACHE = Path("~/.cache/aio")
 _STORE_SECONDS = 300.0
@@ -50,7 +51,7 @@ def run_rank(options: argparse.Namespace) -> int:
         publish(store, _spec(options.spec))
     spec = read_spec(store)
     cache_dir = options.cache_dir.expanduser()
-    if spec.mesh.leader(environment.rank) == environment.rank:
+    if environment.rank == LEADER:
         _lead(environment, store, spec, cache_dir, options.socket)
         return 0
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -64,31 +65,25 @@ def run_rank(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lead(environment: RankEnvironment, store: object, spec: AnyMeshSpec, cache_dir: Path, socket: str | None) -> None:
+def _lead(environment: RankEnvironment, store: object, spec: MeshSpec, cache_dir: Path, socket: str | None) -> None:
     from inference_core.core import Core
     from inference_core.parallel.leader.leader import MeshLeader
     from inference_core.transport.listener import UnixListener
     from inference_core.transport.server import serve_core
 
-    replica = spec.mesh.position(environment.rank).replica
     if socket is None:
-        raise MeshError("a leader serves a core: name its socket with --socket PATH")
+        raise MeshError("rank 0 serves a core: name its socket with --socket PATH")
     led: list[MeshLeader] = []
 
     def core() -> Core:
         led.append(MeshLeader(environment, store, spec, cache_dir))
         return led[0].core
 
-    path = socket if replica == 0 else f"{socket}.{replica}"
     try:
-        serve_core(core, UnixListener(path), watchdog_seconds=_watchdog_seconds(spec))
+        serve_core(core, UnixListener(socket), watchdog_seconds=spec.step_seconds)
     finally:
         for mesh in led:
             mesh.close()
-
-
-def _watchdog_seconds(spec: AnyMeshSpec) -> float:
-    return spec.core.watchdog_seconds if isinstance(spec, MeshSpec) else spec.step_seconds
 
 
 def launch(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -122,11 +117,11 @@ def launch(options: argparse.Namespace, arguments: list[str]) -> int:
     return ranks.wait()
 
 
-def _spec(path: Path | None) -> AnyMeshSpec:
+def _spec(path: Path | None) -> MeshSpec:
     if path is None:
         raise MeshError("nothing to load; give the path of a mesh specification in JSON")
     try:
-        return decode_mesh_spec(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=MeshSpec)
     except (OSError, msgspec.DecodeError) as error:
         raise MeshError(f"{path} is not a mesh specification: {error}") from error
 
@@ -135,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m inference_core.parallel", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("spec", type=Path, nargs="?", help="mesh specification in JSON; rank 0 needs it")
-    parser.add_argument("--socket", metavar="PATH", help="where leaders serve their cores")
+    parser.add_argument("--socket", metavar="PATH", help="where rank 0 serves its core")
     parser.add_argument("--cache-dir", type=Path, default=DEFAULT_CACHE, help="repacked weights; safe to delete")
     parser.add_argument("--nodes", type=int, default=1, help="machines")
     parser.add_argument("--node", type=int, default=0, help="which of them this is")

@@ -35,7 +35,8 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """`ranks`: those of one replica. `max_sequences`: concurrent sequences of the planned length per replica.
+    """`mesh` and `ranks`: of one of `replicas` whole copies. `max_sequences`: concurrent sequences of the planned
+    length per replica.
 
     `executable`: whether AIO runs models on this kind of device, or only plans for it.
     """
@@ -44,14 +45,12 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     executable: bool
     format: str
     mesh: Mesh
+    replicas: int
     decisions: tuple[Decision, ...]
     ranks: tuple[RankMemory, ...]
     kv_tokens: int
     max_sequences: int
     lines: tuple[str, ...]
-
-    def fired(self, rule: Rule) -> bool:
-        return any(decision.rule == rule for decision in self.decisions)
 
 
 class PlacementError(MemoryPlanError):

@@ -33,8 +33,8 @@ def place(
 ) -> Placement:
     """Find the smallest mesh that holds weights and `workload`, with as many replicas as fit.
 
-    `form` None: the device's preferred format. If given, only `mesh` is tried, with its number of replicas recomputed.
-    `draft` is placed with the model.
+    `form` None: the device's preferred format. If given, only `mesh` is tried. `draft` is placed
+    with the model.
 
     Raises PlacementError, whose `rule` says why there is no placement, and MeshError if the model or the machines
     cannot be divided into `mesh`.
@@ -152,7 +152,7 @@ class _Planner:
 
     def _asked_for(self, mesh: Mesh) -> Mesh:
         machines = self.machines
-        if mesh.tensor > machines.island_size or mesh.replica_size > machines.devices:
+        if mesh.tensor > machines.island_size or mesh.size > machines.devices:
             raise MeshError(
                 f"{mesh.tensor} tensor x {mesh.pipeline} pipeline ranks do not fit on {machines.devices} devices in "
                 f"islands of {machines.island_size}; a tensor-parallel group stays within an island"
@@ -197,7 +197,6 @@ class _Planner:
         replicas = self._replicas(mesh)
         tokens = min(rank.kv_tokens for rank in ranks)
         sequences = tokens // self.workload.length
-        mesh = Mesh(tensor=mesh.tensor, pipeline=mesh.pipeline, replicas=replicas)
         lines = [
             f"model: {self.weights.linear:,} weights in linear layers, {self.weights.vocabulary:,} in embedding and "
             f"head, {self.weights.vectors:,} in norms and biases = {self.weights.total / 1e9:.2f} billion",
@@ -214,6 +213,7 @@ class _Planner:
             executable=self.device.executable,
             format=self.form.name,
             mesh=mesh,
+            replicas=replicas,
             decisions=tuple(self.decisions),
             ranks=tuple(ranks),
             kv_tokens=tokens,
@@ -233,7 +233,7 @@ class _Planner:
         ]
 
     def _say_mesh(self, mesh: Mesh) -> None:
-        if mesh.replica_size == 1:
+        if mesh.size == 1:
             self._decide("one-device", "weights and keys and values fit on one device: no device waits for another")
         if mesh.tensor > 1:
             self._decide(
@@ -265,12 +265,10 @@ class _Planner:
     def _replicas(self, mesh: Mesh) -> int:
         machines = self.machines
         count = machines.islands * (machines.island_size // mesh.tensor) // mesh.pipeline
-        left = machines.devices - count * mesh.replica_size
+        left = machines.devices - count * mesh.size
         if count > 1 or left:
             idle = f"; {left} devices are left idle" if left else ""
-            self._decide(
-                "replicas", f"{machines.devices} devices hold {count} whole copies of {mesh.replica_size}{idle}"
-            )
+            self._decide("replicas", f"{machines.devices} devices hold {count} whole copies of {mesh.size}{idle}")
         return count
 
     def _refusal(self, tried: list[tuple[Mesh, list[RankMemory]]]) -> PlacementError:

@@ -88,10 +88,21 @@ class KVTransferStats(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
 
 
+class PipelineStats(msgspec.Struct, kw_only=True):
+    """Pipeline of `stages` since start: steps, their micro-batches in all, and the sum over the steps of the share of
+    the stages' time that is idle while the pipeline fills and drains (SPEC PX-03)."""
+
+    stages: int
+    steps: int = 0
+    micro_batches: int = 0
+    idle_sum: float = 0.0
+
+
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core: current sequences and blocks, and totals since start.
 
     `knobs`: the current ones; `start`: those that the model was started with, before any change.
+    `weight_bytes`: of all ranks. `pipeline`: None for a model that is not cut into stages.
     `step_seconds_counts`: steps by duration, in the buckets of `step_statistics`; `batch_sizes`: steps by the number of
     sequences in them.
     `adapter_installs` and `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`,
@@ -128,6 +139,8 @@ class ModelStats(msgspec.Struct, kw_only=True):
     adapter_slots: int = 0
     adapter_installs: int = 0
     adapter_evictions: int = 0
+    weight_bytes: int = 0
+    pipeline: PipelineStats | None = None
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):

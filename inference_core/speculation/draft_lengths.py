@@ -13,13 +13,6 @@ class Candidate(NamedTuple):
     most: int
 
 
-def expected_tokens(rate: float, drafted: int) -> float:
-    """Expected tokens of a round with `drafted` drafts, each accepted with `rate`, the model's own included:
-    (1 - a^(K+1)) / (1 - a) (Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding",
-    2023)."""
-    return float(drafted + 1) if rate >= 1 else (1 - rate ** (drafted + 1)) / (1 - rate)
-
-
 def draft_lengths(
     candidates: list[Candidate],
     rows: int,

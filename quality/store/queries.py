@@ -31,18 +31,6 @@ from quality.store.database import checkpoint
 _ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
 
 
-class RequestFilters(msgspec.Struct, frozen=True, kw_only=True):
-    """Filters of the list of requests; None does not filter. `since` is inclusive, `until` exclusive (epoch
-    seconds)."""
-
-    tier: int | None = None
-    key_id: str | None = None
-    status: str | None = None
-    model: str | None = None
-    since: float | None = None
-    until: float | None = None
-
-
 class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of rows deleted by erasing a user."""
 
@@ -83,34 +71,6 @@ async def get_request(engine: AsyncEngine, request_id: str) -> Recorded | None:
     """Return the stored record, or None (`Ledger.find` also knows records that are not stored yet)."""
     found = await _records(engine, _select_records().where(requests.c.request_id == request_id))
     return found[0] if found else None
-
-
-async def list_requests(
-    engine: AsyncEngine,
-    filters: RequestFilters | None = None,
-    *,
-    limit: int = 100,
-    before: tuple[float, str] | None = None,
-) -> list[Recorded]:
-    """List requests, newest first; `before` is (created_at, request_id) of the last record of the previous page."""
-    filters = filters or RequestFilters()
-    columns = requests.c
-    query = _select_records().order_by(columns.created_at.desc(), columns.request_id.desc()).limit(limit)
-    for name in ("tier", "key_id", "status", "model"):
-        if (wanted := getattr(filters, name)) is not None:
-            query = query.where(columns[name] == wanted)
-    if filters.since is not None:
-        query = query.where(columns.created_at >= filters.since)
-    if filters.until is not None:
-        query = query.where(columns.created_at < filters.until)
-    if before is not None:
-        created_at, request_id = before
-        # The first condition is implied, but allows the index on time to be used.
-        query = query.where(
-            columns.created_at <= created_at,
-            (columns.created_at < created_at) | (columns.request_id < request_id),
-        )
-    return await _records(engine, query)
 
 
 async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:

@@ -24,12 +24,13 @@ Number = TypeVar("Number", float, npt.NDArray[np.floating])
 
 
 class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Live knobs of sampling (SPEC QM-01, QM-08, QM-10).
+    """Rates and budget of sampling (SPEC QM-01, QM-08, QM-10), from the settings at start.
 
     `rates[k-1]`: ceiling for the answers of tier k. Answers of tiers below `downgrade_from` are checked for being good
     enough; for the others the tier below is checked. Answers of the most certain decisions get `least_attention` of
     their ceiling, the most doubtful ones all of it. `probe_rate`: ceiling for requests that every tier answers.
-    `shadow_rate`: ceiling for observed requests that routing would have sent to another tier, the same for all of them.
+    `shadow_rate`: ceiling for observed requests that routing would have sent to another tier, the same for all of them;
+    the knobs of routing replace it while it serves.
     `budget_share` bounds the total cost as a share of the trailing day's serving cost; `probe_share` of it is for
     probes. A cold start needs labels sooner: up to `cold_start_rate` of the answers to unfamiliar prompts are verified,
     falling as labels of such prompts arrive, and `cold_start_usd` may be spent per window beyond the budget. `key` is a

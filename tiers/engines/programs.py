@@ -13,7 +13,6 @@ import msgspec
 from tiers.engines.engine_spec import EngineKind, EngineSpec
 
 HOST = "127.0.0.1"
-_ADDRESS = frozenset({"--host", "--port", "--api-key"})
 
 # What the program is given as its model: a GGUF file, a folder of safetensors, or a name that only it knows.
 ModelForm = Literal["gguf", "folder", "name"]

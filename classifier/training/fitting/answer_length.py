@@ -9,7 +9,6 @@ from classifier.training.fitting.probes import MIN_SCALE, folds_of
 
 PENALTIES = (1.0, 10.0, 100.0, 1000.0)
 
-Float = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 

@@ -9,7 +9,6 @@ from scipy.linalg import cho_factor, cho_solve
 from classifier.encoders.kernel_projection import CLIP, KernelLayer, unit
 
 Float = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 # Chosen by cross-validation within train, by AUC within domains; flat within a factor of two.
 WIDTH = 256

@@ -16,7 +16,15 @@ from classifier.training.fitting.probes import (
     unseen_logits,
 )
 from classifier.training.metrics.cascade import CascadeCurve, Floats, Way, cascade_curves, pair_of
-from classifier.training.metrics.metrics import auc, brier, calibration_band, calibration_error, interval, resamples
+from classifier.training.metrics.metrics import (
+    auc,
+    brier,
+    calibration_band,
+    calibration_error,
+    calibration_slope,
+    interval,
+    resamples,
+)
 
 Ints = npt.NDArray[np.integer]
 
@@ -31,7 +39,8 @@ class WayScore(msgspec.Struct, frozen=True, kw_only=True):
     """How well one way to judge separates good from bad answers; intervals are 95% bootstrap intervals.
 
     `auc_in_task` counts pairs of prompts of one task only, `auc_in_level` of one task and level; `more_in_task` and
-    `more_in_level`: the gain over `p alone`, paired. `ece_band`: the upper bound for a perfect model.
+    `more_in_level`: the gain over `p alone`, paired. `ece_band`: the upper bound for a perfect model. `slope`: of the
+    outcome on the predicted logit, 1 for a calibrated model (SPEC RT-06).
     """
 
     way: str
@@ -48,6 +57,7 @@ class WayScore(msgspec.Struct, frozen=True, kw_only=True):
     brier: float
     ece: float
     ece_band: float
+    slope: float
 
 
 class TierScores(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +196,7 @@ def way_scores(y: Floats, logits: dict[str, Floats], task: Ints, level: Ints, se
                 brier=brier(y, p),
                 ece=calibration_error(y, p),
                 ece_band=calibration_band(p, seed),
+                slope=calibration_slope(y, p),
             )
         )
     return scores

@@ -196,6 +196,7 @@ def _shown(report: "ProbeReport") -> str:
                 _figure(score.more_in_level, score.more_in_level_interval, sign="+"),
                 f"{score.brier:.3f}",
                 f"{score.ece:.3f} ({score.ece_band:.3f})",
+                f"{score.slope:.2f}",
             ]
             for score in tier.ways
         ]
@@ -208,6 +209,7 @@ def _shown(report: "ProbeReport") -> str:
             "more",
             "Brier",
             "ECE (perfect: 95%)",
+            "slope (perfect: 1)",
         ]
         kept = "in use" if tier.tier in report.in_use else "not used: not better by its standard error"
         title = f"\ntier {tier.tier} ({tier.model}): {tier.label}, {tier.rate:.1%} of {tier.rows}; evidence {kept}"

@@ -1,6 +1,5 @@
 """Signing in and out: by an admin key, or by a user's name and password."""
 
-import logging
 from typing import Any
 
 from litestar import get, post
@@ -37,8 +36,6 @@ from gateway.tenancy.dashboard_users.users import kept_password, password_is_rig
 from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.key_secrets import digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION
-
-log = logging.getLogger(__name__)
 
 PATH = "/admin/login"
 FORM_BYTES = 16 * 1024

@@ -1,7 +1,6 @@
 """Signing in at an OpenID provider: to the provider, and back."""
 
 import hmac
-import logging
 from contextlib import suppress
 from typing import Any
 
@@ -24,8 +23,6 @@ from gateway.tenancy.dashboard_users.users import admit_provider_user
 from gateway.tenancy.errors import TenancyError
 from gateway.tenancy.orders import Order
 from inference_core.io.json_errors import JSON_ERRORS
-
-log = logging.getLogger(__name__)
 
 PATH = "/admin/oidc"
 COOKIE = "aio_oidc"

@@ -40,7 +40,7 @@ class CoreCollector(Collector):
         yield from _tuning_families(models)
         yield from _speculation_families(models)
         yield _knob_family(models)
-        yield _arena_family(self.stats)
+        yield from _memory_families(self.stats)
         up = GaugeMetricFamily("aio_core_up", "Whether a core answers.", labels=["core"])
         for name in (*self.stats, *self.away):
             up.add_metric([name], name in self.stats)
@@ -119,6 +119,7 @@ def _handover_families(models: Models) -> Iterator[Metric]:
 
 def _step_families(models: Models) -> Iterator[Metric]:
     yield _gauge("aio_step_seconds_mean", "Mean duration of a step.", models, lambda m: m.step_seconds_mean)
+    yield _gauge("aio_pipeline_idle_share", "Idle share of pipeline stages, mean of the steps.", models, _pipeline_idle)
     seconds = HistogramMetricFamily("aio_step_seconds", "Duration of a step.", labels=_LABELS)
     sequences = HistogramMetricFamily("aio_step_sequences", "Sequences in a step.", labels=_LABELS)
     for core, model in models:
@@ -159,13 +160,20 @@ def _knob_family(models: Models) -> Metric:
     return family
 
 
-def _arena_family(cores: Mapping[str, CoreStats]) -> Metric:
+def _memory_families(cores: Mapping[str, CoreStats]) -> Iterator[Metric]:
     arena = GaugeMetricFamily("aio_kv_arena_bytes", "Bytes of the KV arena by state.", labels=["state", "core"])
+    weights = GaugeMetricFamily("aio_weight_bytes", "Bytes of the loaded weights.", labels=_LABELS)
+    share = GaugeMetricFamily("aio_weights_share", "Weights' share of weights and owned KV memory.", labels=["core"])
     for name, stats in cores.items():
         free = stats.slabs_free * stats.slab_bytes
         arena.add_metric(["free", name], free)
         arena.add_metric(["owned", name], stats.arena_bytes - free)
-    return arena
+        for model in stats.models:
+            weights.add_metric([model.name, name], model.weight_bytes)
+        loaded = sum(model.weight_bytes for model in stats.models)
+        if loaded:
+            share.add_metric([name], loaded / (loaded + stats.arena_bytes - free))
+    yield from (arena, weights, share)
 
 
 _SIZE_RANGES = tuple(zip((0, *BATCH_SIZES), BATCH_SIZES, strict=False))
@@ -181,6 +189,11 @@ def _cumulative(counts: dict[str, int]) -> list[tuple[str, float]]:
 
 def _kv_usage(model: ModelStats) -> float:
     return model.blocks_in_use / model.blocks_total if model.blocks_total else 0.0
+
+
+def _pipeline_idle(model: ModelStats) -> float | None:
+    pipeline = model.pipeline
+    return pipeline.idle_sum / pipeline.steps if pipeline is not None and pipeline.steps else None
 
 
 def _epoch(monotonic: float | None) -> float | None:

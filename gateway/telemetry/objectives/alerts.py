@@ -58,11 +58,6 @@ class Alerts:
             if value is not None:
                 await self._judge(rule, self._standing[rule.name], value)
 
-    @property
-    def firing(self) -> list[str]:
-        """Names of the alerts sent and not yet resolved."""
-        return [name for name, standing in self._standing.items() if standing.notified]
-
     async def _judge(self, rule: AlertRule, standing: _Standing, value: float) -> None:
         now = self._clock()
         if value <= rule.above:

@@ -72,8 +72,8 @@ class Connections:
             group = groups[tuple(mesh.tensor_group(rank))]
         self.group = TensorGroup(mesh.tensor_group(rank), rank, group)
         at = mesh.position(rank)
-        before = mesh.rank(at.replica, at.stage - 1, at.shard) if at.stage else None
-        after = mesh.rank(at.replica, at.stage + 1, at.shard) if at.stage + 1 < mesh.pipeline else None
+        before = mesh.rank(at.stage - 1, at.shard) if at.stage else None
+        after = mesh.rank(at.stage + 1, at.shard) if at.stage + 1 < mesh.pipeline else None
         self.links = PipelineLinks(before, after)
 
     def close(self) -> None:
@@ -95,6 +95,6 @@ def check_world(environment: RankEnvironment, mesh: Mesh) -> None:
     if environment.world_size != mesh.size:
         raise MeshError(
             f"{environment.world_size} ranks were started for a mesh of {mesh.tensor} tensor x {mesh.pipeline} "
-            f"pipeline x {mesh.replicas} replicas = {mesh.size}"
+            f"pipeline = {mesh.size}"
         )
     mesh.check_node(environment.local_world_size)

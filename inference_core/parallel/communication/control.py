@@ -1,4 +1,4 @@
-"""The TCP control channel between a leader and the other ranks of its replica: commands out, reports back.
+"""The TCP control channel between a leader and the other ranks: commands out, reports back.
 
 It is separate from the collectives because an idle rank may wait for its next command for days, and because a broken
 connection names the lost rank at once, with any tensor backend.

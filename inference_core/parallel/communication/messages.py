@@ -1,4 +1,4 @@
-"""Messages between a leader and the other ranks of its replica: commands and reports, as msgspec structs."""
+"""Messages between a leader and the other ranks: commands and reports, as msgspec structs."""
 
 import msgspec
 

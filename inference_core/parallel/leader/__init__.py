@@ -1,1 +1,1 @@
-"""The leader of a replica: gathers the ranks, loads the model, and drives all ranks through one Core."""
+"""The leader of a mesh: gathers the ranks, loads the model, and drives all ranks through one Core."""

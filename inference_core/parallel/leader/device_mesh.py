@@ -8,7 +8,7 @@ from inference_core.device.spec import DeviceCoreSpec
 from inference_core.parallel.leader.local_mesh import LocalMesh
 from inference_core.parallel.ranks.local_ranks import THIS_MACHINE, RankHosts
 from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 
 
 def load_device_mesh(
@@ -34,7 +34,7 @@ def load_device_mesh(
     MemoryPlanError, with the arithmetic, if the model does not fit on this process's card, and RankLostError, with the
     rank's error message, if another rank fails.
     """
-    spec = DeviceMeshSpec(
+    spec = MeshSpec(
         core=core,
         mesh=mesh or Mesh(tensor=len(cards) * hosts.nodes),
         device=device,

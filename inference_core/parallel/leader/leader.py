@@ -1,4 +1,4 @@
-"""A replica's leader: gathers its ranks, loads its own shard, and drives all ranks through a Core."""
+"""The leader of a mesh: gathers its ranks, loads its own shard, and drives all ranks through a Core."""
 
 import logging
 import time
@@ -16,22 +16,19 @@ from inference_core.loading.load_adapters import load_adapters
 from inference_core.parallel.communication.connections import own_address
 from inference_core.parallel.communication.control import Followers
 from inference_core.parallel.communication.messages import AllocateArena, ProfileMemory
-from inference_core.parallel.leader.mesh_runner import MeshRunner, ReplicaExecutor
+from inference_core.parallel.leader.mesh_runner import MeshExecutor, MeshRunner
 from inference_core.parallel.ranks.rank import Rank
 from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh_spec import AnyMeshSpec
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 from inference_core.speculation.pairing import paired_drafts
 
 SPEC_KEY = "spec"
+# The store key under which the leader publishes its address.
+LEADER_KEY = "leader"
 logger = logging.getLogger(__name__)
 
 
-def leader_key(replica: int) -> str:
-    """The store key under which a replica's leader publishes its address."""
-    return f"leader/{replica}"
-
-
-def publish(store: Any, spec: AnyMeshSpec) -> None:
+def publish(store: Any, spec: MeshSpec) -> None:
     """Write the specification to the store, so that all ranks load the same. Rank 0 calls it."""
     store.set(SPEC_KEY, msgspec.json.encode(spec))
 
@@ -41,7 +38,7 @@ def no_check() -> None:
 
 
 class MeshLeader:
-    """A replica whose leader is this process. Drive `core` like any other Core; call `close` at the end.
+    """A mesh whose leader is this process. Drive `core` like any other Core; call `close` at the end.
 
     Raises MeshError, ModelFileError or MemoryPlanError for what cannot be loaded: before it waits for any rank, except
     for adapters. Raises RankLostError if a rank does not join or fails to load. `check_ranks` is called while waiting
@@ -52,7 +49,7 @@ class MeshLeader:
         self,
         environment: RankEnvironment,
         store: Any,
-        spec: AnyMeshSpec,
+        spec: MeshSpec,
         cache_dir: Path,
         *,
         check_ranks: Callable[[], None] = no_check,
@@ -62,9 +59,9 @@ class MeshLeader:
         drafts = paired_drafts(spec.core.models)
         rank = Rank(environment, spec, cache_dir)
         knobs = rank.loader.knobs(knobs_file)
-        self._followers = Followers(spec.mesh.followers(environment.rank), own_address(environment))
+        self._followers = Followers(range(1, spec.mesh.size), own_address(environment))
         try:
-            store.set(leader_key(spec.mesh.position(environment.rank).replica), self._followers.address)
+            store.set(LEADER_KEY, self._followers.address)
             self._followers.accept(spec.join_seconds, check_ranks)
             self._followers.wait_divided(spec.join_seconds)
             rank.connect(store)
@@ -80,7 +77,7 @@ class MeshLeader:
             self._connections.abandon()
             raise
         self.rank = rank.runner
-        self.leader = ReplicaExecutor(rank, self._followers, spec.step_seconds)
+        self.leader = MeshExecutor(rank, self._followers, spec.step_seconds)
         self.group = self._connections.group
         self.runners = {
             m.spec.name: MeshRunner(
@@ -90,6 +87,7 @@ class MeshLeader:
                 self.leader,
                 most_drafts=rank.loader.most_drafts,
                 slots=self.rank.models[m.spec.name].stage.adapters,
+                pipeline=self.rank.models[m.spec.name].pipeline,
             )
             for m in rank.loader.models
         }
@@ -131,7 +129,7 @@ class MeshLeader:
         return min(capacities)
 
     def close(self) -> None:
-        """Stop all ranks of the replica; idempotent."""
+        """Stop all ranks; idempotent."""
         self.leader.stop()
         self._followers.close()
         self._connections.close()

@@ -7,30 +7,24 @@ from types import TracebackType
 import msgspec
 
 from inference_core.core import Core
-from inference_core.errors import MeshError
 from inference_core.parallel.communication.connections import open_store
 from inference_core.parallel.leader.leader import MeshLeader, publish
 from inference_core.parallel.ranks.local_ranks import LOOPBACK, THIS_MACHINE, RankHosts
 from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh_spec import AnyMeshSpec
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 
 
 class LocalMesh:
-    """One replica on `hosts`, as a context manager. Drive `core` like any other Core, on the thread that made this.
+    """A mesh on `hosts`, as a context manager. Drive `core` like any other Core, on the thread that made this.
 
     `knobs_file`: stores knob changes that outlast the process. A process leads one mesh at a time.
 
-    Raises MeshError for more than one replica, since each needs its own leader (see `python -m
-    inference_core.parallel`), and the errors of `MeshLeader`.
+    Raises the errors of `MeshLeader`.
     """
 
     def __init__(
-        self, spec: AnyMeshSpec, cache_dir: Path, *, knobs_file: Path | None = None, hosts: RankHosts = THIS_MACHINE
+        self, spec: MeshSpec, cache_dir: Path, *, knobs_file: Path | None = None, hosts: RankHosts = THIS_MACHINE
     ) -> None:
-        if spec.mesh.replicas > 1:
-            raise MeshError(
-                f"{spec.mesh.replicas} replicas need as many leaders; start them with python -m inference_core.parallel"
-            )
         if hosts.master == LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         size, each = spec.mesh.size, spec.mesh.size // hosts.nodes

@@ -12,7 +12,7 @@ from inference_core.parallel.communication.messages import ClearSlot, ForgetAdap
 
 
 class AdapterCommands(Protocol):
-    """Executes adapter commands on all ranks of a replica (`ReplicaExecutor`)."""
+    """Executes adapter commands on all ranks of a mesh (`MeshExecutor`)."""
 
     def read_adapter(self, command: ReadAdapter) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The leader's ModelRunner: sends each step to all ranks of its replica, computes its own shard, samples."""
+"""The leader's ModelRunner: sends each step to all ranks of the mesh, computes its own shard, samples."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from inference_core.parallel.communication.messages import (
 from inference_core.parallel.communication.table_deltas import SentTables
 from inference_core.parallel.leader.mesh_adapters import MeshAdapterBank
 from inference_core.parallel.ranks.rank import Rank
-from inference_core.protocol import ModelInfo
+from inference_core.protocol import ModelInfo, PipelineStats
 from inference_core.step_plan import ScheduledSequence
 
 T = TypeVar("T")
@@ -38,8 +38,8 @@ T = TypeVar("T")
 _FAILURE_REPORT_SECONDS = 2.0
 
 
-class ReplicaExecutor:
-    """Executes commands on all ranks of a replica, this one included; shared by the runners of all models.
+class MeshExecutor:
+    """Executes commands on all ranks, this one included; shared by the runners of all models.
 
     A failure after a command was sent leaves ranks waiting for each other, so the first failure ends the mesh: it
     raises RankLostError, and so does every later command.
@@ -142,23 +142,26 @@ class ReplicaExecutor:
 
 class MeshRunner(LogitsRunner):
     """One model of a mesh for `Core`. `config`: the whole model's. `layout`: of the rank with the largest blocks, so
-    that block ids mean the same on all ranks. `slots`: this rank's adapter slots, None without adapters."""
+    that block ids mean the same on all ranks. `slots`: this rank's adapter slots, None without adapters. `pipeline`:
+    what this rank counts of its steps, None without stages."""
 
     def __init__(
         self,
         info: ModelInfo,
         config: ModelConfig,
         layout: KVLayout,
-        leader: ReplicaExecutor,
+        leader: MeshExecutor,
         *,
         most_drafts: int,
         slots: AdapterBank | None = None,
+        pipeline: PipelineStats | None = None,
     ) -> None:
         self.info = info
         self.config = config
         self.layout = layout
         self._leader = leader
         self.most_drafts = most_drafts
+        self.pipeline = pipeline
         if slots is not None:
             self.adapters = MeshAdapterBank(info.name, config, slots, leader)
 

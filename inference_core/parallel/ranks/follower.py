@@ -8,6 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from inference_core.errors import ModelFileError, RankLostError
 from inference_core.parallel.communication.control import LeaderLink
 from inference_core.parallel.communication.messages import (
@@ -30,26 +32,25 @@ from inference_core.parallel.communication.messages import (
     UseThreads,
 )
 from inference_core.parallel.communication.table_deltas import ReceivedTables
-from inference_core.parallel.leader.leader import SPEC_KEY, leader_key, no_check
+from inference_core.parallel.leader.leader import LEADER_KEY, SPEC_KEY, no_check
 from inference_core.parallel.ranks.rank import Rank
 from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh_spec import AnyMeshSpec, decode_mesh_spec
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 
 _GRACE_SECONDS = 3.0
 
 
-def read_spec(store: Any) -> AnyMeshSpec:
+def read_spec(store: Any) -> MeshSpec:
     """Wait for the specification that rank 0 publishes, and return it."""
-    return decode_mesh_spec(store.get(SPEC_KEY))
+    return msgspec.json.decode(store.get(SPEC_KEY), type=MeshSpec)
 
 
-def follow(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_dir: Path) -> None:
+def follow(environment: RankEnvironment, store: Any, spec: MeshSpec, cache_dir: Path) -> None:
     """Serve as one rank until the leader sends `Stop`.
 
     Raises RankLostError when the leader is gone. Any other error is reported to the leader and then raised.
     """
-    replica = spec.mesh.position(environment.rank).replica
-    link = LeaderLink(store.get(leader_key(replica)).decode(), environment.rank, spec.join_seconds)
+    link = LeaderLink(store.get(LEADER_KEY).decode(), environment.rank, spec.join_seconds)
     threading.Thread(target=_end_with_leader, args=[link], daemon=True).start()
     try:
         _serve(environment, store, spec, cache_dir, link)
@@ -69,7 +70,7 @@ def _end_with_leader(link: LeaderLink) -> None:
     os._exit(1)
 
 
-def _serve(environment: RankEnvironment, store: Any, spec: AnyMeshSpec, cache_dir: Path, link: LeaderLink) -> None:
+def _serve(environment: RankEnvironment, store: Any, spec: MeshSpec, cache_dir: Path, link: LeaderLink) -> None:
     rank = Rank(environment, spec, cache_dir)
     link.report(Divided(environment.rank))
     rank.connect(store)

@@ -8,29 +8,23 @@ from inference_core.parallel.communication.connections import Connections, check
 from inference_core.parallel.communication.device_wait import wait_for_device
 from inference_core.parallel.communication.messages import RunStep
 from inference_core.parallel.ranks.rank_runner import RankModel, RankRunner
-from inference_core.parallel.shards.cpu_shard_loader import CpuShardLoader
 from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader
-from inference_core.parallel.shards.shard_loader import RankShardLoader
 from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh_spec import AnyMeshSpec, DeviceMeshSpec
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 
 
 class Rank:
     """The constructor divides the models. Then call `connect`, `load`, `arena_capacity` and `allocate_arena`, each on
     all ranks before the next on any.
 
-    Raises what dividing raises (see `CpuShardLoader`, `DeviceShardLoader`), before it waits for other ranks.
+    Raises what dividing raises (see `DeviceShardLoader`), before it waits for other ranks.
     """
 
-    def __init__(self, environment: RankEnvironment, spec: AnyMeshSpec, cache_dir: Path) -> None:
+    def __init__(self, environment: RankEnvironment, spec: MeshSpec, cache_dir: Path) -> None:
         check_world(environment, spec.mesh)
         self._environment = environment
         self._spec = spec
-        self.loader: RankShardLoader
-        if isinstance(spec, DeviceMeshSpec):
-            self.loader = DeviceShardLoader(spec, environment, cache_dir)
-        else:
-            self.loader = CpuShardLoader(spec, environment, cache_dir)
+        self.loader = DeviceShardLoader(spec, environment, cache_dir)
         self.connections: Connections
         self.runner: RankRunner
 

@@ -19,25 +19,30 @@ from inference_core.parallel.communication.messages import (
     RunStep,
 )
 from inference_core.parallel.ranks.rank_adapters import RankAdapters
-from inference_core.parallel.stages.stage import Stage
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.micro_batches import PipelineReport, micro_batch_count, micro_batches
+from inference_core.parallel.stages.device_stage import DeviceStage
+from inference_core.parallel.topology.mesh import LEADER, Mesh
+from inference_core.parallel.topology.micro_batches import bubble, micro_batch_count, micro_batches
 from inference_core.parallel.topology.splits import RankShare
+from inference_core.protocol import PipelineStats
 from inference_core.step_plan import ScheduledSequence
 
 
 class RankModel:
-    """One model's stage on this rank. `vocabulary_widths`: vocabulary rows of each shard. `whole`: undivided."""
+    """One model's stage on this rank. `vocabulary_widths`: vocabulary rows of each shard. `whole`: undivided. `stages`:
+    how many there are; `pipeline` counts the model's steps if there are several."""
 
-    def __init__(self, stage: Stage, share: RankShare, vocabulary_widths: list[int], whole: ModelConfig) -> None:
+    def __init__(
+        self, stage: DeviceStage, share: RankShare, vocabulary_widths: list[int], whole: ModelConfig, stages: int
+    ) -> None:
         self.stage = stage
         self.share = share
         self.vocabulary_widths = vocabulary_widths
+        self.pipeline = PipelineStats(stages=stages) if stages > 1 else None
         self.adapters = None if stage.adapters is None else RankAdapters(whole, share, stage.adapters)
 
 
 class RankRunner:
-    """Executes commands on one rank; all ranks of a replica execute the same commands in the same order.
+    """Executes commands on one rank; all ranks execute the same commands in the same order.
 
     A step is cut into at most `max_micro_batches` of at least `min_micro_batch_tokens`. Activations go from stage to
     stage. The last stage applies its head once to all rows and gathers the vocabulary on its first rank, which sends
@@ -62,7 +67,6 @@ class RankRunner:
         self._links = links
         self._max_micro_batches = max_micro_batches
         self._min_tokens = min_micro_batch_tokens
-        self.pipeline = PipelineReport(stages=mesh.pipeline)
 
     def copy_blocks(self, command: CopyBlocks) -> None:
         self.models[command.model].stage.copy_blocks(command.copies)
@@ -94,7 +98,7 @@ class RankRunner:
     def run(self, step: RunStep) -> torch.Tensor | None:
         """Compute the step. Returns the logits float32 [rows, vocabulary] on the leader, None on other ranks."""
         model = self.models[step.model]
-        pieces = self._micro_batches(step.sequences)
+        pieces = self._micro_batches(model.pipeline, step.sequences)
         with torch.inference_mode():
             kept: list[torch.Tensor] = []
             passed = 0
@@ -110,13 +114,19 @@ class RankRunner:
             self._links.finish()
         return logits
 
-    def _micro_batches(self, sequences: list[ScheduledSequence]) -> list[list[ScheduledSequence]]:
+    def _micro_batches(
+        self, pipeline: PipelineStats | None, sequences: list[ScheduledSequence]
+    ) -> list[list[ScheduledSequence]]:
+        """Cut the step for the stages, and count it."""
         tokens = sum(len(s.token_ids) for s in sequences)
         count = micro_batch_count(
             tokens, self._mesh.pipeline, limit=self._max_micro_batches, min_tokens=self._min_tokens
         )
         pieces = micro_batches(sequences, count)
-        self.pipeline.record(len(pieces))
+        if pipeline is not None:
+            pipeline.steps += 1
+            pipeline.micro_batches += len(pieces)
+            pipeline.idle_sum += bubble(pipeline.stages, len(pieces))
         return pieces
 
     def _received(self, model: RankModel, tokens: int) -> torch.Tensor | None:
@@ -130,18 +140,16 @@ class RankRunner:
 
     def _logits(self, model: RankModel, kept: list[torch.Tensor], rows: int) -> torch.Tensor | None:
         vocabulary = sum(model.vocabulary_widths)
-        leader = self._mesh.leader(self._rank)
-        is_leader = self._rank == leader
+        is_leader = self._rank == LEADER
         if not rows:
             return torch.empty(0, vocabulary) if is_leader else None
         gathered = None
         if model.share.last:
             gathered = self._group.gather_columns(model.stage.head(torch.cat(kept)), model.vocabulary_widths)
             if gathered is not None and not is_leader:
-                self._links.send(gathered, to=leader)
+                self._links.send(gathered, to=LEADER)
         elif is_leader:
-            at = self._mesh.position(self._rank)
-            source = self._mesh.rank(at.replica, self._mesh.pipeline - 1, 0)
+            source = self._mesh.rank(self._mesh.pipeline - 1, 0)
             gathered = self._links.receive(
                 torch.empty(rows, vocabulary, dtype=torch.float32, device=model.stage.device), source
             )

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from inference_core.device.load_device_core import (
 )
 from inference_core.device.memory.host_memory import profile_host
 from inference_core.device.memory.memory_profile import profile_cuda
-from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.weights import device_embedding, stored_linears, weight_bytes
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import MeshError
@@ -37,69 +37,78 @@ from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.communication.messages import RunStep
 from inference_core.parallel.ranks.rank_runner import RankModel
 from inference_core.parallel.shards.checkpoint_hash_check import check_checkpoint_hashes
+from inference_core.parallel.shards.divided_model import DividedModel, divide_model, held_projections
 from inference_core.parallel.shards.shard_checkpoint import FINAL_NORM, ShardCheckpoint
-from inference_core.parallel.shards.shard_loader import (
-    DividedModel,
-    ProfileStep,
-    RankShardLoader,
-    divide_model,
-    held_projections,
-)
 from inference_core.parallel.stages.device_stage import DeviceStage
 from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 from inference_core.parallel.topology.splits import RankShare
 from inference_core.step_plan import ScheduledSequence
 from inference_core.triton_kernels.attention.layer_cache import LayerCache
 
 logger = logging.getLogger(__name__)
+# Computes a step on this and all other ranks, and waits for it.
+ProfileStep = Callable[[dict[str, RankModel], RunStep], None]
 
 
-class DeviceShardLoader(RankShardLoader):
-    """See `RankShardLoader`. Raises ModelFileError, MeshError and MemoryPlanError for what cannot be divided or placed.
+class DeviceShardLoader:
+    """Loads one rank's shards of a mesh's models.
 
-    `profile` measures the memory of the largest step; None: the device's own profiler.
+    The constructor divides the models without reading weights. Then call `load`, `arena_capacity` and `stages`, each
+    on all ranks before the next on any. Raises ModelFileError, MeshError and MemoryPlanError for what cannot be divided
+    or placed. `profile` measures the memory of the largest step; None: the device's own profiler.
     """
 
+    # How many drafted tokens a step may have; memory is reserved for their logits.
+    most_drafts = MOST_DRAFTS
+
     def __init__(
-        self, spec: DeviceMeshSpec, environment: RankEnvironment, cache_dir: Path, profile: Profile | None = None
+        self, spec: MeshSpec, environment: RankEnvironment, cache_dir: Path, profile: Profile | None = None
     ) -> None:
         self._spec = spec
         self._environment = environment
         self._cache_dir = cache_dir
-        self._inside = environment.rank % spec.mesh.replica_size
+        self._rank = environment.rank
         self.device = rank_device(spec, environment)
         host_bytes = spec.host_bytes or available_memory() // environment.local_world_size
         self._profile = profile or (profile_cuda if self.device.type == "cuda" else profile_host(host_bytes))
-        self.most_drafts = MOST_DRAFTS
         self._models = [
             divide_model(
                 model,
                 open_checkpoint(resolve_model_path(model.path), cache_dir),
-                spec,
-                device_layout,
-                spec.core.slab_bytes,
+                spec.mesh,
+                uneven=spec.uneven_splits,
+                slab_bytes=spec.core.slab_bytes,
             )
             for model in spec.core.models
         ]
         self._decoders: dict[str, DeviceDecoder] = {}
 
     @property
-    def models(self) -> list[DividedModel[DeviceModelSpec]]:
+    def models(self) -> list[DividedModel]:
         return self._models
 
     def load(self, store: Any, group: TensorGroup) -> dict[str, int]:
+        """Read only this rank's weights. Returns their bytes by model.
+
+        Raises MemoryPlanError, with the arithmetic, if they do not fit, and MeshError if this machine's files differ
+        from those of the other machines.
+        """
         self.use_threads(0)
         files = [(model.spec.name, model.checkpoint) for model in self._models]
         fingerprints = check_checkpoint_hashes(self._environment, store, files, self._spec.load_seconds)
         for model in self._models:
             name = model.spec.name
-            share = model.shares[self._inside]
+            share = model.shares[self._rank]
             shard = ShardCheckpoint(model.checkpoint, share, fingerprints[name])
             self._decoders[name] = load_shard(model, shard, share, self.device, self._cache_dir, group)
         return {name: weight_bytes(decoder) for name, decoder in self._decoders.items()}
 
     def arena_capacity(self, profile_step: ProfileStep) -> int:
+        """Bytes left on this rank for keys and values during the largest step.
+
+        Raises MemoryPlanError, with the arithmetic, if none are left.
+        """
         spec, slab = self._spec, self.slab_bytes
         stages = self.stages(slab)
         steps = [
@@ -113,11 +122,12 @@ class DeviceShardLoader(RankShardLoader):
         return largest.arena_bytes(spec.core.memory_utilization, slab)
 
     def stages(self, arena_bytes: int) -> dict[str, RankModel]:
+        """Build every model's stage over an arena of `arena_bytes`."""
         arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=self.device)
         return {model.spec.name: self._stage(model, arena) for model in self._models}
 
-    def _stage(self, model: DividedModel[DeviceModelSpec], arena: torch.Tensor) -> RankModel:
-        spec, share = self._spec, model.shares[self._inside]
+    def _stage(self, model: DividedModel, arena: torch.Tensor) -> RankModel:
+        spec, share = self._spec, model.shares[self._rank]
         decoder, capacity = self._decoders[model.spec.name].over(arena), capacity_of(spec.core, model.spec)
         longest = -(-model.max_context // model.layout.block_size)
         buckets = buckets_of(capacity) if spec.capture_steps else DecodeBuckets(())
@@ -132,9 +142,10 @@ class DeviceShardLoader(RankShardLoader):
             # One per micro-batch, so that a leader never waits within a step, where a lost rank would hang it.
             staging_buffers=spec.max_micro_batches if spec.mesh.pipeline > 1 else 1,
         )
-        return RankModel(stage, share, model.vocabulary_widths(spec.mesh.tensor), model.config)
+        return RankModel(stage, share, model.vocabulary_widths(spec.mesh.tensor), model.config, spec.mesh.pipeline)
 
     def knobs(self, file: Path | None) -> LiveKnobs:
+        """The models' initial knobs; `file` stores changes that outlast the process."""
         return device_knobs(self._spec.core, {m.spec.name: m.layout for m in self._models}, file)
 
     @property
@@ -142,13 +153,14 @@ class DeviceShardLoader(RankShardLoader):
         return self._spec.core.slab_bytes
 
     def use_threads(self, threads: int) -> None:
+        """Set the threads of a rank that computes on the CPU (0: its share of the machine's); ignored on cards."""
         if self.device.type == "cpu":
             part = max(1, len(os.sched_getaffinity(0)) // self._environment.local_world_size)
             torch.set_num_threads(threads or part)
 
 
 def load_shard(
-    model: DividedModel[DeviceModelSpec],
+    model: DividedModel,
     shard: ShardCheckpoint,
     share: RankShare,
     device: torch.device,
@@ -175,7 +187,7 @@ def load_shard(
     )
 
 
-def rank_device(spec: DeviceMeshSpec, environment: RankEnvironment) -> torch.device:
+def rank_device(spec: MeshSpec, environment: RankEnvironment) -> torch.device:
     """Return the rank's device and make it this thread's current one. Raises MeshError if the machine lacks it."""
     if spec.device == "cpu":
         return torch.device("cpu")
@@ -194,7 +206,7 @@ def rank_device(spec: DeviceMeshSpec, environment: RankEnvironment) -> torch.dev
     return device
 
 
-def largest_step(model: DividedModel[DeviceModelSpec], tokens: int, sequences: int, drafts: int) -> RunStep:
+def largest_step(model: DividedModel, tokens: int, sequences: int, drafts: int) -> RunStep:
     """A step of the given size with rows of logits for `drafts` more tokens. All sequences write to the same unused
     blocks, and use an empty adapter slot if there are slots."""
     slot = 0 if model.spec.max_adapters else -1

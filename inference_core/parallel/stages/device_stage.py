@@ -10,13 +10,20 @@ from inference_core.device.graphs import Graphs
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
 from inference_core.execution.host_blocks import HostBlocks
 from inference_core.kv_cache.layout import KVLayout
-from inference_core.parallel.stages.stage import Stage
 from inference_core.step_plan import ScheduledSequence
 from inference_core.triton_kernels import decoder_ops  # noqa: F401  it registers the custom ops
 
 
-class DeviceStage(Stage):
-    """`decoder` holds this rank's shard over its own arena, in blocks of `layout` (its own KV heads and layers).
+class DeviceStage:
+    """One rank's layers, heads, inner columns and vocabulary rows, with its own KV arena.
+
+    Contract: the methods are called in the same order with the same sequences on all ranks of the tensor-parallel
+    group, and sum over it: once for the embedding, twice in every layer (SPEC PX-01). `config` is the shard's
+    (`RankShare.config`); activations have its hidden size, `dtype` and `device`. Results are ordered on the device's
+    stream; the host may not have waited for them. `adapters`: the slots that sequences may name, each with this rank's
+    part of an adapter; None if there are none.
+
+    `decoder` holds this rank's shard over its own arena, in blocks of `layout` (its own KV heads and layers).
 
     `tables` maps blocks to memory as on all ranks. The inputs of a step are copied to the device at once, from one of
     `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step in which each
@@ -56,6 +63,12 @@ class DeviceStage(Stage):
         self._received = torch.zeros(largest, self.config.hidden_size, dtype=self.dtype, device=self.device)
 
     def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
+        """Activations [T, hidden] of all tokens, one sequence after another, after this stage's layers; writes the
+        tokens' keys and values.
+
+        `hidden` [T, hidden]: the previous stage's activations, which may be overwritten; None in the first stage,
+        which embeds.
+        """
         few = all(len(s.token_ids) <= LONGEST_QUERY for s in sequences)
         count = sum(len(s.token_ids) for s in sequences)
         bucket = self._buckets.padded(count) if few else None
@@ -70,9 +83,11 @@ class DeviceStage(Stage):
         return result[:count].clone()
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [rows, own vocabulary rows] of `hidden` [rows, hidden]; last stage only."""
         return self.decoder.logits(hidden).float()
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        """Copy whole KV blocks (from, to)."""
         offsets = self._tables.byte_offsets([block for pair in copies for block in pair])
         pairs = torch.from_numpy(offsets.reshape(-1, 2)).to(self.device)
         torch.ops.aio.copy_blocks(self._arena, pairs, self._layout.block_bytes)
@@ -80,10 +95,12 @@ class DeviceStage(Stage):
         self._tables.forget()
 
     def offload_blocks(self, offloads: list[tuple[int, int]]) -> None:
+        """Copy whole KV blocks to this rank's host slots (block, slot)."""
         self._host.offload(offloads)
         self._finish()
 
     def restore_blocks(self, restores: list[tuple[int, int]]) -> None:
+        """Copy this rank's host slots to whole KV blocks (slot, block)."""
         self._host.restore(restores)
         self._finish()
 

@@ -6,38 +6,12 @@ import msgspec
 from msgspec import Meta
 
 from inference_core.device.spec import DeviceCoreSpec
-from inference_core.model_spec import CoreSpec
 from inference_core.parallel.topology.mesh import Mesh
 
 Seconds = Annotated[float, Meta(gt=0)]
 
 
-class MeshOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a mesh on any kind of device.
-
-    `uneven_splits` allows heads, layers, inner columns and vocabularies that do not divide evenly.
-    `max_micro_batches` and `min_micro_batch_tokens` bound how a step is cut for pipeline stages.
-    `join_seconds`, `load_seconds`, `step_seconds`: timeouts for ranks to join, to load their shards, and for one
-    collective operation; after it, a rank counts as lost.
-    """
-
-    mesh: Mesh
-    uneven_splits: bool = False
-    max_micro_batches: Annotated[int, Meta(ge=1)] = 8
-    min_micro_batch_tokens: Annotated[int, Meta(ge=1)] = 64
-    join_seconds: Seconds = 120.0
-    load_seconds: Seconds = 1800.0
-    step_seconds: Seconds = 120.0
-
-
-class MeshSpec(MeshOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mesh of CPU ranks. `core.arena_bytes` is each rank's arena: all ranks have the same block tables, and blocks
-    hold the rank's own heads."""
-
-    core: CoreSpec
-
-
-class DeviceMeshSpec(MeshOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeshSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mesh of ranks that compute with the kernels of `inference_core.device`, each on its own device.
 
     `device`: "cuda", or "cpu" for the same through the kernels' references, slowly. `devices`: the CUDA devices of a
@@ -45,24 +19,22 @@ class DeviceMeshSpec(MeshOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     take, in place of a card's; None: its share of the free memory. The arenas of all ranks are as large as the rank
     with the least memory allows (`core.memory_utilization`). `capture_steps`: replay decode steps as CUDA graphs,
     all-reduces included.
+
+    `uneven_splits` allows heads, layers, inner columns and vocabularies that do not divide evenly.
+    `max_micro_batches` and `min_micro_batch_tokens` bound how a step is cut for pipeline stages.
+    `join_seconds`, `load_seconds`, `step_seconds`: timeouts for ranks to join, to load their shards, and for one
+    collective operation; after it, a rank counts as lost.
     """
 
     core: DeviceCoreSpec
+    mesh: Mesh
     device: Literal["cuda", "cpu"]
     devices: list[int] | None = None
     host_bytes: Annotated[int, Meta(gt=0)] | None = None
     capture_steps: bool = False
-
-
-AnyMeshSpec = MeshSpec | DeviceMeshSpec
-
-
-class _Kind(msgspec.Struct):
-    device: str | None = None
-
-
-def decode_mesh_spec(data: bytes) -> AnyMeshSpec:
-    """Decode JSON: a `DeviceMeshSpec` if it has a `device`, else a `MeshSpec`. Raises msgspec.DecodeError."""
-    if msgspec.json.decode(data, type=_Kind).device is None:
-        return msgspec.json.decode(data, type=MeshSpec)
-    return msgspec.json.decode(data, type=DeviceMeshSpec)
+    uneven_splits: bool = False
+    max_micro_batches: Annotated[int, Meta(ge=1)] = 8
+    min_micro_batch_tokens: Annotated[int, Meta(ge=1)] = 64
+    join_seconds: Seconds = 120.0
+    load_seconds: Seconds = 1800.0
+    step_seconds: Seconds = 120.0

@@ -1,7 +1,5 @@
 """Splits a step into micro-batches, so that the stages of a pipeline compute at the same time. No torch."""
 
-import msgspec
-
 from inference_core.step_plan import ScheduledSequence
 
 
@@ -47,22 +45,3 @@ def micro_batches(sequences: list[ScheduledSequence], count: int) -> list[list[S
             taken += len(part)
             room -= len(part)
     return pieces
-
-
-class PipelineReport(msgspec.Struct, kw_only=True):
-    """Pipeline statistics: steps, micro-batches of all steps, and the idle share."""
-
-    stages: int
-    steps: int = 0
-    micro_batches: int = 0
-    bubble_sum: float = 0.0
-
-    def record(self, micro_batches: int) -> None:
-        self.steps += 1
-        self.micro_batches += micro_batches
-        self.bubble_sum += bubble(self.stages, micro_batches)
-
-    @property
-    def mean_bubble(self) -> float:
-        """Mean of (P - 1) / (M + P - 1) over the steps."""
-        return self.bubble_sum / self.steps if self.steps else 0.0

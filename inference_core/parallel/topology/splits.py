@@ -1,4 +1,4 @@
-"""Which heads, inner columns, layers and vocabulary rows each rank of a replica holds. No torch: arithmetic only.
+"""Which heads, inner columns, layers and vocabulary rows each rank holds. No torch: arithmetic only.
 
 Linear layers are split as in Megatron-LM (Shoeybi et al. 2019): q, k, v, gate and up by their outputs (column
 parallel), attention output and down by their inputs (row parallel), so that a layer needs two sums over the ranks
@@ -56,7 +56,7 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
 def divide(
     config: ModelConfig, mesh: Mesh, units: SplitUnits | None = None, *, uneven: bool = False
 ) -> list[RankShare]:
-    """Return the shares of one replica's ranks, in rank order.
+    """Return the shares of all ranks, in rank order.
 
     Raises MeshError, with the reason, for sizes that do not divide evenly; with `uneven`, shares may differ by one
     unit.

@@ -19,7 +19,6 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.group_codes import GROUP, group_codes
 from inference_core.loaders.packed_tensor import PackedTensor
 
-LAYOUT = "cuda-int4-1"
 BLOCK = 256  # inputs per block
 WORDS = 32  # per block and output
 NIBBLES = 8

@@ -1,7 +1,7 @@
 """The inputs of a step's draws besides the logits, as flat arrays for the device.
 
 Biases and masks edit few logits of a row and are stored as lists of token ids; penalties edit many, so a table counts
-the tokens of prompt and output. The remaining parameters are a few numbers per row.
+the tokens of prompt and output. The remaining parameters are a few numbers per row (`draw_params`).
 """
 
 import math
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels.sampling.draw_params import PARAM_FIELDS, param_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +52,6 @@ class EditTables:
     def set_uses(self, row: int, uses: NDArray[np.int32]) -> None:
         """Set the counts [V] of a row."""
         self.uses[row].copy_(torch.from_numpy(uses), non_blocking=True)
-
-
-@dataclass(frozen=True, slots=True)
-class DrawParams:
-    """Per row of logits [R]: the parameters of the distribution over its edited logits, and of the random number.
-
-    `temperature` (0 is greedy), `top_p` and `min_p` float64, `top_k` int32 (0 for all), `seed` and `position` int64.
-    """
-
-    temperature: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
-    min_p: torch.Tensor
-    seed: torch.Tensor
-    position: torch.Tensor
-
-
-def draw_params(specs: Sequence[SampleSpec]) -> DrawParams:
-    """Build the parameters on the CPU; a runner copies them to its buffers."""
-    columns = param_columns(specs)
-    return DrawParams(*(torch.from_numpy(np.array(columns[name], dtype)) for name, dtype in PARAM_FIELDS))
 
 
 def is_penalised(params: SamplingParams) -> bool:

@@ -40,7 +40,7 @@ def draw_tokens(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> None:
-    """Draw token ids to drawn int64 [R] from logits float32 [R, V] by the fields of a `DrawParams`; -1 for bad rows."""
+    """Draw token ids to drawn int64 [R] from logits float32 [R, V] by `draw_params.PARAM_FIELDS`; -1 for bad rows."""
     laws = zip(*(column.tolist() for column in (temperature, top_k, top_p, min_p, seed, position)), strict=True)
     for row, (values, (heat, k, p, least, own_seed, place)) in enumerate(zip(logits.numpy(), laws, strict=True)):
         params = SamplingParams(temperature=heat, top_k=k, top_p=p, min_p=least)

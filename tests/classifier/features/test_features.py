@@ -11,13 +11,11 @@ from classifier.features.character_counts import count_characters
 from classifier.features.surface_features import (
     FEATURE_NAMES,
     KEYWORDS,
-    count_entities,
-    keyword_count,
     question_depth,
     surface_features,
-    surface_features_of_text,
 )
 from classifier.features.words import tokenise
+from tests.classifier.features.named_features import named_features
 
 
 @pytest.mark.parametrize(
@@ -36,7 +34,7 @@ from classifier.features.words import tokenise
     ],
 )
 def test_each_reasoning_keyword_is_found_in_both_spellings(keyword: str, text: str) -> None:
-    assert keyword_count(keyword, text) == 1
+    assert named_features(text)[f"keyword_{keyword}"] == 1
 
 
 @pytest.mark.parametrize(
@@ -52,13 +50,13 @@ def test_each_reasoning_keyword_is_found_in_both_spellings(keyword: str, text: s
     ],
 )
 def test_a_keyword_inside_another_word_does_not_count(keyword: str, text: str) -> None:
-    assert keyword_count(keyword, text) == 0
+    assert named_features(text)[f"keyword_{keyword}"] == 0
 
 
 def test_all_seven_keywords_of_the_sources_are_there() -> None:
     assert len(KEYWORDS) == 7
     text = "Analyze, compare, explain why, step by step, evaluate, synthesize: what would happen if it failed?"
-    found = surface_features_of_text(text)
+    found = named_features(text)
     assert [found[f"keyword_{name}"] for name in KEYWORDS] == [1.0] * 7
 
 
@@ -72,19 +70,19 @@ def test_all_seven_keywords_of_the_sources_are_there() -> None:
     ],
 )
 def test_entities_are_runs_of_capitalised_words_inside_sentences(text: str, entities: int) -> None:
-    assert count_entities(text) == entities
+    assert named_features(text)["entity_count"] == pytest.approx(math.log1p(entities))
 
 
 def test_a_nested_question_is_deeper_than_a_plain_one() -> None:
-    plain = surface_features_of_text("What is the capital of France?")
-    nested = surface_features_of_text("What happens when the one who left because it rained returns after we know why?")
+    plain = named_features("What is the capital of France?")
+    nested = named_features("What happens when the one who left because it rained returns after we know why?")
     assert nested["question_depth"] > plain["question_depth"]
     assert question_depth(0, 0, 0) == 0
 
 
 def test_domain_words_are_counted_by_class_and_specificity_tells_a_mixed_prompt() -> None:
-    law = surface_features_of_text("the court and the jury read the statute")
-    mixed = surface_features_of_text("the court and the enzyme")
+    law = named_features("the court and the jury read the statute")
+    mixed = named_features("the court and the enzyme")
     assert law["share_law"] == pytest.approx(3 / 8)
     assert law["has_law"] == 1
     assert law["has_medicine"] == 0
@@ -92,7 +90,7 @@ def test_domain_words_are_counted_by_class_and_specificity_tells_a_mixed_prompt(
 
 
 def test_code_maths_and_multiple_choice_have_their_marks() -> None:
-    found = surface_features_of_text("Pick one:\nA) \\frac{1}{2}\nB) x = 3\n```\nimport os\n```\nThe answer is ___")
+    found = named_features("Pick one:\nA) \\frac{1}{2}\nB) x = 3\n```\nimport os\n```\nThe answer is ___")
     assert found["multiple_choice_options"] == pytest.approx(math.log1p(2))
     assert found["code_markers"] == pytest.approx(math.log1p(3))
     assert found["latex_markers"] > 0
@@ -101,7 +99,7 @@ def test_code_maths_and_multiple_choice_have_their_marks() -> None:
 
 
 def test_numbers_are_counted_as_runs_of_digits() -> None:
-    assert surface_features_of_text("12 and 345, 6.7")["number_count"] == pytest.approx(math.log1p(4))
+    assert named_features("12 and 345, 6.7")["number_count"] == pytest.approx(math.log1p(4))
 
 
 def test_characters_are_counted_by_kind_and_each_once() -> None:
@@ -114,7 +112,7 @@ def test_characters_are_counted_by_kind_and_each_once() -> None:
 
 
 def test_a_dollar_is_a_maths_symbol_and_a_latex_mark() -> None:
-    found = surface_features_of_text("a $ b")
+    found = named_features("a $ b")
     assert found["share_maths_symbols"] == pytest.approx(1 / 5)
     assert found["latex_markers"] == pytest.approx(math.log1p(1))
 

@@ -37,6 +37,7 @@ def test_evidence_and_agreement_add_what_they_tell_and_shuffled_evidence_adds_no
     assert scores[AGREEMENT].auc_in_task > scores[EVIDENCE].auc_in_task
     assert scores[SHUFFLED].more_in_task < 0.02
     assert all(scores[way].ece < scores[way].ece_band + 0.02 for way in (EVIDENCE, AGREEMENT))
+    assert all(0.7 < scores[way].slope < 1.3 for way in (EVIDENCE, AGREEMENT))
 
 
 def test_the_kept_model_is_calibrated_on_prompts_that_it_has_not_seen(made: ProbesMade, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.gateway.prompt_edits import EDITS, words_of
 from gateway.cache.gist import gist
-from gateway.cache.prompt_edits import EDITS, words_of
 from tests.examples import examples
 
 WORDS = ["how", "do", "I", "the", "momentum", "speed", "doubles", "not", "two", "7", "3.5", "Paris", "escobar", "duran"]

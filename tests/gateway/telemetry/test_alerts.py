@@ -60,7 +60,7 @@ async def test_a_short_peak_and_an_unknown_figure_are_no_alert() -> None:
     assert [await desk.at(*look) for look in [(0, 501), (20, 100), (31, 501), (60, None)]] == [[], [], [], []]
     assert await desk.at(61, 501) == ["trigger"]
     assert await desk.at(62, None) == []
-    assert desk.alerts.firing == ["Q"]
+    assert await desk.at(63, 0) == ["resolve"]
 
 
 async def test_what_was_not_heard_is_said_again_and_never_twice() -> None:

@@ -4,7 +4,8 @@ from concurrent.futures import Future
 
 from inference_core.core import Core
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.trie import token_trie
+from inference_core.grammar.trie import trie_of
+from inference_core.grammar.vocabulary import marked_tokens
 from inference_core.protocol import Grammar, ModelInfo
 from inference_core.step_plan import Matcher, MatcherFactory
 
@@ -39,7 +40,7 @@ class Letters:
         return ids
 
 
-_COMPILER = GrammarCompiler(token_trie(Letters(), SIZE, [EOS]))
+_COMPILER = GrammarCompiler(trie_of(marked_tokens(Letters(), SIZE), [EOS], Letters().encode_continued))
 _MATCHERS = {grammar: _COMPILER.compile(grammar) for grammar in GRAMMARS}
 
 

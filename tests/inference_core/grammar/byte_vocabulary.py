@@ -3,7 +3,8 @@
 from llguidance import LLTokenizer
 
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.trie import token_trie
+from inference_core.grammar.trie import trie_of
+from inference_core.grammar.vocabulary import marked_tokens
 
 LONGER = [
     b'{"',
@@ -53,7 +54,8 @@ class ByteVocabulary:
 
 
 def byte_trie(vocab_size: int = SIZE) -> LLTokenizer:
-    return token_trie(ByteVocabulary(), vocab_size, [EOS])
+    vocabulary = ByteVocabulary()
+    return trie_of(marked_tokens(vocabulary, vocab_size), [EOS], vocabulary.encode_continued)
 
 
 def byte_compiler() -> GrammarCompiler:

@@ -16,11 +16,10 @@ from inference_core.model_spec import DeviceScheme
 from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.ranks.rank_adapters import RankAdapters
 from inference_core.parallel.shards.device_shard_loader import load_shard
+from inference_core.parallel.shards.divided_model import DividedModel, divide_model
 from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
-from inference_core.parallel.shards.shard_loader import DividedModel, divide_model
 from inference_core.parallel.stages.device_stage import DeviceStage
 from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import MeshOptions
 
 SLAB, SLABS = 1 << 20, 8
 CPU = torch.device("cpu")
@@ -35,7 +34,7 @@ def divided(
     rank: int = 16,
     compute: DeviceScheme = "dense",
     activations: Activations = "float32",
-) -> DividedModel[DeviceModelSpec]:
+) -> DividedModel:
     """A model with a float32 cache and `slots` for adapters of up to `rank`."""
     spec = DeviceModelSpec(
         name="m",
@@ -47,11 +46,11 @@ def divided(
         max_adapters=slots,
         max_adapter_rank=rank,
     )
-    return divide_model(spec, checkpoint, MeshOptions(mesh=mesh, uneven_splits=True), device_layout, SLAB)
+    return divide_model(spec, checkpoint, mesh, uneven=True, slab_bytes=SLAB)
 
 
 def stage_of(
-    model: DividedModel[DeviceModelSpec],
+    model: DividedModel,
     cache: Path,
     number: int = 0,
     group: TensorGroup = ALONE,
@@ -71,7 +70,7 @@ def stage_of(
     )
 
 
-def install(model: DividedModel[DeviceModelSpec], stage: DeviceStage, folders: list[Path], number: int = 0) -> None:
+def install(model: DividedModel, stage: DeviceStage, folders: list[Path], number: int = 0) -> None:
     """The adapters in `folders`, this rank's part of each, in slots 0 and on."""
     assert stage.adapters is not None
     adapters = RankAdapters(model.config, model.shares[number], stage.adapters)

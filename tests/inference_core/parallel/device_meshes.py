@@ -1,6 +1,5 @@
 """What the tests of meshes of devices share: their specification, one process to compare with, and steps."""
 
-from collections import defaultdict
 from pathlib import Path
 from typing import Literal
 
@@ -9,15 +8,18 @@ import torch
 import torch.distributed as dist
 
 from inference_core.core import Core
+from inference_core.device.graphs import NoGraphs
+from inference_core.device.load_device_core import load_device_core
+from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.parallel.communication.collectives import PipelineLinks, TensorGroup
 from inference_core.parallel.communication.messages import RunStep
 from inference_core.parallel.ranks.rank_runner import RankRunner
 from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec
-from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.parallel.meshes import share
 
@@ -29,9 +31,9 @@ def device_core(*models: DeviceModelSpec) -> DeviceCoreSpec:
     return DeviceCoreSpec(models=list(models), slab_bytes=SLAB, max_num_batched_tokens=16, max_num_seqs=4)
 
 
-def device_mesh_spec(core: DeviceCoreSpec, mesh: Mesh, device: Literal["cpu", "cuda"] = "cpu") -> DeviceMeshSpec:
+def device_mesh_spec(core: DeviceCoreSpec, mesh: Mesh, device: Literal["cpu", "cuda"] = "cpu") -> MeshSpec:
     """Uneven splits allowed, two micro-batches from 16 tokens on, and little patience."""
-    return DeviceMeshSpec(
+    return MeshSpec(
         core=core,
         mesh=mesh,
         device=device,
@@ -52,18 +54,20 @@ def four_bit(name: str, path: Path | str) -> DeviceModelSpec:
     )
 
 
-def greedy(core: Core, prompts: tuple[list[int], ...], name: str = "awq", tokens: int = 6) -> dict[str, list[int]]:
-    """Greedy tokens of a model's prompts, in flight together."""
-    said: dict[str, list[int]] = defaultdict(list)
-    for number, prompt in enumerate(prompts):
-        sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-        core.add(AddRequest(request_id=str(number), model=name, prompt_token_ids=prompt, sampling=sampling))
-    while core.has_work:
-        for output in core.step():
-            assert output.error is None, output.error
-            said[output.request_id] += output.token_ids
-    core.check_integrity()
-    return dict(said)
+def on_one_device(core: DeviceCoreSpec, cache: Path) -> Core:
+    """The runner of a single device, which overlaps its steps and draws by itself."""
+
+    def profile(*_: object) -> MemoryProfile:
+        return MemoryProfile(total=20 * SLAB, others=0, weights=0, activations=0)
+
+    return load_device_core(
+        core,
+        {model.name: open_checkpoint(Path(model.path), cache) for model in core.models},
+        torch.device("cpu"),
+        cache,
+        profile=profile,
+        make_graphs=NoGraphs,
+    )
 
 
 class OneRank:

@@ -12,7 +12,8 @@ from inference_core.loading.load_core import use_threads
 from inference_core.parallel.leader.device_mesh import load_device_mesh
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
-from tests.inference_core.parallel.device_meshes import device_core, four_bit, greedy
+from tests.inference_core.parallel.device_meshes import device_core, four_bit
+from tests.inference_core.parallel.meshes import greedy_answers
 
 SECONDS = 60.0
 PROMPTS = ([5, 40, 3, 41, 7, 2], [18, 33, 9])
@@ -29,7 +30,7 @@ def awq(tmp_path: Path) -> Iterator[Path]:
 def test_a_lost_rank_ends_a_core_of_devices_with_its_number(awq: Path, tmp_path: Path) -> None:
     group = load_device_mesh(device_core(four_bit("awq", awq)), [0, 1], tmp_path, device="cpu", card_bytes=1 << 30)
     try:
-        assert len(greedy(group.core, PROMPTS)["0"]) == 6
+        assert len(greedy_answers(group.core, PROMPTS, tokens=6, model="awq")["0"]) == 6
         sampling = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
         group.core.add(AddRequest(request_id="a", model="awq", prompt_token_ids=[1, 2, 3], sampling=sampling))
         assert group.core.step()

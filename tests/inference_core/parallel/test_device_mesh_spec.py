@@ -20,11 +20,10 @@ from inference_core.parallel.ranks.rank_runner import RankModel
 from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader, largest_step
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import DeviceMeshSpec, MeshSpec, decode_mesh_spec
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 from inference_core.transport.framing import FrameWriter
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import SLAB, device_core, device_mesh_spec
-from tests.inference_core.parallel.meshes import core_spec, mesh_spec
 
 ALONE = RankEnvironment(rank=0, world_size=1, local_rank=0, local_world_size=1, master="127.0.0.1", port=0)
 
@@ -47,15 +46,13 @@ def shares_of(path: Path, cache: Path, total: int) -> DeviceShardLoader:
     return DeviceShardLoader(device_mesh_spec(device_core(model), Mesh()), ALONE, cache, profile)
 
 
-def test_a_specification_with_a_device_is_one_of_a_device_mesh() -> None:
-    cpu = mesh_spec(core_spec("m.gguf"), Mesh(tensor=2))
-    device = device_mesh_spec(device_core(DeviceModelSpec(name="m", path="m.gguf")), Mesh(tensor=2), "cuda")
-    assert decode_mesh_spec(msgspec.json.encode(cpu)) == cpu
-    assert decode_mesh_spec(msgspec.json.encode(device)) == device
-    assert isinstance(decode_mesh_spec(msgspec.json.encode(cpu)), MeshSpec)
-    assert isinstance(decode_mesh_spec(msgspec.json.encode(device)), DeviceMeshSpec)
-    with pytest.raises(msgspec.DecodeError, match="device"):
-        decode_mesh_spec(msgspec.json.encode(device).replace(b'"cuda"', b'"abacus"'))
+def test_a_specification_is_read_back_and_names_its_device() -> None:
+    spec = device_mesh_spec(device_core(DeviceModelSpec(name="m", path="m.gguf")), Mesh(tensor=2), "cuda")
+    encoded = msgspec.json.encode(spec)
+    assert msgspec.json.decode(encoded, type=MeshSpec) == spec
+    for wrong in (encoded.replace(b'"cuda"', b'"abacus"'), encoded.replace(b'"device":"cuda",', b"")):
+        with pytest.raises(msgspec.DecodeError, match="device"):
+            msgspec.json.decode(wrong, type=MeshSpec)
 
 
 @pytest.mark.parametrize(("tokens", "sequences"), [(32, 4), (300, 2), (3, 8), (128, 1)])

@@ -20,11 +20,11 @@ from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.shards.device_shard_loader import load_shard
+from inference_core.parallel.shards.divided_model import DividedModel as Model
+from inference_core.parallel.shards.divided_model import divide_model
 from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
-from inference_core.parallel.shards.shard_loader import DividedModel, divide_model
 from inference_core.parallel.stages.device_stage import DeviceStage
 from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import MeshOptions
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.device.tiny_device import RecordingGraphs
 from tests.inference_core.parallel.meshes import share
@@ -33,14 +33,13 @@ from tests.inference_core.parallel.side_by_side import SHAPES, Drawn, in_turns, 
 CPU = torch.device("cpu")
 SLAB, SLABS = 1 << 20, 4
 CAPACITY = Capacity(tokens=32, sequences=4, draws=8, table_updates=16)
-Model = DividedModel[DeviceModelSpec]
 
 
 def divided(checkpoint: Checkpoint, compute: DeviceScheme, mesh: Mesh) -> Model:
     spec = DeviceModelSpec(
         name="m", path="-", compute=compute, activations="float32", kv_dtype="float32", max_context=128
     )
-    return divide_model(spec, checkpoint, MeshOptions(mesh=mesh, uneven_splits=True), device_layout, SLAB)
+    return divide_model(spec, checkpoint, mesh, uneven=True, slab_bytes=SLAB)
 
 
 def stage_of(model: Model, number: int, cache: Path, group: TensorGroup, graphs: Graphs | None = None) -> DeviceStage:

@@ -6,27 +6,25 @@ from inference_core.errors import MeshError
 from inference_core.parallel.topology.mesh import Mesh, Position
 
 
-def test_ranks_count_tensor_first_then_stages_then_replicas() -> None:
-    mesh = Mesh(tensor=2, pipeline=3, replicas=2)
+def test_ranks_count_tensor_first_then_stages() -> None:
+    mesh = Mesh(tensor=2, pipeline=3)
 
-    assert [mesh.position(rank) for rank in (0, 1, 2, 5, 6)] == [
-        Position(0, 0, 0), Position(0, 0, 1), Position(0, 1, 0), Position(0, 2, 1), Position(1, 0, 0),
+    assert [mesh.position(rank) for rank in (0, 1, 2, 5)] == [
+        Position(0, 0), Position(0, 1), Position(1, 0), Position(2, 1),
     ]  # fmt: skip
     for rank in range(mesh.size):
         at = mesh.position(rank)
-        assert mesh.rank(at.replica, at.stage, at.shard) == rank
+        assert mesh.rank(at.stage, at.shard) == rank
 
 
-def test_every_rank_has_one_tensor_group_and_one_leader() -> None:
-    mesh = Mesh(tensor=2, pipeline=2, replicas=2)
+def test_every_rank_has_one_tensor_group() -> None:
+    mesh = Mesh(tensor=2, pipeline=2)
 
-    assert mesh.tensor_groups() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert [mesh.leader(rank) for rank in range(8)] == [0, 0, 0, 0, 4, 4, 4, 4]
-    assert mesh.followers(4) == [5, 6, 7]
-    assert all(rank in mesh.tensor_group(rank) for rank in range(8))
+    assert mesh.tensor_groups() == [[0, 1], [2, 3]]
+    assert all(rank in mesh.tensor_group(rank) for rank in range(4))
 
 
-@pytest.mark.parametrize("sizes", [{"tensor": 0}, {"pipeline": -1}, {"replicas": 0}])
+@pytest.mark.parametrize("sizes", [{"tensor": 0}, {"pipeline": -1}])
 def test_a_mesh_without_ranks_is_refused(sizes: dict[str, int]) -> None:
     with pytest.raises(MeshError, match="at least 1"):
         Mesh(**sizes)
@@ -39,7 +37,7 @@ def test_a_rank_outside_of_the_mesh_is_refused() -> None:
 
 def test_a_tensor_group_may_not_span_machines_but_stages_may() -> None:
     Mesh(tensor=4, pipeline=2).check_node(4)
-    Mesh(tensor=2, pipeline=2, replicas=2).check_node(4)
+    Mesh(tensor=2, pipeline=4).check_node(4)
     Mesh(tensor=8).check_node(8)
     with pytest.raises(MeshError, match="4 ranks per machine are not a multiple of 8"):
         Mesh(tensor=8).check_node(4)

@@ -1,4 +1,4 @@
-"""Adapters over meshes of two processes joined by gloo, of either kind, give the answers of one process."""
+"""Adapters over meshes of two processes joined by gloo give the answers of one process."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,28 +6,23 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from inference_core.core import Core
-from inference_core.device.graphs import NoGraphs
-from inference_core.device.load_device_core import load_device_core
-from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.errors import ModelFileError
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.loading.load_core import load_core, use_threads
+from inference_core.loading.load_core import use_threads
 from inference_core.parallel.communication.messages import ReadAdapter
 from inference_core.parallel.leader.local_mesh import LocalMesh
 from inference_core.parallel.topology.mesh import Mesh
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.lora.adapters import write_adapter
-from tests.inference_core.parallel.device_meshes import SLAB, device_core, device_mesh_spec, four_bit
-from tests.inference_core.parallel.meshes import core_spec, mesh_spec
+from tests.inference_core.parallel.device_meshes import device_core, device_mesh_spec, four_bit, on_one_device
 
 pytestmark = pytest.mark.mesh
 PROMPT = [5, 40, 3, 41, 7, 2, 19, 8, 22, 1, 36]
 ORDER = ("a", "b", "", "c", "b", "a")
-RUNS = [(kind, mesh) for kind in ("device", "cpu") for mesh in (Mesh(tensor=2), Mesh(pipeline=2))]
+MESHES = [Mesh(tensor=2), Mesh(pipeline=2)]
 
 
 @dataclass(frozen=True)
@@ -55,28 +50,12 @@ def folders(model: Path, weight_cache: Path, tmp_path_factory: pytest.TempPathFa
     }
 
 
-@pytest.fixture(scope="module", params=RUNS, ids=lambda run: f"{run[0]}-tp{run[1].tensor}-pp{run[1].pipeline}")
+@pytest.fixture(scope="module", params=MESHES, ids=lambda mesh: f"tp{mesh.tensor}-pp{mesh.pipeline}")
 def run(request: pytest.FixtureRequest, model: Path, folders: dict[str, str], weight_cache: Path) -> Iterator[Run]:
-    kind, mesh = request.param
-    first = {"max_adapters": 2, "adapters": {"a": folders["a"]}}
-    if kind == "device":
-        core = device_core(msgspec.structs.replace(four_bit("m", model), **first))
-        checkpoints = {"m": open_checkpoint(model, weight_cache)}
-        alone = load_device_core(
-            core, checkpoints, torch.device("cpu"), weight_cache, profile=_profile, make_graphs=NoGraphs
-        )
-        spec = device_mesh_spec(core, mesh)
-    else:
-        core = core_spec(model, "int4")
-        core = msgspec.structs.replace(core, models=[msgspec.structs.replace(core.models[0], max_context=64, **first)])
-        alone, spec = load_core(core, weight_cache), mesh_spec(core, mesh)
-    with LocalMesh(spec, weight_cache) as running:
-        yield Run(running, alone, folders)
+    core = device_core(msgspec.structs.replace(four_bit("m", model), max_adapters=2, adapters={"a": folders["a"]}))
+    with LocalMesh(device_mesh_spec(core, request.param), weight_cache) as running:
+        yield Run(running, on_one_device(core, weight_cache), folders)
     use_threads(None)  # the leader computed with its part of the CPUs
-
-
-def _profile(*_: object) -> MemoryProfile:
-    return MemoryProfile(total=20 * SLAB, others=0, weights=0, activations=0)
 
 
 def answers(core: Core, folders: dict[str, str]) -> dict[str, list[int]]:

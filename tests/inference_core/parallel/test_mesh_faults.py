@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from inference_core.errors import MemoryPlanError, MeshError, ModelFileError, RankLostError
+from inference_core.errors import MeshError, ModelFileError, RankLostError
 from inference_core.parallel.communication.messages import RunStep
 from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.shards.cpu_shard_loader import check_shard_memory, divide_models
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.topology.mesh_spec import MeshSpec
 from inference_core.protocol import AddRequest, Event, SamplingParams, SequenceOutput
 from inference_core.transport.core_thread import CoreLoop
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
-from tests.inference_core.parallel.meshes import core_spec, greedy_answers, mesh_spec, share
+from tests.inference_core.parallel.device_meshes import device_core, device_mesh_spec, four_bit
+from tests.inference_core.parallel.meshes import greedy_answers, share
 
 SECONDS = 60.0
 
@@ -30,8 +31,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+def spec_of(model: Path | str, mesh: Mesh) -> MeshSpec:
+    return device_mesh_spec(device_core(four_bit("m", model)), mesh)
+
+
 def endless() -> AddRequest:
-    sampling = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+    sampling = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True)
     return AddRequest(request_id="a", model="m", prompt_token_ids=[1, 2, 3], sampling=sampling)
 
 
@@ -46,7 +51,7 @@ def endless() -> AddRequest:
 def test_a_rank_killed_between_steps_ends_the_core_and_all_other_ranks(
     model: Path, cache: Path, mesh: Mesh, victim: int
 ) -> None:
-    running = LocalMesh(mesh_spec(core_spec(model, "int4"), mesh), cache)
+    running = LocalMesh(spec_of(model, mesh), cache)
     try:
         running.core.add(endless())
         for _ in range(3):
@@ -66,7 +71,7 @@ def test_a_rank_killed_between_steps_ends_the_core_and_all_other_ranks(
 @pytest.mark.mesh
 def test_a_rank_that_dies_in_the_middle_of_a_step_ends_the_core(model: Path, cache: Path) -> None:
     """The leader is within a sum over the ranks when the connection breaks."""
-    running = LocalMesh(mesh_spec(core_spec(model, "int4"), Mesh(tensor=2, pipeline=2)), cache)
+    running = LocalMesh(spec_of(model, Mesh(tensor=2, pipeline=2)), cache)
     try:
         stage = running.mesh.rank.models["m"].stage
         compute = stage.compute
@@ -88,7 +93,7 @@ def test_a_rank_that_dies_in_the_middle_of_a_step_ends_the_core(model: Path, cac
 
 @pytest.mark.mesh
 def test_a_rank_that_fails_says_why_before_it_ends(model: Path, cache: Path) -> None:
-    running = LocalMesh(mesh_spec(core_spec(model, "int4"), Mesh(pipeline=2)), cache)
+    running = LocalMesh(spec_of(model, Mesh(pipeline=2)), cache)
     try:
         with pytest.raises(RankLostError, match="rank 1 failed: KeyError: 'unheard of'"):
             running.mesh.leader.run(RunStep("unheard of", [share("a", [1], 0, 0)], [0]))
@@ -100,7 +105,7 @@ def test_a_rank_that_fails_says_why_before_it_ends(model: Path, cache: Path) -> 
 
 @pytest.mark.mesh
 def test_the_leader_failing_in_mid_step_frees_the_others(model: Path, cache: Path) -> None:
-    running = LocalMesh(mesh_spec(core_spec(model, "int4"), Mesh(tensor=2)), cache)
+    running = LocalMesh(spec_of(model, Mesh(tensor=2)), cache)
     try:
 
         def fail(*_: object) -> None:
@@ -117,7 +122,7 @@ def test_the_leader_failing_in_mid_step_frees_the_others(model: Path, cache: Pat
 
 @pytest.mark.mesh
 def test_a_loop_that_drives_a_mesh_reports_the_lost_rank_as_the_cause_of_death(model: Path, cache: Path) -> None:
-    running = LocalMesh(mesh_spec(core_spec(model, "int4"), Mesh(tensor=2)), cache)
+    running = LocalMesh(spec_of(model, Mesh(tensor=2)), cache)
     causes: list[BaseException | None] = []
 
     def deliver(events: list[Event]) -> None:
@@ -137,7 +142,7 @@ def test_a_loop_that_drives_a_mesh_reports_the_lost_rank_as_the_cause_of_death(m
 
 @pytest.mark.mesh
 def test_closing_a_mesh_ends_its_processes_in_good_order(model: Path, cache: Path) -> None:
-    with LocalMesh(mesh_spec(core_spec(model, "int4"), Mesh(tensor=2)), cache) as running:
+    with LocalMesh(spec_of(model, Mesh(tensor=2)), cache) as running:
         assert len(greedy_answers(running.core, [[1, 2, 3]], tokens=3)["0"]) == 3
     assert [process.returncode for process in running.ranks.processes.values()] == [0]
     running.close()
@@ -146,21 +151,11 @@ def test_closing_a_mesh_ends_its_processes_in_good_order(model: Path, cache: Pat
 
 
 def test_what_cannot_be_divided_is_refused_before_anything_is_read(model: Path, cache: Path) -> None:
-    spec = mesh_spec(core_spec(model, "int4"), Mesh(pipeline=3))
+    spec = spec_of(model, Mesh(pipeline=3))
     with pytest.raises(MeshError, match="2 layers cannot give each of 3 ranks a part"):
         LocalMesh(spec, cache)
     with pytest.raises(ModelFileError, match="nowhere"):
-        LocalMesh(mesh_spec(core_spec("nowhere"), Mesh(tensor=2)), cache)
-    with pytest.raises(MeshError, match="2 replicas need as many leaders"):
-        LocalMesh(mesh_spec(core_spec(model), Mesh(replicas=2)), cache)
-
-
-def test_ranks_that_do_not_fit_together_are_refused_with_the_arithmetic(model: Path, cache: Path) -> None:
-    spec = mesh_spec(core_spec(model, "int4"), Mesh(tensor=2))
-    models = divide_models(spec, cache)
-    check_shard_memory(spec, models, 0, 2, 1 << 30)
-    with pytest.raises(MemoryPlanError, match=r"on this machine, 2 ranks: .*128\.\d+ MiB"):
-        check_shard_memory(spec, models, 0, 2, 100 << 20)
+        LocalMesh(spec_of("nowhere", Mesh(tensor=2)), cache)
 
 
 def test_the_environment_of_a_rank_is_read_as_torchrun_writes_it() -> None:

@@ -1,4 +1,4 @@
-"""`python -m inference_core.parallel`: replicas of a mesh, each served at a socket, by our launcher and by torchrun."""
+"""`python -m inference_core.parallel`: a mesh served at a socket, by our launcher and by torchrun."""
 
 import os
 import signal
@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inference_core.loading.load_core import load_core
 from inference_core.parallel.__main__ import main
 from inference_core.parallel.topology.mesh import Mesh
 from inference_core.parallel.topology.mesh_spec import MeshSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
-from tests.inference_core.parallel.meshes import core_spec, greedy_answers, mesh_spec
+from tests.inference_core.parallel.device_meshes import device_core, device_mesh_spec, four_bit, on_one_device
+from tests.inference_core.parallel.meshes import greedy_answers
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 PROGRAM = ["-m", "inference_core.parallel"]
@@ -30,7 +30,7 @@ SECONDS = 120.0
 @pytest.fixture
 def spec(tmp_path: Path) -> MeshSpec:
     model = write_packed(tmp_path / "model", random_model(32), "awq", 32)
-    return mesh_spec(core_spec(model, "int4"), Mesh(pipeline=2, replicas=2))
+    return device_mesh_spec(device_core(four_bit("m", model)), Mesh(tensor=2, pipeline=2))
 
 
 def free_port() -> int:
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 @contextmanager
 def served(folder: Path, spec: MeshSpec, command: list[str], *options: str) -> Iterator["subprocess.Popen[str]"]:
-    """The program, once as many cores listen as there are replicas; ended afterwards, with all it has started."""
+    """The program, once its core listens; ended afterwards, with all it has started."""
     (folder / "mesh.json").write_bytes(msgspec.json.encode(spec))
     arguments = [str(folder / "mesh.json"), "--socket", str(folder / "s"), "--cache-dir", str(folder / "cache")]
     process = subprocess.Popen(
@@ -54,7 +54,7 @@ def served(folder: Path, spec: MeshSpec, command: list[str], *options: str) -> I
     assert process.stderr is not None
     said: list[str] = []
     try:
-        while sum("core listens at" in line for line in said) < spec.mesh.replicas:
+        while not any("core listens at" in line for line in said):
             line = process.stderr.readline()
             assert line, f"the program ended: {''.join(said[-20:])}"
             said.append(line)
@@ -90,11 +90,10 @@ async def answer(path: Path) -> list[int]:
 
 
 @pytest.mark.mesh
-async def test_the_launcher_serves_every_replica_and_ends_all_ranks_on_a_signal(tmp_path: Path, spec: MeshSpec) -> None:
-    expected = greedy_answers(load_core(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
+async def test_the_launcher_serves_a_mesh_and_ends_all_ranks_on_a_signal(tmp_path: Path, spec: MeshSpec) -> None:
+    expected = greedy_answers(on_one_device(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
     with served(tmp_path, spec, [], "--port", str(free_port())) as process:
         assert await answer(tmp_path / "s") == expected
-        assert await answer(tmp_path / "s.1") == expected
     assert process.returncode == 0
 
 
@@ -102,7 +101,7 @@ async def test_the_launcher_serves_every_replica_and_ends_all_ranks_on_a_signal(
 async def test_two_machines_are_joined_by_an_address_and_a_port(tmp_path: Path, spec: MeshSpec) -> None:
     """Both are this machine, one rank each; the second ends by itself when the first does."""
     spec = msgspec.structs.replace(spec, mesh=Mesh(pipeline=2))
-    expected = greedy_answers(load_core(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
+    expected = greedy_answers(on_one_device(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
     place = ["--nodes", "2", "--port", str(free_port())]
     there = [str(tmp_path / "mesh.json"), "--cache-dir", str(tmp_path / "other"), *place, "--node", "1"]
     with served(tmp_path, spec, [], *place, "--node", "0") as first, machine(there) as second:
@@ -114,7 +113,7 @@ async def test_two_machines_are_joined_by_an_address_and_a_port(tmp_path: Path, 
 @pytest.mark.mesh
 async def test_torchrun_starts_the_same_program(tmp_path: Path, spec: MeshSpec) -> None:
     spec = msgspec.structs.replace(spec, mesh=Mesh(tensor=2))
-    expected = greedy_answers(load_core(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
+    expected = greedy_answers(on_one_device(spec.core, tmp_path / "cache"), [PROMPT], tokens=8)["0"]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     with served(tmp_path, spec, torchrun):
         assert await answer(tmp_path / "s") == expected

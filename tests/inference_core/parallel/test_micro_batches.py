@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.parallel.topology.micro_batches import PipelineReport, bubble, micro_batch_count, micro_batches
+from inference_core.parallel.topology.micro_batches import bubble, micro_batch_count, micro_batches
 from inference_core.step_plan import ScheduledSequence
 
 
@@ -39,12 +39,3 @@ def test_few_tokens_make_one_piece_since_each_piece_reads_all_weights() -> None:
     assert micro_batch_count(256, 4, limit=8, min_tokens=64) == 4
     assert micro_batch_count(4096, 4, limit=8, min_tokens=64) == 8
     assert micro_batch_count(4096, 1, limit=8, min_tokens=64) == 1
-
-
-def test_the_report_averages_the_bubble_over_steps() -> None:
-    report = PipelineReport(stages=4)
-    assert report.mean_bubble == 0.0
-    for pieces in (1, 12):
-        report.record(pieces)
-    assert (report.steps, report.micro_batches) == (2, 13)
-    assert report.mean_bubble == pytest.approx((0.75 + 0.2) / 2)

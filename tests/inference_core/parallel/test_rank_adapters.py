@@ -7,23 +7,16 @@ import msgspec
 import pytest
 import torch
 
-from inference_core.attention.batches import BlockAddresses
-from inference_core.attention.reference import ReferenceAttention
-from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import ModelFileError
 from inference_core.kv_cache.arena import allocate_arena
-from inference_core.loading.load_core import layout_of, runner_of
+from inference_core.loading.load_core import runner_of
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.reference import TorchAdapterBank
 from inference_core.model_spec import CoreSpec, ModelSpec
-from inference_core.models.rotary import rotary_table
 from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.parallel.ranks.rank_adapters import RankAdapters
-from inference_core.parallel.shards.cpu_shard_loader import load_weights
-from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
-from inference_core.parallel.shards.shard_loader import DividedModel
-from inference_core.parallel.stages.cpu_stage import CpuStage
-from inference_core.parallel.stages.stage import Stage
+from inference_core.parallel.shards.divided_model import DividedModel as Model
+from inference_core.parallel.stages.device_stage import DeviceStage
 from inference_core.parallel.topology.mesh import Mesh
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.lora.adapted_stages import divided, install, stage_of
@@ -33,7 +26,6 @@ from tests.inference_core.parallel.side_by_side import SHAPES, Drawn, in_turns, 
 SPEC = ModelSpec(name="m", path="-", compute="float32", kv_dtype="float32", max_context=128)
 CORE = CoreSpec(models=[SPEC], arena_bytes=4 << 20, slab_bytes=1 << 20)
 BOUND = 2e-5
-Model = DividedModel[DeviceModelSpec]
 
 
 def adapted_steps() -> list[list[ScheduledSequence]]:
@@ -67,25 +59,10 @@ def whole_logits(name: str, folders: list[Path], cache: Path) -> list[torch.Tens
     return [whole.logits(step, list(range(sum(len(s.token_ids) for s in step)))).clone() for step in adapted_steps()]
 
 
-def device_stage(model: Model, rank: int, group: TensorGroup, folders: list[Path], cache: Path) -> Stage:
+def device_stage(model: Model, rank: int, group: TensorGroup, folders: list[Path], cache: Path) -> DeviceStage:
     stage = stage_of(model, cache, rank, group)
     install(model, stage, folders, rank)
     return stage
-
-
-def cpu_stage(model: Model, rank: int, group: TensorGroup, folders: list[Path], cache: Path) -> Stage:
-    share = model.shares[rank]
-    shard = ShardCheckpoint(model.checkpoint, share)
-    layout = layout_of(SPEC, shard.config)
-    arena = allocate_arena(CORE.arena_bytes)
-    attention = ReferenceAttention(shard.config, layout, arena, rotary_table(shard.config, 128))
-    addresses = BlockAddresses(layout.block_size, model.layout.block_bytes, CORE.slab_bytes)
-    bank = TorchAdapterBank(shard.config, 2, "float32")
-    adapters = RankAdapters(model.config, share, bank)
-    for slot, folder in enumerate(folders):
-        adapters.read(slot, folder, read_adapter(folder, model.config).digest)
-        adapters.install(slot, slot)
-    return CpuStage(load_weights(shard, share, SPEC, cache), attention, addresses, group, bank)
 
 
 def check(given: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
@@ -94,16 +71,15 @@ def check(given: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
         assert (mine - whole).abs().max().item() <= BOUND * whole.abs().max().item()
 
 
-@pytest.mark.parametrize("make", [device_stage, cpu_stage])
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("name", ["llama", "one-kv-head", "nine-heads"])
 def test_shards_of_any_shape_give_the_logits_of_the_whole(
-    name: str, ranks: int, make: Callable[..., Stage], folders: Callable[[str], list[Path]], tmp_path: Path
+    name: str, ranks: int, folders: Callable[[str], list[Path]], tmp_path: Path
 ) -> None:
     model, written = divided(Drawn(SHAPES[name], "BF16"), Mesh(tensor=ranks), slots=2), folders(name)
 
     def compute(rank: int, group: TensorGroup) -> list[torch.Tensor]:
-        stage = make(model, rank, group, written, tmp_path)
+        stage = device_stage(model, rank, group, written, tmp_path)
         with torch.inference_mode():
             return [stage.head(stage.compute(step)) for step in adapted_steps()]
 
@@ -112,13 +88,10 @@ def test_shards_of_any_shape_give_the_logits_of_the_whole(
     check([torch.cat(step, 1) for step in zip(*parts, strict=True)], whole_logits(name, written, tmp_path))
 
 
-@pytest.mark.parametrize("make", [device_stage, cpu_stage])
-def test_stages_hold_the_parts_of_their_own_layers(
-    make: Callable[..., Stage], folders: Callable[[str], list[Path]], tmp_path: Path
-) -> None:
+def test_stages_hold_the_parts_of_their_own_layers(folders: Callable[[str], list[Path]], tmp_path: Path) -> None:
     model, written = divided(Drawn(SHAPES["llama"], "BF16"), Mesh(pipeline=2), slots=2), folders("llama")
     alone = TensorGroup([0], 0)
-    first, last = (make(model, number, alone, written, tmp_path) for number in (0, 1))
+    first, last = (device_stage(model, number, alone, written, tmp_path) for number in (0, 1))
     with torch.inference_mode():
         given = [last.head(last.compute(step, first.compute(step))) for step in adapted_steps()]
     check(given, whole_logits("llama", written, tmp_path))

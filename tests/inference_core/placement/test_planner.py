@@ -35,6 +35,10 @@ def placed(
     return place(shape(model), machines, Workload(**workload), form, mesh)
 
 
+def rules(plan: Placement) -> set[Rule]:
+    return {decision.rule for decision in plan.decisions}
+
+
 def test_70b_awq_on_four_cards_of_24_gb_leaves_142_286_tokens() -> None:
     """Per rank: 68,451,041,280 / 4 x 4.15625 / 8 = 8,890,613,760 bytes in linear layers; embedding and head
     2 x 128,256 / 4 x 8,192 x 2 = 1,050,673,152; norms 161 x 8,192 x 2 = 2,637,824; 24 GB x 0.9 = 21.6 GB usable;
@@ -42,8 +46,8 @@ def test_70b_awq_on_four_cards_of_24_gb_leaves_142_286_tokens() -> None:
     plan = placed("llama-3.3-70b", "l4", devices=4, weights="awq-int4", batch=16)
 
     assert plan.mesh == Mesh(tensor=4)
-    assert plan.fired("tensor-parallel-within-a-node")
-    assert plan.fired("kv-heads")
+    assert "tensor-parallel-within-a-node" in rules(plan)
+    assert "kv-heads" in rules(plan)
     for rank in plan.ranks:
         assert rank.weight_bytes == 8_890_613_760 + 1_050_673_152 + 2_637_824
         assert rank.kv_bytes_per_token == 81_920
@@ -83,7 +87,7 @@ def test_8b_gptq_on_one_card_of_24_gb_leaves_121_094_tokens() -> None:
     plan = placed("llama-3.1-8b", "l4", weights="gptq-int4")
 
     assert plan.mesh == Mesh()
-    assert plan.fired("one-device")
+    assert "one-device" in rules(plan)
     assert plan.kv_tokens == 15_872_145_408 // 131_072 == 121_094
     assert plan.max_sequences == 14
 
@@ -96,34 +100,34 @@ def test_3b_goes_on_a_cpu_in_4_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "mesh", "rules"),
+    ("given", "mesh", "replicas", "expected"),
     [
         # One machine: as few devices per layer as suffice; the others are replicas.
-        ({"model": "llama-3.1-8b", "on": "l4", "devices": 4}, Mesh(replicas=4), ["one-device", "replicas"]),
+        ({"model": "llama-3.1-8b", "on": "l4", "devices": 4}, Mesh(), 4, ["one-device", "replicas"]),
         ({"model": "llama-3.3-70b", "on": "h100", "devices": 8, "weights": "bfloat16", "batch": 4},
-         Mesh(tensor=4, replicas=2), ["over-30b", "tensor-parallel-within-a-node", "replicas"]),
+         Mesh(tensor=4), 2, ["over-30b", "tensor-parallel-within-a-node", "replicas"]),
         # Two machines: tensor parallel within each, stages across.
         ({"model": "llama-3.3-70b", "on": "l4", "devices": 4, "nodes": 2, "weights": "bfloat16"},
-         Mesh(tensor=4, pipeline=2), ["tensor-parallel-within-a-node", "pipeline-across-islands"]),
+         Mesh(tensor=4, pipeline=2), 1, ["tensor-parallel-within-a-node", "pipeline-across-islands"]),
         # The same machine as two islands of NVLink: the widest group is an island, and there are two stages.
-        ({"model": "llama-3.1-405b", "on": "h100", "devices": 8, "weights": "fp8"}, Mesh(tensor=8),
+        ({"model": "llama-3.1-405b", "on": "h100", "devices": 8, "weights": "fp8"}, Mesh(tensor=8), 1,
          ["tensor-parallel-within-a-node"]),
         ({"model": "llama-3.1-405b", "on": "h100", "devices": 8, "island": 4, "weights": "fp8"},
-         Mesh(tensor=4, pipeline=2), ["tensor-parallel-within-a-node", "pipeline-across-islands"]),
+         Mesh(tensor=4, pipeline=2), 1, ["tensor-parallel-within-a-node", "pipeline-across-islands"]),
         # A machine with two too many: they stay idle, and the plan says so.
-        ({"model": "llama-3.3-70b", "on": "a100-80gb", "devices": 3, "weights": "fp8"}, Mesh(tensor=2),
+        ({"model": "llama-3.3-70b", "on": "a100-80gb", "devices": 3, "weights": "fp8"}, Mesh(tensor=2), 1,
          ["over-30b", "replicas"]),
         # More ranks than KV heads: each is on two.
-        ({"model": "llama-3.1-405b", "on": "a100-80gb", "devices": 16, "weights": "bfloat16"}, Mesh(tensor=16),
+        ({"model": "llama-3.1-405b", "on": "a100-80gb", "devices": 16, "weights": "bfloat16"}, Mesh(tensor=16), 1,
          ["kv-heads"]),
     ],
 )  # fmt: skip
 def test_tensor_parallel_within_a_machine_stages_across_and_replicas_on_top(
-    given: dict[str, Any], mesh: Mesh, rules: list[Rule]
+    given: dict[str, Any], mesh: Mesh, replicas: int, expected: list[Rule]
 ) -> None:
     plan = placed(**given)
-    assert plan.mesh == mesh
-    assert all(plan.fired(rule) for rule in rules), plan.decisions
+    assert (plan.mesh, plan.replicas) == (mesh, replicas)
+    assert set(expected) <= rules(plan)
 
 
 def test_a_link_slower_than_pcie_gen4_makes_stages_of_what_would_be_tensor_parallel() -> None:
@@ -137,8 +141,8 @@ def test_a_link_slower_than_pcie_gen4_makes_stages_of_what_would_be_tensor_paral
 
     assert tensor.mesh == Mesh(tensor=4)
     assert stages.mesh == Mesh(pipeline=4)
-    assert stages.fired("link-too-slow-for-tensor-parallel")
-    assert not tensor.fired("link-too-slow-for-tensor-parallel")
+    assert "link-too-slow-for-tensor-parallel" in rules(stages)
+    assert "link-too-slow-for-tensor-parallel" not in rules(tensor)
 
 
 def test_what_sums_over_a_link_cost_is_worked_out() -> None:
@@ -179,15 +183,15 @@ def test_what_cannot_be_placed_names_the_rule_and_the_reason(given: Mapping[str,
 
 def test_an_edge_device_within_its_power_is_planned_but_not_executable() -> None:
     plan = placed("llama-3.2-3b", "jetson-agx-orin", weights="awq-int4", max_watts=60)
-    assert plan.fired("power-limit")
-    assert plan.fired("unsupported")
+    assert "power-limit" in rules(plan)
+    assert "unsupported" in rules(plan)
     assert not plan.executable
 
 
 def test_a_mesh_that_is_asked_for_is_taken_or_refused_with_the_reason() -> None:
     plan = placed("llama-3.1-8b", "l4", devices=4, weights="gptq-int4", mesh=Mesh(tensor=4))
     assert plan.mesh == Mesh(tensor=4)
-    assert plan.fired("asked-for")
+    assert "asked-for" in rules(plan)
     with pytest.raises(MeshError, match="32 query heads cannot be split over 3 ranks evenly"):
         placed("llama-3.1-8b", "l4", devices=4, mesh=Mesh(tensor=3))
     with pytest.raises(MeshError, match="stays within an island"):

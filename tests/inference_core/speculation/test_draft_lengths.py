@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.speculation.draft_lengths import Candidate, draft_lengths, expected_tokens
+from inference_core.speculation.draft_lengths import Candidate, draft_lengths
 
 rates = st.floats(0.05, 0.95)
+
+
+def expected_tokens(rate: float, drafted: int) -> float:
+    """Expected tokens of a round with `drafted` drafts, each accepted with `rate`, the model's own included:
+    (1 - a^(K+1)) / (1 - a) (Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding",
+    2023)."""
+    return float(drafted + 1) if rate >= 1 else (1 - rate ** (drafted + 1)) / (1 - rate)
 
 
 def gain(candidate: Candidate, length: int) -> float:

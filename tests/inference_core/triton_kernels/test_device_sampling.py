@@ -17,12 +17,12 @@ from inference_core.triton_kernels.sampling.logit_edits import edit_logits
 from inference_core.triton_kernels.sampling.row_totals import row_totals
 from inference_core.triton_kernels.sampling.sampling_batch import (
     EditTables,
-    draw_params,
     is_penalised,
     row_bias,
     row_uses,
 )
 from inference_core.triton_kernels.sampling.token_draws import draw_tokens
+from tests.inference_core.triton_kernels.draws import draw_params
 
 VOCABULARY = 2500
 
@@ -62,7 +62,7 @@ def drawn(logits: torch.Tensor, specs: list[SampleSpec], device: torch.device) -
     """Tokens of the kernels."""
     rows = edited(logits, specs, device)
     laws, tokens = draw_params(specs), torch.full((len(specs),), 99, dtype=torch.int64, device=device)
-    columns = (laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
+    columns = tuple(laws.values())
     draw_tokens(tokens, rows, *(column.to(device) for column in columns))
     return tokens.tolist()
 
@@ -193,14 +193,14 @@ def test_rows_may_lie_apart(device: torch.device) -> None:
     wide = rows_of(3, seed=6, vocabulary=700).to(device)
     specs = [spec(seed=row, top_k=9) for row in range(3)]
     laws, tokens = draw_params(specs), torch.empty(3, dtype=torch.int64, device=device)
-    columns = (laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
+    columns = tuple(laws.values())
     draw_tokens(tokens, wide[:, :500], *(column.to(device) for column in columns))
     assert tokens.tolist() == expected(wide[:, :500].cpu().contiguous(), specs)
 
 
 def test_a_vocabulary_whose_weights_could_overflow_is_refused(device: torch.device) -> None:
     laws, one = draw_params([spec()]), torch.empty(1, dtype=torch.int64, device=device)
-    columns = (laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position)
+    columns = tuple(laws.values())
     with pytest.raises(ValueError, match="1 to 524287 are possible"):
         draw_tokens(one, torch.empty(1, 1 << 19, device=device), *(column.to(device) for column in columns))
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.attention.backend import AttentionBatch
+from inference_core.attention.backend import AttentionBackend, AttentionBatch
 from inference_core.attention.reference import ReferenceAttention
-from inference_core.attention.triton import TritonAttention
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
@@ -37,6 +36,31 @@ def batch_of_two(block_bytes: int) -> AttentionBatch:
         context_len=torch.tensor([20, 8], dtype=torch.int32),
         max_query_len=20,
     )
+
+
+class OpsAttention(AttentionBackend):
+    """The two attention ops behind the interface of the CPU's backends, for comparison."""
+
+    def rope_and_write(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+    ) -> None:
+        cache = decoder_ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
+        torch.ops.aio.rope_and_write(
+            qkv, self.arena, self.cos_sin, batch.positions, batch.slots, q_norm, k_norm, self.config.rms_eps, *cache
+        )
+
+    def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
+        tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
+        cache = decoder_ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
+        window = self.config.sliding_window or 0
+        torch.ops.aio.paged_attention(
+            out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], window, *cache
+        )
 
 
 def attention_arguments() -> tuple[Any, ...]:
@@ -101,7 +125,7 @@ def config(window: int | None) -> ModelConfig:
 def test_both_block_interiors_give_the_same_attention(window: int | None, norm: bool) -> None:
     """The head-major references against the oracle of the CPU's kernels: nothing is shared but the batch."""
     answers = []
-    for kind in (ReferenceAttention, TritonAttention):
+    for kind in (ReferenceAttention, OpsAttention):
         arena = torch.full((3 * layout().block_bytes,), 0xFF, dtype=torch.uint8)
         backend = kind(config(window), layout(), arena, rotary_table(config(window), 64))
         generator = torch.Generator().manual_seed(3)
@@ -133,7 +157,7 @@ def test_a_smaller_cache_stays_close_to_float32(dtype: KVDtype) -> None:
     answers = []
     for kind in ("float32", dtype):
         arena = torch.zeros(3 * layout(kind).block_bytes, dtype=torch.uint8)
-        backend = TritonAttention(config(None), layout(kind), arena, rotary_table(config(None), 64))
+        backend = OpsAttention(config(None), layout(kind), arena, rotary_table(config(None), 64))
         qkv = torch.randn(21, (HEADS + 2 * KV_HEADS) * D, generator=torch.Generator().manual_seed(3))
         batch, out = batch_of_two(layout(kind).block_bytes), torch.empty(21, HEADS * D)
         backend.rope_and_write(qkv, 0, batch, None, None)

@@ -16,12 +16,11 @@ from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_in
 from inference_core.triton_kernels.linear.linear_reference import dequantized_int4, dequantized_operands
 from inference_core.triton_kernels.sampling import sampling_ops  # noqa: F401  it registers the ops
 from inference_core.triton_kernels.sampling.sampling_batch import (
-    DrawParams,
     EditTables,
-    draw_params,
     row_bias,
     row_uses,
 )
+from tests.inference_core.triton_kernels.draws import draw_params
 from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 
 OUTPUTS, INPUTS = 12, 288
@@ -73,9 +72,9 @@ def total_arguments() -> tuple[Any, ...]:
 
 
 def draw_arguments() -> tuple[Any, ...]:
-    laws: DrawParams = draw_params(specs())
+    laws = draw_params(specs())
     drawn = torch.empty(2, dtype=torch.int64)
-    return drawn, logits(), laws.temperature, laws.top_k, laws.top_p, laws.min_p, laws.seed, laws.position
+    return drawn, logits(), *laws.values()
 
 
 CASES: dict[str, Callable[[], tuple[Any, ...]]] = {

@@ -9,9 +9,9 @@ import torch
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec
+from inference_core.triton_kernels.sampling.draw_params import param_columns
 from inference_core.triton_kernels.sampling.sampling_batch import (
     EditTables,
-    draw_params,
     is_penalised,
     row_bias,
     row_uses,
@@ -62,4 +62,4 @@ def test_a_token_outside_the_vocabulary_is_named(given: dict[str, Any], param: s
 
 def test_seeds_are_kept_modulo_two_to_the_64() -> None:
     specs = [SampleSpec(SamplingParams(), [], [], seed, 0, ()) for seed in (-1, 2**64 - 1, 2**64 + 3, 2**63)]
-    assert draw_params(specs).seed.tolist() == [-1, -1, 3, -(2**63)]
+    assert param_columns(specs)["seed"] == [-1, -1, 3, -(2**63)]

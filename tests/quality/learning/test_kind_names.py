@@ -7,10 +7,11 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
-from classifier.features.surface_features import FEATURE_NAMES, surface_features_of_text
+from classifier.features.surface_features import FEATURE_NAMES
 from migrations.tables import training_rows
 from quality.estimates.kinds import ALL, Kind
 from quality.learning.kind_names import LEAST_PROMPTS, KindNames, kind_names, look_of, plain_name, words_of
+from tests.classifier.features.named_features import named_features
 from tests.quality.loop_world import record, store_request
 
 SIMPLE, EXPERT = (Kind(by="class", complexity=one) for one in (Complexity.SIMPLE, Complexity.EXPERT))
@@ -49,7 +50,7 @@ async def test_a_word_of_few_prompts_or_of_one_key_among_several_is_not_shown(sq
 
 
 async def test_without_texts_a_kind_is_named_by_what_its_labelled_prompts_look_like(sqlite_engine: AsyncEngine) -> None:
-    features = np.array(list(surface_features_of_text("What is the area of a circle?").values()), "<f4")
+    features = np.array(list(named_features("What is the area of a circle?").values()), "<f4")
     row = {
         "source": "probe", "feature_spec": "s", "embedding": b"", "features": features.tobytes(), "weights": [],
         "no_worse": [], "classes": [0.97, 0.01, 0.01, 0.01], "key_id": "alice", "app": "f00d", "created_at": 5.0,
@@ -93,7 +94,7 @@ def test_words_of_a_name_are_letters_and_no_stop_words() -> None:
     ],
 )
 def test_a_look_says_how_long_prompts_are_and_what_they_ask(text: str, look: str) -> None:
-    features = np.array([list(surface_features_of_text(text).values())], np.float32)
+    features = np.array([list(named_features(text).values())], np.float32)
     assert features.shape[1] == len(FEATURE_NAMES)
     assert look_of(features).partition(",")[0] == look
 
