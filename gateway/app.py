@@ -277,7 +277,7 @@ class Composition:
             await self.metrics.read_cores(engine.cores)
             await self.metrics.read_gpus()
             levels = await levels_of_all(self.metrics.levels, self._peers)
-            return alert_figures(levels, self.metrics.core.stats, self.metrics.gpus.readings)
+            return alert_figures(levels, self.metrics.core.stats, engine.tiers.values(), self.metrics.gpus.readings)
 
         if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
             await stack.enter_async_context(background(keep_looking(self.settings, figures)))

@@ -90,11 +90,11 @@ async def test_every_rule_fires_above_its_threshold_and_not_on_it(rule: AlertRul
 def test_figures_are_those_of_the_window() -> None:
     answers = [served(ttft=0.2, cost_usd=0.01, prompt_tokens=90, completion_tokens=10) for _ in range(99)]
     failed = served(status="error", http_status=503, cost_usd=0.0, prompt_tokens=0, completion_tokens=0)
-    figures = alert_figures(levels_of(*answers, failed).figures(), {}, [])
+    figures = alert_figures(levels_of(*answers, failed).figures(), {}, [], [])
     assert figures["ttft_p95_seconds"] == pytest.approx(0.2, rel=0.011)
     assert figures["error_share"] == 0.01
     assert figures["cost_per_1k_tokens_usd"] == pytest.approx(0.1)
-    quiet = alert_figures(levels_of(*[failed] * 19).figures(), {}, [])
+    quiet = alert_figures(levels_of(*[failed] * 19).figures(), {}, [], [])
     assert quiet["error_share"] == 0.0
 
 
