@@ -45,9 +45,11 @@ from gateway.peers.worker_place import WorkerPlace
 from gateway.protocols.trusted_proxies import START_SECONDS, TrustedProxies
 from gateway.routing.active_classifier import ActiveClassifier, Serving
 from gateway.routing.class_prior import class_prior
+from gateway.routing.conversations import Conversations
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier
 from gateway.routing.router import RoutingService
+from gateway.routing.shared_turns import SharedTurns
 from gateway.service import RecordSink, Service
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore, open_redis
@@ -190,7 +192,13 @@ class Composition:
         self._warn_of_overpriced_tiers()
         classifier = await self._start_classifier(stack, engine)
         knobs = await self._start_routing_knobs(stack)
-        routing = RoutingService(self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads)
+        shared = None if redis is None else SharedTurns(redis)
+        if shared is not None:
+            stack.push_async_callback(shared.flush)
+        conversations = Conversations(shared=shared)
+        routing = RoutingService(
+            self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads, conversations
+        )
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
         if self._redaction is not None:
@@ -281,7 +289,7 @@ class Composition:
             await self.metrics.read_cores(engine.cores)
             await self.metrics.read_gpus()
             levels = await levels_of_all(self.metrics.levels, self._peers)
-            return alert_figures(levels, self.metrics.core.stats, self.metrics.gpus.readings)
+            return alert_figures(levels, self.metrics.core.stats, engine.tiers.values(), self.metrics.gpus.readings)
 
         if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
             await stack.enter_async_context(background(keep_looking(self.settings, figures)))

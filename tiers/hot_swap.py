@@ -70,6 +70,10 @@ class ReloadableTier(Tier):
         load = self._current.load()
         return load if self._started else msgspec.structs.replace(load, healthy=False)
 
+    def queues(self) -> dict[str, int]:
+        """See `Tier.queues`."""
+        return self._current.queues()
+
     def replicas(self) -> list[ReplicaStatus]:
         """See `Tier.replicas`."""
         return self._current.replicas()

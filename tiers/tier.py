@@ -1,7 +1,7 @@
 """The interface of every tier: a request goes in, an async iterator of deltas comes out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -204,7 +204,9 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     from an in-process model: of the tokens of `token_ids`; the hidden state comes before them in its own delta.
     `tries`, in the first delta of a tier with replicas: the replicas that were asked, in order. `at_once`: part of an
     answer that arrived whole, so its arrival is not the time of its first token. `made_at`: when its tier gave it,
-    monotonic seconds; for a delta that may have been held back since.
+    monotonic seconds; for a delta that may have been held back since. A server elsewhere gives no token ids: `pieces`
+    is how many pieces of output came at once, in the first delta of them, and `streamed_tokens`, with the usage, how
+    many tokens all pieces were, None where the server does not tell.
     """
 
     index: int = 0
@@ -224,10 +226,25 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     tries: list[ReplicaTry] = []
     at_once: bool = False
     made_at: float | None = None
+    pieces: int = 0
+    streamed_tokens: int | None = None
+
+    @classmethod
+    def end_of(cls, ends: "Sequence[Delta]") -> "Delta":
+        """Return the last delta of an answer that was several requests, from their last deltas."""
+        told = [end.streamed_tokens for end in ends if end.streamed_tokens is not None]
+        return cls(
+            usage=Usage.total(end.usage for end in ends if end.usage is not None),
+            queue_seconds=max((end.queue_seconds for end in ends), default=0.0),
+            preemptions=sum(end.preemptions for end in ends),
+            tries=[one for end in ends for one in end.tries],
+            streamed_tokens=sum(told) if len(told) == len(ends) else None,
+        )
 
 
 class TierLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's queue as routing needs it, without I/O."""
+    """A tier's queue as routing needs it, without I/O. `running`: requests from here. `waiting`: sequences of its model
+    in process; of servers elsewhere the requests of all their clients where they tell, else ours."""
 
     healthy: bool = True
     running: int = 0
@@ -295,6 +312,11 @@ class Tier(ABC):
     def active_tier(self) -> "Tier":
         """Return the tier that this one delegates to, which serves a request from start to end."""
         return self
+
+    def queues(self) -> dict[str, int]:
+        """Return the waiting requests by server elsewhere; empty for a tier in process. Never blocks. The name is the
+        server's address where it tells its queue, so that tiers of one server name the same queue, else the tier's."""
+        return {}
 
     def replicas(self) -> list[ReplicaStatus]:
         """Return the replicas of the tier, if it has several; never blocks."""

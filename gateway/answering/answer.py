@@ -186,11 +186,15 @@ class Answer:
             # Another tier has taken over.
             self.choices = [CollectedChoice() for _ in range(self.request.choices)]
             self.stamps = self.stamps.again(self.source.attempted)
-        if not delta.at_once:
+        if delta.pieces:
+            self.stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
+        elif not delta.at_once:
             self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if delta.usage is not None:
             self.usage = delta.usage
             self.stamps.queue_seconds, self.stamps.preemptions = delta.queue_seconds, delta.preemptions
+            if delta.streamed_tokens is not None:
+                self.stamps.scale_to(delta.streamed_tokens)
             return
         self.choices[delta.index].take(delta)
 

@@ -9,8 +9,9 @@ class Stamps(msgspec.Struct):
     `first_delta` and `last_delta`: passed on to the caller; `first_made` and `last_made`: given by the tier, earlier if
     they were held back. `gaps`: seconds between one delta with tokens and the next of the same choice, by when the tier
     gave them, with the number of tokens that the later one brought; `last_tokens`: when each choice had its last ones.
-    `tier_seconds`: time spent waiting for the tier; the rest of the request is ours. `queue_seconds` and `preemptions`
-    are what the tier says with the usage.
+    A server elsewhere gives no token ids: each of its pieces counts as one, until its own count says how many tokens
+    all `pieces` were. `tier_seconds`: time spent waiting for the tier; the rest of the request is ours. `queue_seconds`
+    and `preemptions` are what the tier says with the usage.
     """
 
     arrival: float
@@ -22,8 +23,9 @@ class Stamps(msgspec.Struct):
     last_made: float | None = None
     finished: float = 0.0
     tier_seconds: float = 0.0
-    gaps: list[tuple[float, int]] = []
+    gaps: list[tuple[float, float]] = []
     last_tokens: dict[int, float] = {}
+    pieces: int = 0
     queue_seconds: float = 0.0
     preemptions: int = 0
 
@@ -48,6 +50,16 @@ class Stamps(msgspec.Struct):
     def decode_seconds(self) -> float | None:
         """From what the tier gave first to what it gave last; None if it gave nothing."""
         return None if self.first_made is None or self.last_made is None else self.last_made - self.first_made
+
+    def take_pieces(self, now: float, pieces: int, choice: int = 0, made: float | None = None) -> None:
+        """A delta of `choice` with so many pieces of a server elsewhere came `now`; `made` as for `take`."""
+        self.pieces += pieces
+        self.take(now, pieces, choice, made)
+
+    def scale_to(self, tokens: int) -> None:
+        """The server counted so many tokens in all its pieces."""
+        if self.pieces:
+            self.gaps = [(seconds, pieces * tokens / self.pieces) for seconds, pieces in self.gaps]
 
     @property
     def tokens_per_second(self) -> float | None:

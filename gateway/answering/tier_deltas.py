@@ -6,7 +6,7 @@ from typing import cast
 
 from gateway.answering.best_of import best_of
 from tiers.merge_streams import merge
-from tiers.tier import Delta, GenerationRequest, Tier, Usage
+from tiers.tier import Delta, GenerationRequest, Tier
 
 
 def tier_deltas(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
@@ -42,9 +42,4 @@ async def _billed_together(merged: AsyncGenerator[Delta, None]) -> AsyncGenerato
                 bills.append(delta)
             else:
                 yield delta
-    yield Delta(
-        usage=Usage.total(bill.usage for bill in bills if bill.usage is not None),
-        queue_seconds=max(bill.queue_seconds for bill in bills),
-        preemptions=sum(bill.preemptions for bill in bills),
-        tries=[one for bill in bills for one in bill.tries],
-    )
+    yield Delta.end_of(bills)

@@ -1,6 +1,7 @@
 """Which tiers answered a conversation so far, remembered for a while by digests: no text and no client is needed."""
 
 import hashlib
+import mmap
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -11,18 +12,23 @@ import numpy as np
 
 from classifier.features.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
 from gateway.requests.inference_request import InferenceRequest
+from gateway.routing.shared_turns import SharedTurns
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reread_usd, reuse_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import ChatMessage
 
-MOST = 65_536
+# Room for 150,000 conversations (SPEC GW-19), also where each has an id and was asked again lately.
+MOST = 524_288
 SECONDS = 3600.0
+# An earlier turn is remembered this much longer, for an answer that is asked for once more.
+REPEAT_SECONDS = 300.0
 DIGEST_BYTES = 16
+COMMON_SECRET = b"AIO conversations, version 1"
 # So many of a digest's tiers are kept, the newest.
 TIERS_KEPT = 8
 # Which places a digest may have; more of them forget more evenly and take longer to look through.
-_WAYS = 64
+_WAYS = 128
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,15 +50,38 @@ class Conversations:
     A conversation is known by the id that its caller gives (`x-aio-conversation`), or else by a keyed digest of the
     messages before its last answer, which its next request repeats. So an edited answer changes nothing, and an
     edited question starts a new one. Digests include the caller's key, so callers never share conversations.
+
+    With `shared`, processes go on with each other's conversations. Their digests then have no secret of their own, like
+    those of the shared response cache.
     """
 
-    def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self.seconds, self._clock = seconds, clock
-        self._secret = secrets.token_bytes(32)
+    def __init__(
+        self,
+        most: int = MOST,
+        seconds: float = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        shared: SharedTurns | None = None,
+    ) -> None:
+        self.seconds, self._clock, self._shared = seconds, clock, shared
+        self._secret = secrets.token_bytes(32) if shared is None else COMMON_SECRET
         self._tiers = TiersByDigest(most)
 
     def __len__(self) -> int:
         return self._tiers.noted_since(self._clock() - self.seconds)
+
+    async def fetch(self, request: InferenceRequest) -> None:
+        """Look up in `shared` what other processes know of the conversation, so that `history` knows it. An id may have
+        been continued elsewhere since this process saw it; a digest of messages has the same tiers everywhere."""
+        if self._shared is None:
+            return
+        keys = [] if request.conversation is None else [self._key_of_id(request)]
+        messages = request.messages or []
+        answered = _last_answer(messages)
+        if answered is not None and not self._recall(key := self._key_of(request, messages[:answered])):
+            keys.append(key)
+        for key in keys:
+            if tiers := await self._shared.get(key):
+                self._tiers.note(self._clock(), key, tiers)
 
     def history(self, request: InferenceRequest) -> History:
         """What is remembered of the conversation that `request` goes on with."""
@@ -78,10 +107,18 @@ class Conversations:
             self.seconds = seconds
         if request.messages is None:
             return
-        tiers, now = (*self.history(request).tiers, tier), self._clock()
-        self._tiers.note(now, self._key_of(request, request.messages), tiers)
+        tiers, now = (*self.history(request).tiers, tier)[-TIERS_KEPT:], self._clock()
+        keys = [self._key_of(request, request.messages)]
         if request.conversation is not None:
-            self._tiers.note(now, self._key_of_id(request), tiers)
+            keys.append(self._key_of_id(request))
+        for key in keys:
+            self._tiers.note(now, key, tiers)
+            if self._shared is not None:
+                self._shared.note(key, tiers, self.seconds)
+        answered = _last_answer(request.messages)
+        if answered is not None:
+            # Its place goes to another conversation before that of one that may still be continued.
+            self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, request.messages[:answered]))
 
     def _recall(self, key: bytes) -> tuple[int, ...]:
         return self._tiers.since(self._clock() - self.seconds, key)
@@ -103,10 +140,10 @@ class Conversations:
 
 
 class TiersByDigest:
-    """At most `most` digests with the tiers noted for them, in 32 bytes each; the memory is allocated once.
+    """At most `most` digests with the tiers noted for them, in 32 bytes each; the memory is reserved once.
 
-    A cache of sets: a digest's first bytes choose up to 64 places, and among those the longest unnoted makes room. So
-    up to 64 digests the oldest goes first; of more, some go before their turn and some after it, but none that fewer
+    A cache of sets: a digest's first bytes choose up to 128 places, and among those the longest unnoted makes room. So
+    up to 128 digests the oldest goes first; of more, some go before their turn and some after it, but none that fewer
     than a quarter of `most` came after (the chance is below 1e-15). Digests must be evenly spread, as a keyed hash's.
     """
 
@@ -114,10 +151,11 @@ class TiersByDigest:
         self._ways = min(most, _WAYS)
         self._sets = most // self._ways
         places = self._sets * self._ways
-        self._digests = bytearray(places * DIGEST_BYTES)
+        # Pages of a map are not in memory before they are used.
+        self._digests = mmap.mmap(-1, places * DIGEST_BYTES)
         self._noted = np.full(places, -np.inf)
         # A place's tiers from the oldest on, then zeros: tiers count from 1.
-        self._tiers = bytearray(places * TIERS_KEPT)
+        self._tiers = mmap.mmap(-1, places * TIERS_KEPT)
 
     def noted_since(self, moment: float) -> int:
         """How many digests were noted at `moment` or later."""
@@ -140,6 +178,12 @@ class TiersByDigest:
         self._noted[place] = now
         kept = bytes(tiers[-TIERS_KEPT:])
         self._tiers[place * TIERS_KEPT : (place + 1) * TIERS_KEPT] = kept.ljust(TIERS_KEPT, b"\0")
+
+    def age(self, moment: float, digest: bytes) -> None:
+        """Treat `digest`, if it is there, as noted at `moment` if that is earlier."""
+        place = self._place_of(digest)
+        if place is not None:
+            self._noted[place] = min(float(self._noted[place]), moment)
 
     def _first_of(self, digest: bytes) -> int:
         return int.from_bytes(digest[:8], "little") % self._sets * self._ways

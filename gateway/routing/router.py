@@ -43,6 +43,7 @@ class RoutingService:
         quality_target: QualitySetting | None,
         knobs: RoutingKnobFile | None = None,
         threads: TextThreads | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         """`threads`: where long prompts are counted."""
         self.catalog, self.fingerprint = catalog, catalog.fingerprint
@@ -51,7 +52,7 @@ class RoutingService:
         self.quality_target = quality_target
         self.knobs = knobs or RoutingKnobFile()
         self.threads = threads or TextThreads()
-        self.conversations = Conversations()
+        self.conversations = Conversations() if conversations is None else conversations
         # Logged once per kind of failure, not once per request.
         self._classifier_failure = ""
 
@@ -140,6 +141,8 @@ class RoutingService:
         `failed` as for `route`. Never raises; what fails here fails in `route` too, which has a fallback.
         """
         try:
+            if failed is None and self.knobs.active.conversations:
+                await self.conversations.fetch(request)
             await self._count_in_doubt(request)
             version = self.classifier.model_for(request.request_id)
             # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.

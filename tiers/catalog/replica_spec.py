@@ -61,7 +61,7 @@ class BalancingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         float, Meta(gt=0, le=3600, description="A replica without a first token after so long has failed.")
     ] = 60.0
     queue_poll_seconds: Annotated[
-        float, Meta(ge=0, le=60, description="How often vLLM and SGLang are asked for their queue; 0: never.")
+        float, Meta(ge=0, le=60, description="How often servers that tell their queue are asked for it; 0: never.")
     ] = 1.0
     hedging: Annotated[
         bool, Meta(description="Ask a second replica when a first token takes longer than 95 of 100 did.")

@@ -37,6 +37,7 @@ RemoteKind = Literal[
     "sglang",
     "llama-server",
     "tensorrt-llm",
+    "tgi",
     "triton-tensorrt-llm",
     "triton-vllm",
     "openai-provider",
@@ -52,9 +53,10 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `/v2`.
 
     `kind`: the kind of server, which decides its health probe, its queue metrics and its own field names; `openai` is
-    any OpenAI-compatible server. The others are vLLM, SGLang, `trtllm-serve`, and Triton Inference Server with the
-    TensorRT-LLM or the vLLM backend, where `model` is the name in Triton's model repository; and a provider's API
-    (`TierSpec.provider`): OpenAI's as providers have it, Azure OpenAI, Anthropic Messages, Gemini, Bedrock's Converse.
+    any OpenAI-compatible server. The others are vLLM, SGLang, `llama-server`, `trtllm-serve`, Hugging Face's Text
+    Generation Inference (`tgi`), and Triton Inference Server with the TensorRT-LLM or the vLLM backend, where `model`
+    is the name in Triton's model repository; and a provider's API (`TierSpec.provider`): OpenAI's as providers have it,
+    Azure OpenAI, Anthropic Messages, Gemini, Bedrock's Converse.
     `tokenizer` (Triton only): model file or folder whose chat template formats conversations; without it only raw
     prompts are answered.
     `cumulative_text` (Triton with TensorRT-LLM): each event repeats the text before it, as the model `tensorrt_llm_bls`

@@ -80,7 +80,7 @@ def _ollama_context(body: bytes) -> int | None:
 
 
 def _llama_options(model: str, served_name: str, port: int, key: str) -> list[str]:
-    return ["--host", HOST, "--port", str(port), "--model", model, "--alias", served_name]
+    return ["--host", HOST, "--port", str(port), "--model", model, "--alias", served_name, "--metrics"]
 
 
 def _vllm_options(model: str, served_name: str, port: int, key: str) -> list[str]:

@@ -62,6 +62,11 @@ class EngineTier(Tier):
         server = self._current()
         return TierLoad(healthy=False) if server is None else server.load()
 
+    def queues(self) -> dict[str, int]:
+        """See `Tier.queues`."""
+        server = self._current()
+        return {} if server is None else server.queues()
+
     def engine(self) -> EngineStatus:
         """See `Tier.engine`."""
         return self._status()
@@ -87,7 +92,9 @@ class EngineTier(Tier):
         )
         spec = msgspec.structs.replace(self._spec, remote=remote)
         # Never through a proxy of the environment: the address is this machine's.
-        return RemoteTier(spec, environ={_KEY: status.key}, connect=HttpTransport)
+        server = RemoteTier(spec, environ={_KEY: status.key}, connect=HttpTransport)
+        server.watch_queue()
+        return server
 
     def _retire(self, server: RemoteTier | None) -> None:
         """Close its connections: the process at their other end is gone."""

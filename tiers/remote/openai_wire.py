@@ -66,7 +66,9 @@ class VllmWire(OpenAIWire):
 
     health_path = "../health"
     tells_logprobs = True
-    queue = QueueMetric("../metrics", ("vllm:num_requests_running", "vllm:num_requests_waiting"))
+    queue = QueueMetric(
+        "../metrics", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:request_success_total"
+    )
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
         """Return the body as it is."""
@@ -74,9 +76,10 @@ class VllmWire(OpenAIWire):
 
 
 class LlamaServerWire(OpenAIWire):
-    """llama.cpp's `llama-server`."""
+    """llama.cpp's `llama-server`. Its queue metrics need `--metrics`."""
 
     health_path = "../health"
+    queue = QueueMetric("../metrics", "llamacpp:requests_processing", "llamacpp:requests_deferred")
 
 
 class SglangWire(OpenAIWire):
@@ -84,7 +87,7 @@ class SglangWire(OpenAIWire):
 
     health_path = "../health"
     tells_logprobs = True
-    queue = QueueMetric("../metrics", ("sglang:num_running_reqs", "sglang:num_queue_reqs"))
+    queue = QueueMetric("../metrics", "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_requests_total")
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
         """Use SGLang's own fields for grammars."""
@@ -110,16 +113,24 @@ class TensorRtLlmWire(OpenAIWire):
     """`trtllm-serve`."""
 
     health_path = "../health"
+    program = "trtllm-serve"
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
         """Use only OpenAI's fields."""
         body.pop("thinking_token_budget", None)
         if "structured_outputs" in body:
             raise TierRequestError(
-                "structured_outputs: trtllm-serve takes response_format alone; leave it out or name another tier",
+                f"structured_outputs: {self.program} takes response_format alone; leave it out or name another tier",
                 "structured_outputs",
             )
         return body
+
+
+class TgiWire(TensorRtLlmWire):
+    """Hugging Face's Text Generation Inference, which like `trtllm-serve` takes OpenAI's fields alone."""
+
+    program = "Text Generation Inference"
+    queue = QueueMetric("../metrics", "tgi_batch_current_size", "tgi_queue_size", "tgi_request_success")
 
 
 class OpenAIProviderWire(OpenAIWire):

@@ -5,8 +5,8 @@ import json
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 
 import httpx
 import msgspec
@@ -22,15 +22,16 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.merge_streams import merge
+from tiers.remote.http_exchange import headers_of, pieces_of, read_rest, trace_headers, up_to
 from tiers.remote.http_transport import transport_to
 from tiers.remote.openai_format import WireError, parse_retry_after
-from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
+from tiers.remote.server_queue import QueueReport, ServerQueue, Stream
 from tiers.remote.sse import EventTooLargeError, ServerSentEvent
 from tiers.remote.usage_counter import BYTES_PER_TOKEN, Tally
-from tiers.remote.wire import StreamParser, WireCall
+from tiers.remote.wire import QueueMetric, StreamParser, WireCall
 from tiers.remote.wires import wire_of
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders, Usage
+from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
 
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
@@ -38,8 +39,8 @@ MAX_ANSWER_BYTES = 64 * 2**20
 MAX_METRICS_BYTES = 4 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20
 MOST_NAMED = 12
-# The connection is reused if the server ends the stream this soon after its last event.
-ENDING_SECONDS = 0.2
+# Time limit of a look at the server's queue, and the pause after one without a report.
+QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
 OPERATOR_STATUSES = (401, 403, 404, 407)
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 TRY_LATER_STATUSES = (408, 409, 425)
@@ -73,16 +74,23 @@ class RemoteTier(Tier):
         self._cooldown_seconds, self._clock, self._connect = cooldown_seconds, clock, connect
         self._unhealthy_until = -math.inf
         self._running = 0
+        self._queue = ServerQueue()
+        self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec)
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
         self._urls: dict[str, httpx.URL] = {}
-        self._headers = _headers(self._base, self._wire.key_headers(self._key))
+        self._headers = headers_of(self._base, self._wire.key_headers(self._key))
         self._transport: httpx.AsyncBaseTransport | None = None
 
     async def start(self) -> None:
         """See `Tier.start`: the server must answer its kind's health path, with any status, and if it describes its
         model, that model must be able to serve the tier. A model that the catalogue does not name must be the server's
-        only one, or have the tier's name."""
+        only one, or have the tier's name. From then on its queue is read every `queue_poll_seconds`."""
+        await self.reach()
+        self.watch_queue()
+
+    async def reach(self) -> None:
+        """Do what `start` does, except to follow the server's queue."""
         self._require_key()
         try:
             await asyncio.to_thread(self._wire.prepare)
@@ -146,25 +154,40 @@ class RemoteTier(Tier):
         """Whether servers of this kind report the number of their requests."""
         return self._wire.queue is not None
 
-    async def queue(self, seconds: float) -> int | None:
-        """Return the number of the server's requests from all clients, asked within `seconds`; None if it does not
-        report it."""
-        metric = self._wire.queue
-        if metric is None:
-            return None
+    def watch_queue(self) -> None:
+        """Read the queue of a server that tells it every `queue_poll_seconds` until `close`."""
+        if self._watching is None and self.tells_queue and self._remote.balancing.queue_poll_seconds:
+            self._watching = asyncio.create_task(self._watch_queue(self._remote.balancing.queue_poll_seconds))
+
+    async def _watch_queue(self, seconds: float) -> None:
+        while True:
+            reports = await self.look_at_queue() is not None
+            await asyncio.sleep(seconds if reports else max(seconds, SILENT_SECONDS))
+
+    async def look_at_queue(self) -> int | None:
+        """Return the number of the server's requests from all clients; None if it does not report it in time."""
+        report = None if self._wire.queue is None else await self._queue_report(self._wire.queue)
+        self._queue.tell(report, self._clock())
+        return None if report is None else report.running + report.waiting
+
+    async def _queue_report(self, metric: QueueMetric) -> QueueReport | None:
         try:
-            response, page = await self._get(metric.path, seconds, MAX_METRICS_BYTES)
+            response, page = await self._get(metric.path, QUEUE_SECONDS, MAX_METRICS_BYTES)
         except httpx.TransportError:
             return None
-        return sum_of_samples(page, metric.samples) if response.status_code == 200 else None
+        return metric.read(page) if response.status_code == 200 else None
 
     async def _get(self, path: str, seconds: float, most: int) -> tuple[httpx.Response, bytes]:
         response = await self._send("GET", path, b"", seconds)
         async with aclosing(response):
-            return response, await _up_to(most, _pieces(response))
+            return response, await up_to(most, pieces_of(response))
 
     async def close(self) -> None:
         """See `Tier.close`."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()
@@ -186,24 +209,27 @@ class RemoteTier(Tier):
                     delta.index = index
                     yield delta
 
-        usages: list[Usage] = []
+        ends: list[Delta] = []
         async with aclosing(merge([choice(index) for index in range(request.n)])) as deltas:
             async for delta in deltas:
                 if delta.usage is None:
                     yield delta
                 else:
-                    usages.append(delta.usage)
-        yield Delta(usage=Usage.total(usages))
+                    ends.append(delta)
+        yield Delta.end_of(ends)
 
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end."""
         self._running += 1
         response: httpx.Response | None = None
+        stream: Stream | None = None
         try:
             call = self._call(request, tally)
             deadline = self._loop_time() + seconds
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
             tally.sent = True
+            if call.streamed:
+                stream = self._queue.send(self._clock(), tally.prompt_tokens)
             response = await self._send("POST", call.path, call.body, patience, request.trace)
             try:
                 await self._check(response, call)
@@ -214,29 +240,34 @@ class RemoteTier(Tier):
                 call = self._call(request, tally)
                 response = await self._send("POST", call.path, call.body, patience, request.trace)
                 await self._check(response, call)
-            pieces = _pieces(response)
-            if call.streamed:
+            pieces = pieces_of(response)
+            if stream is not None:
                 parser, ended = self._wire.parser(), False
                 async for piece in pieces:
                     if self._loop_time() > deadline:
                         raise TimeoutError("the answer takes too long")
                     deltas, ended = self._said(parser.feed(piece), tally)
-                    for delta in deltas:
+                    if deltas:
+                        self._queue.first_token(stream, self._clock())
+                    for delta in _with_pieces(deltas):
                         yield delta
                     if ended:
                         break
-                for delta in [] if ended else self._said_last(parser, tally):
+                for delta in [] if ended else _with_pieces(self._said_last(parser, tally)):
                     yield delta
             else:
-                for delta in tally.passed(self._wire.read_whole(await _up_to(MAX_ANSWER_BYTES, pieces), tally)):
+                for delta in tally.passed(self._wire.read_whole(await up_to(MAX_ANSWER_BYTES, pieces), tally)):
                     delta.at_once = True
                     yield delta
             if tally.unfinished:
                 raise TierError("the answer ended before its choices were finished")
             self._unhealthy_until = -math.inf
-            yield Delta(usage=tally.usage(), at_once=not call.streamed)
-            if call.streamed:
-                await _rest(pieces)
+            if stream is None:
+                yield Delta(usage=tally.usage(), at_once=True)
+            else:
+                told = tally.streamed_tokens()
+                yield Delta(usage=tally.usage(), queue_seconds=stream.queue_seconds, streamed_tokens=told)
+                await read_rest(pieces)
         except (httpx.TransportError, TimeoutError) as error:
             raise self._unavailable(error) from error
         except (EventTooLargeError, httpx.DecodingError) as error:
@@ -247,6 +278,8 @@ class RemoteTier(Tier):
             raise TierAnswerError(f"{self._where}: {self._scrub(str(error))}") from error
         finally:
             self._running -= 1
+            if stream is not None:
+                self._queue.end(stream)
             if response is not None:
                 await response.aclose()
 
@@ -270,8 +303,20 @@ class RemoteTier(Tier):
         return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
 
     def load(self) -> TierLoad:
-        """Return the requests in flight from here, and whether the last failure is long enough ago."""
-        return TierLoad(healthy=self._clock() >= self._unhealthy_until, running=self._running)
+        """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
+        ago."""
+        now = self._clock()
+        return TierLoad(
+            healthy=now >= self._unhealthy_until,
+            running=self._running,
+            waiting=self._queue.waiting(now),
+            predicted_wait_seconds=self._queue.predicted_wait(now),
+        )
+
+    def queues(self) -> dict[str, int]:
+        """See `Tier.queues`."""
+        place = self._remote.base_url if self._queue.is_told else self.name
+        return {place: self._queue.waiting(self._clock())}
 
     def _call(self, request: GenerationRequest, tally: Tally) -> WireCall:
         """Return what to send. Raises TierRequestError for what no remote server supports."""
@@ -308,7 +353,7 @@ class RemoteTier(Tier):
         url = self._urls.get(path) or self._urls.setdefault(path, self._base.join(path))
         connect = self._remote.connect_timeout_seconds
         timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
-        headers = self._headers if trace is None else httpx.Headers([*self._headers.raw, *_trace_headers(trace)])
+        headers = self._headers if trace is None else httpx.Headers([*self._headers.raw, *trace_headers(trace)])
         request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": timeout})
         if self._wire.signs:
             # On a thread: temporary credentials are renewed there.
@@ -320,7 +365,7 @@ class RemoteTier(Tier):
         kind = response.headers.get("content-type", "")
         if response.status_code == 200 and ("json" in kind) is not call.streamed and "html" not in kind:
             return
-        error = self._wire.read_error(await _up_to(MAX_ERROR_BYTES, _pieces(response)))
+        error = self._wire.read_error(await up_to(MAX_ERROR_BYTES, pieces_of(response)))
         if response.status_code == 200:
             wanted = "a stream" if call.streamed else "JSON"
             raise TierError(f"answered {kind or 'bytes without a type'} instead of {wanted}: {error.message[:200]}")
@@ -376,44 +421,12 @@ class RemoteTier(Tier):
         return asyncio.get_running_loop().time()
 
 
-def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives. Compression is not requested, but decoded if a server uses it."""
-    if "content-encoding" in response.headers:
-        return response.aiter_bytes()
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    return aiter(response.stream)
-
-
-async def _up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
-    """Return the body, or its first `size` bytes and a little more."""
-    body = b""
-    async for piece in pieces:
-        body += piece
-        if len(body) >= size:
-            break
-    return body
-
-
-async def _rest(pieces: AsyncIterator[bytes]) -> None:
-    """Read what little may follow a stream's last event, so that the connection can be reused."""
-    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):
-        async with asyncio.timeout(ENDING_SECONDS):
-            await _up_to(MAX_ERROR_BYTES, pieces)
-
-
-def _headers(base: httpx.URL, key_headers: list[tuple[bytes, bytes]]) -> httpx.Headers:
-    headers = [
-        (b"host", base.netloc),
-        (b"accept", b"text/event-stream, application/json"),
-        (b"accept-encoding", b"identity"),
-        (b"content-type", b"application/json"),
-    ]
-    return httpx.Headers(headers + key_headers)
-
-
-def _trace_headers(trace: TraceHeaders) -> list[tuple[bytes, bytes]]:
-    headers = [(b"traceparent", trace.traceparent.encode("ascii"))]
-    return [*headers, (b"tracestate", trace.tracestate.encode("ascii"))] if trace.tracestate else headers
+def _with_pieces(deltas: list[Delta]) -> list[Delta]:
+    """Note in the first of `deltas` with output, which came at once, how many of them have any."""
+    said = [delta for delta in deltas if delta.text or delta.reasoning or delta.tool_calls]
+    if said:
+        said[0].pieces = len(said)
+    return deltas
 
 
 def _tool_texts(request: GenerationRequest) -> list[str]:

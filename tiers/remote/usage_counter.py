@@ -31,6 +31,7 @@ class Tally:
         self._text: dict[int, int] = {}
         self._reasoning: dict[int, int] = {}
         self._covered = False
+        self._has_thought = False
 
     @property
     def has_spoken(self) -> bool:
@@ -75,12 +76,21 @@ class Tally:
             reasoning_tokens=known.reasoning_tokens + min(reasoning, unreported),
         )
 
+    def streamed_tokens(self) -> int | None:
+        """Return the server's count of the tokens that it streamed, without thoughts that it kept to itself; None if it
+        has not counted all of them."""
+        if self.reported is None or any(self._text.values()) or any(self._reasoning.values()):
+            return None
+        hidden = 0 if self._has_thought else self.reported.reasoning_tokens
+        return (self.reported.completion_tokens - hidden) or None
+
     def _count(self, delta: Delta) -> bool:
         index = delta.index
         if index not in self.unfinished:
             return False
         self._text[index] = self._text.get(index, 0) + len(delta.text.encode())
         self._reasoning[index] = self._reasoning.get(index, 0) + len(delta.reasoning.encode())
+        self._has_thought = self._has_thought or bool(delta.reasoning)
         for call in delta.tool_calls:
             self._text[index] += len((call.name + call.arguments).encode())
         if delta.finish_reason is not None:

@@ -7,6 +7,8 @@ import httpx
 
 from tiers.errors import TierRequestError
 from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.prometheus_queue import sum_of_samples
+from tiers.remote.server_queue import QueueReport
 from tiers.remote.sse import EventParser, ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, GenerationRequest
@@ -21,11 +23,20 @@ class WireCall(NamedTuple):
 
 
 class QueueMetric(NamedTuple):
-    """`path`: of a Prometheus page, relative to `base_url`. `samples`: their sum is the number of requests on the
-    server."""
+    """Where a server tells its queue. `path`: of a Prometheus page, relative to `base_url`. `running`, `waiting`: the
+    gauges of its requests. `finished`: the counter of its answers; "" if it has none."""
 
     path: str
-    samples: tuple[str, ...]
+    running: str
+    waiting: str
+    finished: str = ""
+
+    def read(self, page: bytes) -> QueueReport | None:
+        """Return what `page` tells; None if it lacks one of the gauges."""
+        running, waiting = sum_of_samples(page, [self.running]), sum_of_samples(page, [self.waiting])
+        if running is None or waiting is None:
+            return None
+        return QueueReport(running, waiting, sum_of_samples(page, [self.finished]) if self.finished else None)
 
 
 class StreamParser(Protocol):

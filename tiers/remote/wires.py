@@ -13,6 +13,7 @@ from tiers.remote.openai_wire import (
     OpenAIWire,
     SglangWire,
     TensorRtLlmWire,
+    TgiWire,
     VllmWire,
 )
 from tiers.remote.triton_wire import TritonTensorRtLlmWire, TritonVllmWire
@@ -24,6 +25,7 @@ WIRES: dict[RemoteKind, Callable[[RemoteSpec], RemoteWire]] = {
     "sglang": SglangWire,
     "llama-server": LlamaServerWire,
     "tensorrt-llm": TensorRtLlmWire,
+    "tgi": TgiWire,
     "triton-tensorrt-llm": TritonTensorRtLlmWire,
     "triton-vllm": TritonVllmWire,
     "openai-provider": OpenAIProviderWire,

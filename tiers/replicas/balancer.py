@@ -115,6 +115,10 @@ class Balancer:
         now = self._clock()
         return min(replica.breaker.available_in(now) for replica in self.replicas)
 
+    def serving(self) -> list[str]:
+        """Return the addresses of the replicas that take requests."""
+        return [replica.url for replica in self._serving(self._clock())]
+
     def _serving(self, now: float) -> list[Replica]:
         return [replica for replica in self.replicas if replica.breaker.takes_requests(now)]
 

@@ -27,8 +27,8 @@ from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 log = logging.getLogger(__name__)
 
 HEDGED_AFTER = 0.95
-# Time limit of a queue query.
-QUEUE_SECONDS = 1.0
+# How often it is looked whether queues are to be read again.
+OFF_SECONDS = 1.0
 FEWEST_FIRST_TOKENS, MOST_FIRST_TOKENS = 20, 200
 
 
@@ -98,7 +98,7 @@ class ReplicaSet(Tier):
 
     async def start(self) -> None:
         """See `Tier.start`; one server that answers is enough, the log names the others."""
-        outcomes = await asyncio.gather(*(tier.start() for tier in self._tiers.values()), return_exceptions=True)
+        outcomes = await asyncio.gather(*(tier.reach() for tier in self._tiers.values()), return_exceptions=True)
         errors = [outcome for outcome in outcomes if outcome is not None]
         for error in errors:
             if not isinstance(error, TierError) or len(errors) == len(outcomes):
@@ -150,9 +150,24 @@ class ReplicaSet(Tier):
         return next(iter(self._tiers.values())).count_prompt_tokens(request)
 
     def load(self) -> TierLoad:
-        """Return the requests in flight from here, and whether any replica takes requests and did not just fail."""
+        """Return the requests in flight from here, the queues of the replicas that take requests, of which a request
+        joins the shortest, and whether any of them did not just fail."""
         running = sum(replica.outstanding for replica in self._balancer.replicas)
-        return TierLoad(healthy=self._balancer.is_healthy, running=running)
+        loads = [self._tiers[url].load() for url in self._balancer.serving()]
+        return TierLoad(
+            healthy=self._balancer.is_healthy,
+            running=running,
+            waiting=sum(load.waiting for load in loads),
+            predicted_wait_seconds=min((load.predicted_wait_seconds for load in loads), default=0.0),
+        )
+
+    def queues(self) -> dict[str, int]:
+        """See `Tier.queues`; a replica that does not tell its queue adds its address to the tier's name."""
+        found: dict[str, int] = {}
+        for url, tier in self._tiers.items():
+            for place, waiting in tier.queues().items():
+                found[place if place == url else f"{place} ({url})"] = waiting
+        return found
 
     def replicas(self) -> list[ReplicaStatus]:
         """See `Tier.replicas`."""
@@ -162,7 +177,7 @@ class ReplicaSet(Tier):
     async def look_at_queues(self) -> None:
         """Ask every server for its number of requests, for the next choices."""
         replicas = self._balancer.replicas
-        told = await asyncio.gather(*(self._tiers[replica.url].queue(QUEUE_SECONDS) for replica in replicas))
+        told = await asyncio.gather(*(self._tiers[replica.url].look_at_queue() for replica in replicas))
         for replica, requests in zip(replicas, told, strict=True):
             replica.note_queue(requests)
 
@@ -170,7 +185,7 @@ class ReplicaSet(Tier):
         while True:
             if self.balancing.queue_poll_seconds:
                 await self.look_at_queues()
-            await asyncio.sleep(self.balancing.queue_poll_seconds or QUEUE_SECONDS)
+            await asyncio.sleep(self.balancing.queue_poll_seconds or OFF_SECONDS)
 
     def _ask(self, request: GenerationRequest, began: float, asked: list[ReplicaCall]) -> ReplicaCall | None:
         """Ask one more replica for a request that started at `began`, if that is allowed."""

@@ -13,6 +13,7 @@ from gateway.telemetry.metrics_export.loop_lag import LoopLag
 from gateway.telemetry.metrics_export.replica_gauges import ReplicaGauges
 from gateway.telemetry.metrics_export.request_metrics import RequestMetrics
 from gateway.telemetry.metrics_export.slo_collector import SloCollector
+from gateway.telemetry.objectives.alert_figures import queues_elsewhere
 from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SloReport, slo_report
 from inference_core.transport.client import CoreClient
@@ -56,6 +57,11 @@ class Metrics:
             "aio_tier_version_info",
             "1 for the version of a tier that takes new requests.",
             ["tier", "model", "version"],
+            registry=self.registry,
+        )
+        self._remote_waiting = Gauge(
+            "aio_remote_waiting",
+            "Requests that wait at servers elsewhere: of all clients where a server tells, else of this process.",
             registry=self.registry,
         )
         self._engine_restarts = Gauge(
@@ -130,6 +136,7 @@ class Metrics:
             self._tier_wait.labels(str(tier.number)).set(load.predicted_wait_seconds)
             if (engine := tier.engine()) is not None:
                 self._engine_restarts.labels(str(tier.number)).set(engine.restarts)
+        self._remote_waiting.set(sum(queues_elsewhere(tiers).values()))
         self._replicas.show(tiers)
         self._saving.set(self.requests.saving)
         return generate_latest(self.registry) + (generate_latest(self.private) if private else b"")

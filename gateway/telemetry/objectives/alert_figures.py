@@ -7,10 +7,16 @@ from gateway.telemetry.objectives.alerts import AlertInputs
 from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels
 from gateway.telemetry.objectives.slo import LEAST_REQUESTS
 from inference_core.protocol import CoreStats
+from tiers.tier import Tier
 
 
-def alert_figures(levels: LevelsByTier, cores: Mapping[str, CoreStats], gpus: Iterable[GpuReading]) -> AlertInputs:
-    """`levels` of the window; `cores` that answer, by name. A window with few requests raises no alert."""
+def alert_figures(
+    levels: LevelsByTier, cores: Mapping[str, CoreStats], tiers: Iterable[Tier], gpus: Iterable[GpuReading]
+) -> AlertInputs:
+    """`levels` of the window; `cores` that answer, by name. A window with few requests raises no alert. `waiting` are
+    sequences of the cores and requests at servers elsewhere."""
+    queues = queues_elsewhere(tiers)
+    in_cores = sum(model.waiting for stats in cores.values() for model in stats.models)
     every = TierServiceLevels()
     for one in levels.values():
         every.merge(one)
@@ -21,13 +27,22 @@ def alert_figures(levels: LevelsByTier, cores: Mapping[str, CoreStats], gpus: It
             (share.quantile(0.95) or 0.0 for share in every.ttft_shares.values() if share.total >= LEAST_REQUESTS),
             default=0.0,
         ),
-        "waiting": sum(model.waiting for stats in cores.values() for model in stats.models) if cores else None,
+        "waiting": in_cores + sum(queues.values()) if cores or queues else None,
         "error_share": every.failed / every.requests if enough else 0.0,
         "cost_per_1k_tokens_usd": every.cost_usd / every.tokens * 1e3 if enough and every.tokens else 0.0,
         "gpu_busy": _most(None if g.utilisation is None else g.utilisation / 100 for g in readings),
         "gpu_memory": _most(g.memory_share for g in readings),
         "gpu_throttled": _most(float(len(g.throttled_by)) for g in readings),
     }
+
+
+def queues_elsewhere(tiers: Iterable[Tier]) -> dict[str, int]:
+    """Return the waiting requests of every server elsewhere; one that several tiers use is counted once."""
+    found: dict[str, int] = {}
+    for tier in tiers:
+        for place, waiting in tier.queues().items():
+            found[place] = max(waiting, found.get(place, 0))
+    return found
 
 
 def _most(values: Iterable[float | None]) -> float | None:

@@ -74,7 +74,7 @@ class Live:
         async with self._lock:
             now = self._snapshot = await self._look()
         levels = await levels_of_all(self._metrics.levels, self._peers)
-        figures = alert_figures(levels, self._stats, self._metrics.gpus.readings)
+        figures = alert_figures(levels, self._stats, self._routing.tiers.values(), self._metrics.gpus.readings)
         self._alerts = over_limit(figures, self._since, now.at)
         self._history.append(
             Point(

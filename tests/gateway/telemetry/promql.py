@@ -71,6 +71,8 @@ class _Parser:
 
     def parse(self) -> Any:
         parsed = self._comparison()
+        while self._next("or"):
+            parsed = _either(parsed, self._comparison())
         assert self.place == len(self.tokens), f"left over: {self.tokens[self.place :]}"
         return parsed
 
@@ -203,6 +205,10 @@ def _combined(left: Any, combine: Callable[[float, float], float], right: Any) -
         return combine(a, b)
 
     return value
+
+
+def _either(left: Any, right: Any) -> Any:
+    return lambda series, at: right(series, at) | left(series, at)
 
 
 def _compared(left: Any, compare: Callable[[float, float], bool], right: Any) -> Any:

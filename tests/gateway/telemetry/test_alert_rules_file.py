@@ -129,6 +129,17 @@ def test_the_gateways_own_alerts_have_the_same_names_thresholds_and_patience() -
         assert threshold == pytest.approx(rule.above * percent.get(rule.figure, 1))
 
 
+@pytest.mark.parametrize(("name", "limit"), [("AioQueueLong", 500), ("AioQueueVeryLong", 1000)])
+def test_a_queue_at_a_server_elsewhere_fires_too_and_processes_that_see_the_same_one_do_not_add_up(
+    name: str, limit: int
+) -> None:
+    def seen(count: int) -> list[Series]:
+        return [Series("aio_remote_waiting", count, worker=worker) for worker in ("0", "1")]
+
+    assert not fires(ALERTS[name]["expr"], 30, seen(limit), NOW)
+    assert fires(ALERTS[name]["expr"], 30, seen(limit + 1), NOW)
+
+
 def test_the_evaluator_knows_what_it_is_used_for() -> None:
     series = [Series("a", 6.0, x="1"), Series("a", 2.0, x="2"), Series("b", 2.0, x="1"), grown("c_total", 3.0)]
     assert evaluate("a / b", series, 0) == {(("x", "1"),): 3.0}
@@ -137,6 +148,8 @@ def test_the_evaluator_knows_what_it_is_used_for() -> None:
     assert evaluate("sum(rate(c_total[1m]))", series, 100) == {(): 3.0}
     assert evaluate("increase(c_total[1m])", series, 100) == {(): 180.0}
     assert evaluate("a > 5", series, 0) == {(("x", "1"),): 6.0}
+    assert evaluate("a > 5 or b > 1", series, 0) == {(("x", "1"),): 6.0}
+    assert evaluate("a > 7 or b > 1", series, 0) == {(("x", "1"),): 2.0}
     with pytest.raises(AssertionError):
         evaluate("a ? b", series, 0)
 

@@ -90,11 +90,11 @@ async def test_every_rule_fires_above_its_threshold_and_not_on_it(rule: AlertRul
 def test_figures_are_those_of_the_window() -> None:
     answers = [served(ttft=0.2, cost_usd=0.01, prompt_tokens=90, completion_tokens=10) for _ in range(99)]
     failed = served(status="error", http_status=503, cost_usd=0.0, prompt_tokens=0, completion_tokens=0)
-    figures = alert_figures(levels_of(*answers, failed).figures(), {}, [])
+    figures = alert_figures(levels_of(*answers, failed).figures(), {}, [], [])
     assert figures["ttft_p95_of_limit"] == pytest.approx(0.2 / 0.5, rel=0.011)
     assert figures["error_share"] == 0.01
     assert figures["cost_per_1k_tokens_usd"] == pytest.approx(0.1)
-    quiet = alert_figures(levels_of(*[failed] * 19).figures(), {}, [])
+    quiet = alert_figures(levels_of(*[failed] * 19).figures(), {}, [], [])
     assert quiet["error_share"] == 0.0
 
 
@@ -116,7 +116,7 @@ async def test_first_tokens_are_late_by_the_limit_of_their_class_or_of_a_slower_
     desk = Desk(*RULES)
     timely = [served(ttft=0.01, slo="search") for _ in range(1000)]
     late = [served(ttft=ttft, slo=slo, objective=objective) for _ in range(20)]
-    figures = alert_figures(levels_of(*timely, *late).figures(), {}, [])
+    figures = alert_figures(levels_of(*timely, *late).figures(), {}, [], [])
     for desk.now in (0.0, 60.0):
         await desk.alerts.look({name: value for name, value in figures.items() if name == "ttft_p95_of_limit"})
     assert desk.alerts.firing == fires

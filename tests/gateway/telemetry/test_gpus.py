@@ -65,10 +65,10 @@ def test_readings_raise_the_alerts_that_they_should() -> None:
 
 def test_the_gateways_own_alerts_see_the_worst_gpu() -> None:
     hot = H200 | {"uuid": "b", "reasons": 0x20 | 0x4}
-    figures = alert_figures({}, {}, Gpus(FakeNvml(H200, hot)).read())
+    figures = alert_figures({}, {}, [], Gpus(FakeNvml(H200, hot)).read())
     assert (figures["gpu_busy"], figures["gpu_throttled"]) == (0.97, 2.0)
     assert figures["gpu_memory"] == pytest.approx(145_000_000_000 / 150_754_820_096)
-    assert alert_figures({}, {}, [])["gpu_busy"] is None
+    assert alert_figures({}, {}, [], [])["gpu_busy"] is None
 
 
 def test_a_gpu_that_does_not_know_a_question_still_answers_the_others() -> None:

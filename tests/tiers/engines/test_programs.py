@@ -9,7 +9,7 @@ from tiers.engines.engine_spec import EngineKind, EngineSpec
 from tiers.engines.programs import PROGRAMS, child_environment, command_line, option_problems, served_name
 
 COMMANDS = {
-    "llama-server": "--host 127.0.0.1 --port 4000 --model MODEL --alias NAME -c 8192",
+    "llama-server": "--host 127.0.0.1 --port 4000 --model MODEL --alias NAME --metrics -c 8192",
     "vllm": "serve MODEL --host 127.0.0.1 --port 4000 --served-model-name NAME -c 8192",
     "sglang": "serve --model-path MODEL --host 127.0.0.1 --port 4000 --served-model-name NAME --enable-metrics"
     " --api-key KEY -c 8192",

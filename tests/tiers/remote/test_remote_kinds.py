@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import msgspec
 import pytest
 
 from inference_core.protocol import Grammar, SamplingParams
+from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import load_catalog
@@ -27,6 +29,8 @@ vllm:num_requests_waiting{engine="0",model_name="upstream"} 5.0
 vllm:num_requests_waiting_total 99.0
 """
 SGLANG_PAGE = 'sglang:num_running_reqs{model_name="upstream"} 3\nsglang:num_queue_reqs{model_name="upstream"} 1e1\n'
+LLAMA_PAGE = "llamacpp:requests_processing 4\nllamacpp:requests_deferred 2\n"
+TGI_PAGE = "tgi_batch_current_size 8\ntgi_queue_size 1\n"
 
 
 async def hello(call: Call) -> None:
@@ -37,9 +41,13 @@ async def hello(call: Call) -> None:
 
 
 def telling(page: str) -> Any:
+    """A page on which each look finds one answer more."""
+    answers = count(1)
+
     async def look(call: Call) -> None:
         await call.begin(200, "text/plain; version=0.0.4")
-        await call.send((page if call.path == "/metrics" else "").encode())
+        text = f"{page}vllm:request_success_total {next(answers)}\n" if call.path == "/metrics" else ""
+        await call.send(text.encode())
 
     return look
 
@@ -61,14 +69,21 @@ async def replicas(pages: Sequence[str], kind: str = "vllm", **balancing: Any) -
 
 @pytest.mark.parametrize(
     ("kind", "path"),
-    [("openai", "/v1/models"), ("vllm", "/health"), ("sglang", "/health"), ("tensorrt-llm", "/health")],
+    [
+        ("openai", "/v1/models"),
+        ("vllm", "/health"),
+        ("sglang", "/health"),
+        ("tensorrt-llm", "/health"),
+        ("tgi", "/health"),
+    ],
 )
 async def test_each_kind_is_looked_at_where_it_says_that_it_lives(kind: str, path: str) -> None:
     async with LoopbackServer(hello) as server:
         tier = RemoteTier(remote_spec(server.base_url, kind=kind))
         await tier.start()
         assert (await collect(tier, chat()))[0][0].text == "Hello"
-        assert server.looks == [path]
+        assert server.looks[0] == path
+        assert set(server.looks[1:]) <= {"/metrics"}
         await tier.close()
 
 
@@ -85,7 +100,10 @@ async def test_a_vllm_whose_engine_is_dead_is_unavailable() -> None:
         await tier.close()
 
 
-@pytest.mark.parametrize(("kind", "page", "queue"), [("vllm", VLLM_PAGE, 11), ("sglang", SGLANG_PAGE, 13)])
+@pytest.mark.parametrize(
+    ("kind", "page", "queue"),
+    [("vllm", VLLM_PAGE, 11), ("sglang", SGLANG_PAGE, 13), ("llama-server", LLAMA_PAGE, 6), ("tgi", TGI_PAGE, 9)],
+)
 async def test_the_queue_is_read_from_the_servers_own_metrics(kind: str, page: str, queue: int) -> None:
     async with replicas([page], kind) as tier:
         await tier.look_at_queues()
@@ -120,6 +138,37 @@ async def test_queues_are_looked_at_again_and_again() -> None:
             await collect(tier, chat())
 
 
+async def test_a_single_server_is_looked_at_too_and_the_tier_shows_its_queue_and_wait() -> None:
+    """One answer in half a second while five requests wait."""
+    now = 0.0
+    async with LoopbackServer(hello) as server:
+        server.looked_at = telling(VLLM_PAGE)
+        tier = RemoteTier(remote_spec(server.base_url, kind="vllm"), clock=lambda: now)
+        assert (tier.load().waiting, tier.queues()) == (0, {tier.name: 0})
+        await tier.start()
+        await eventually(lambda: tier.load().waiting == 5)
+        await tier.close()
+        assert tier.load().predicted_wait_seconds == 0, "nothing is known of its speed yet"
+        now = 0.5
+        assert await tier.look_at_queue() == 11
+        assert tier.load().predicted_wait_seconds == pytest.approx(5 * 0.5)
+        assert tier.queues() == {server.base_url: 5}
+        server.looked_at = telling("")
+        assert await tier.look_at_queue() is None
+        assert (tier.load().waiting, tier.load().predicted_wait_seconds) == (0, 0)
+        await tier.close()
+
+
+async def test_a_request_joins_the_shortest_queue_of_a_set_and_all_of_them_are_shown() -> None:
+    busy = "vllm:num_requests_running 64\nvllm:num_requests_waiting 100\n"
+    async with replicas([busy, VLLM_PAGE, ""]) as tier:
+        for _ in range(2):
+            await tier.look_at_queues()
+        urls = [replica.replica for replica in tier.replicas()]
+        assert tier.queues() == {urls[0]: 100, urls[1]: 5, f"{tier.name} ({urls[2]})": 0}
+        assert (tier.load().waiting, tier.load().predicted_wait_seconds) == (105, 0.0)
+
+
 async def test_a_server_that_does_not_tell_is_judged_by_what_is_known_here() -> None:
     async with replicas([VLLM_PAGE], "openai") as tier:
         await tier.look_at_queues()
@@ -144,13 +193,15 @@ async def test_sglang_gets_grammars_in_its_own_fields(grammar: Grammar, field: d
     assert "structured_outputs" not in body
 
 
-async def test_trtllm_serve_takes_no_grammar_but_openais() -> None:
+@pytest.mark.parametrize(("kind", "program"), [("tensorrt-llm", "trtllm-serve"), ("tgi", "Text Generation Inference")])
+async def test_a_server_with_openais_fields_alone_takes_no_other_grammar(kind: str, program: str) -> None:
     async with LoopbackServer(hello) as server:
-        tier = RemoteTier(remote_spec(server.base_url, kind="tensorrt-llm"))
+        tier = RemoteTier(remote_spec(server.base_url, kind=kind))
         with pytest.raises(TierRequestError) as error:
             await collect(tier, chat(sampling=SamplingParams(grammar=Grammar(kind="regex", text="a"))))
         await tier.close()
     assert error.value.param == "structured_outputs"
+    assert program in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +228,9 @@ def test_a_triton_models_name_is_no_path() -> None:
     assert any("Triton's repository" in problem for problem in check_rules(catalog))
 
 
-@pytest.mark.parametrize(("kind", "asked"), [("vllm", 0), ("sglang", 0), ("openai", None), ("tensorrt-llm", None)])
+@pytest.mark.parametrize(
+    ("kind", "asked"), [("vllm", 0), ("sglang", 0), ("openai", None), ("tensorrt-llm", None), ("tgi", None)]
+)
 def test_logprobs_are_asked_only_of_kinds_of_servers_that_all_give_them(kind: str, asked: int | None) -> None:
     spec = remote_spec(base_url="http://127.0.0.1:9/v1", kind=kind)
     tier = RemoteTier(spec)

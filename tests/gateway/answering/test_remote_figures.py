@@ -1,0 +1,115 @@
+"""Tiers on other servers have what tiers in process have: gaps between tokens, a speed, a queue, and its effects."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.settings import Settings
+from gateway.telemetry.objectives.alert_figures import alert_figures
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tiers.remote.remote_tier import RemoteTier
+from tiers.tier import Tier
+
+WORDS = ("One", " two", " three", " four")
+MANY = 1_000_000
+
+
+@asynccontextmanager
+async def serving(settings: Settings, folder: Path, *servers: LoopbackServer) -> AsyncIterator[RunningGateway]:
+    """A gateway whose tier 1 is the first of `servers`, and all others the last."""
+    path = write_remote_catalog(folder / "catalog.toml", servers[-1].base_url)
+    text = path.read_text().replace('model = "upstream"', 'model = "upstream"\nkind = "vllm"')
+    path.write_text(text.replace(servers[-1].base_url, servers[0].base_url, 1))
+    async with running_gateway(
+        msgspec.structs.replace(settings, catalog=str(path), data_dir=str(folder / "data")), scripted=False
+    ) as gateway:
+        yield gateway
+
+
+async def samples(gateway: RunningGateway) -> dict[str, float]:
+    page = (await gateway.http.get("/metrics")).text
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.labels.get("tier", "1") == "1" and "le" not in sample.labels
+    }
+
+
+def queued(waiting: int) -> Any:
+    """vLLM's page: so many wait, and with each look one answer more is finished."""
+    finished = 0
+
+    async def look(call: Call) -> None:
+        nonlocal finished
+        finished += 1
+        gauges = f"vllm:num_requests_running 8\nvllm:num_requests_waiting {waiting}\n"
+        await call.begin(200, "text/plain; version=0.0.4")
+        await call.send(f"{gauges}vllm:request_success_total {finished}\n".encode())
+
+    return look
+
+
+async def test_gaps_and_tokens_per_second_of_a_remote_stream_are_metrics(settings: Settings, tmp_path: Path) -> None:
+    read = asyncio.Semaphore(1)
+
+    async def say(call: Call) -> None:
+        await call.begin()
+        for word in WORDS:
+            await read.acquire()
+            await call.chunk(word)
+        await call.chunk(finish="stop")
+        await call.event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 8}})
+        await call.send(b"data: [DONE]\n\n")
+
+    async with LoopbackServer(say) as server, serving(settings, tmp_path, server) as gateway:
+        stream = await gateway.openai.chat.completions.create(
+            model="tier-1", messages=[{"role": "user", "content": "Count."}], stream=True
+        )
+        async for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                read.release()
+        found = await samples(gateway)
+        (tier,) = (await gateway.http.get("/admin/api/overview")).json()["tiers"][:1]
+    assert found["vllm:inter_token_latency_seconds_count"] == len(WORDS) - 1
+    assert found["aio_decode_tokens_per_second_count"] == found["vllm:time_per_output_token_seconds_count"] == 1
+    assert found["aio_decode_tokens_per_second_sum"] > 0
+    assert tier["tokens_per_second_p50"] > 0
+    assert tier["itl_seconds"]["p50"] > 0
+
+
+async def test_a_deadline_keeps_a_request_from_a_server_with_a_long_queue(settings: Settings, tmp_path: Path) -> None:
+    async def say(call: Call) -> None:
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
+        await call.reply(200, {"object": "chat.completion", "choices": [choice]})
+
+    async with LoopbackServer(say) as busy, LoopbackServer(say) as idle:
+        busy.looked_at, idle.looked_at = queued(MANY), queued(0)
+        async with serving(settings, tmp_path, busy, idle) as gateway:
+            for _ in range(2):
+                for tier in gateway.parts.routing.tiers.values():
+                    await cast(RemoteTier, tier.active_tier()).look_at_queue()
+            body = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}
+            whenever = await gateway.http.post("/v1/chat/completions", json=body)
+            soon = await gateway.http.post(
+                "/v1/chat/completions", json=body, headers={"x-aio-deadline-ms": "1000", "cache-control": "no-store"}
+            )
+            shown = await samples(gateway)
+    assert (whenever.headers["x-aio-tier"], len(busy.calls)) == ("1", 1)
+    assert (soon.headers["x-aio-tier"], len(idle.calls)) == ("2", 1)
+    assert shown["aio_remote_waiting"] == MANY
+    assert shown["aio_tier_predicted_wait_seconds"] > 1
+
+
+def test_a_queue_elsewhere_counts_once_in_the_alerts_however_many_tiers_share_the_server() -> None:
+    tiers = [SimpleNamespace(queues=lambda found=found: found) for found in ({"a": 501}, {"a": 400, "b": 2}, {})]
+    assert alert_figures({}, {}, cast(list[Tier], tiers), [])["waiting"] == 503
+    assert alert_figures({}, {}, cast(list[Tier], tiers[2:]), [])["waiting"] is None
