@@ -279,6 +279,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         Meta(ge=0, description="Most that verification may cost, as a share of the last day's serving cost"),
     ] = 0.05
+    second_opinions: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2,
+            description="Further answers, 0 to 2, that must agree before a verified answer counts as worse: a second "
+            "one of the strongest tier, then one of another; the budget pays them; 0: the first decides",
+        ),
+    ] = 2
     cold_start_usd: Annotated[
         float,
         Meta(

@@ -165,7 +165,7 @@ verifications = Table(
     Column("verifier_model", FreeText),
     Column("judge", String(64)),
     Column("judge_reliability", Double),  # balanced accuracy against known outcomes
-    Column("label", String(16)),  # no_worse | worse | tie; NULL: no verdict
+    Column("label", String(16)),  # no_worse | worse | tie | uncertain; NULL: no verdict
     Column("scores", Json),  # object of floats, by the judge's own names
     Column("verifier_answer", FreeText),  # NULL without consent
     Column("judged_answer", FreeText),  # what the judged tier answered; NULL: its answer was the served one

@@ -1,8 +1,9 @@
-"""`python -m benchmarks demo`, `replay`, `utility`, `evidence`: measurements on recorded answers."""
+"""`python -m benchmarks demo`, `replay`, `utility`, `evidence`, `expert-errors`: measurements on recorded answers."""
 
 import asyncio
 import sys
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -11,11 +12,15 @@ from benchmarks.classifier.utility import ERROR, ROUTED, read_customers, table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
+from benchmarks.replay.expert_errors import Lasting, labels_under_errors, recorded_questions
 from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
 from benchmarks.replay.report import report
 from benchmarks.replay.timeline import Life, Look, Plan, live
-from classifier.training.data.dataset import data_folder
+from classifier.errors import TrainingDataError
+from classifier.training.data.dataset import data_folder, load_outcomes
+from quality.estimates.upgrade_rate import Share
+from quality.verification.second_opinion import MOST_OPINIONS
 
 
 @click.command()
@@ -126,3 +131,34 @@ def evidence(file: Path, seed: int) -> None:
         spent = "" if cost is None else f"{cost.value:.2f} [{cost.low:.2f}, {cost.high:.2f}]"
         shown = f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
         click.echo(f"{name:<7} {way:<42} {shown}  {more.value:+.3f} [{more.low:+.3f}, {more.high:+.3f}]  {spent}")
+
+
+@click.command("expert-errors")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of the recorded outcomes.  [AIO_DATA; ../shared/data]"
+)
+@click.option("--rate", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Of the planted errors.")
+@click.option("--prompts", type=click.IntRange(min=1), help="At most so many.  [all]")
+def expert_errors(data: Path | None, rate: float, prompts: int | None) -> None:
+    """How often right answers are labelled worse because the strongest tier errs, by the number of second opinions."""
+    try:
+        questions = recorded_questions(load_outcomes(data or data_folder()))[:prompts]
+    except TrainingDataError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{len(questions)} prompts, three weaker tiers; {rate:.0%} planted errors of the strongest")
+    for lasting in get_args(Lasting):
+        click.echo(f"\nan erring answer is {lasting} when asked again")
+        click.echo(_row("opinions", "right, called worse", '"worse" that is false', "worse, called so", "uncertain",
+                        "no worse by labels", "in truth", "cost"))  # fmt: skip
+        for opinions in range(MOST_OPINIONS + 1):
+            one = asyncio.run(labels_under_errors(questions, rate=rate, lasting=lasting, opinions=opinions))
+            shares = one.right_as_worse, one.false_worse, one.worse_kept, one.uncertain, one.no_worse, one.true_no_worse
+            click.echo(_row(str(opinions), *map(_interval, shares), f"{one.cost:.1f}"))
+
+
+def _row(*cells: str) -> str:
+    return cells[0].ljust(10) + "".join(cell.ljust(24) for cell in cells[1:])
+
+
+def _interval(share: Share) -> str:
+    return f"{share.value or 0:.1%} [{share.low:.1%}, {share.high:.1%}]"

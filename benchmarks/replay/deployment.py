@@ -21,6 +21,7 @@ from benchmarks.replay.upstream import ReplayUpstream, running_upstream
 from gateway.processes.server_process import running_server
 from gateway.settings import Settings
 from migrations.tables import audit_events, requests, retrain_runs, training_rows, verifications
+from quality.estimates.upgrade_rate import has_verdict
 from quality.judges.calibration import GradedPair, calibrate
 from quality.judges.default_panel import store_calibration
 from quality.judges.pairwise import PairwiseJudge
@@ -156,7 +157,7 @@ class Deployment:
         served = select(func.count(), func.sum(requests.c.cost_usd))
         checked = select(
             func.sum(verifications.c.cost_usd),
-            func.count(verifications.c.label),
+            func.count().filter(has_verdict()),
             func.count().filter(verifications.c.label == "worse"),
         )
         async with self.engine.connect() as connection:

@@ -118,7 +118,10 @@ class QualityLoop:
             self.monitor = Monitor(
                 self._engine,
                 list(self._tiers.values()),
-                MonitorSettings(sampling=sampling_settings(self._settings, len(self._tiers))),
+                MonitorSettings(
+                    sampling=sampling_settings(self._settings, len(self._tiers)),
+                    second_opinions=self._settings.second_opinions,
+                ),
                 price=self._price,
                 panel=await self._panel(),
                 encode=self._encode,
@@ -179,9 +182,11 @@ class QualityLoop:
             return None
 
     async def show(self, metrics: Metrics) -> None:
-        """Set the metrics of upgrade rates; while the database is down they keep their last values."""
+        """Set the metrics of second opinions and of upgrade rates; while the database is down, the latter keep their
+        last values."""
         if self.monitor is None:
             return
+        metrics.show_opinions(self.monitor.second_opinions)
         try:
             for tier in self.monitor.judged_tiers:
                 rate = await self.monitor.upgrade_rate(tier)

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, routing_decisions, verifications
+from quality.estimates.upgrade_rate import has_verdict
 from quality.statistics import betting
 
 # Answers are weighted by their inverse sampling probability, which is clipped from below at this value.
@@ -61,7 +62,7 @@ async def served_answers(
         .join(requests, requests.c.request_id == verifications.c.request_id)
         .where(
             verifications.c.created_at > since,
-            verifications.c.label.is_not(None),
+            has_verdict(),
             verifications.c.sampled_reason.in_(DRAWN),
             routing_decisions.c.created_at > since,
             requests.c.requested_model == "auto",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Final
 
 import msgspec
 from sqlalchemy import ColumnElement, FromClause, Subquery, and_, select
@@ -11,6 +12,8 @@ from migrations.tables import requests, verifications
 
 # Only the newest verifications are read: older ones say little about today and would make queries slow.
 NEWEST = 4_000
+# The label of an answer on which opinions differ: no verdict.
+UNCERTAIN: Final = "uncertain"
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,10 +105,16 @@ def newest_verifications() -> Subquery:
     return select(*shown).order_by(v.verification_id.desc()).limit(NEWEST).subquery()
 
 
+def has_verdict(rows: FromClause = verifications) -> ColumnElement[bool]:
+    """Select rows with a label that says whether the answer was worse."""
+    # The first condition is that of the partial indexes.
+    return and_(rows.c.label.is_not(None), rows.c.label != UNCERTAIN)
+
+
 def drawn_with_label(rows: FromClause = verifications) -> ColumnElement[bool]:
-    """Select labels of sampled requests, without voluntary user feedback."""
+    """Select verdicts on sampled requests, without voluntary user feedback."""
     drawn = rows.c.sampled_reason.in_(("sample", "downgrade", "probe"))
-    return and_(rows.c.label.is_not(None), drawn, rows.c.sampled_probability > 0.0)
+    return and_(has_verdict(rows), drawn, rows.c.sampled_probability > 0.0)
 
 
 def sampled_as_served(rows: FromClause = verifications) -> tuple[ColumnElement[bool], ...]:

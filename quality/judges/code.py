@@ -26,6 +26,7 @@ class CodeJudge(Judge):
     """
 
     name = "code"
+    basis = "check"
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None

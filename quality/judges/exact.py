@@ -25,6 +25,7 @@ class ExactJudge(Judge):
     """
 
     name = "exact"
+    basis = "agreement"
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None

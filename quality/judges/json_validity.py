@@ -23,6 +23,7 @@ class JsonValidityJudge(Judge):
     """
 
     name = "json"
+    basis = "check"
 
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None

@@ -1,11 +1,15 @@
 """The interface of all judges: a prompt and two answers in, a verdict out."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from tiers.tier import Usage
+
+Basis = Literal["check", "agreement", "preference"]
+"""What a verdict of "worse" rests on: a check of the answer itself, which needs no reference; that the answer differs
+from the reference; or a model's preference."""
 
 
 class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +31,7 @@ class Judge(ABC):
     odd texts but abstains. Errors of a model it asks are propagated."""
 
     name: str
+    basis: ClassVar[Basis] = "preference"
 
     @abstractmethod
     async def judge(

@@ -36,6 +36,10 @@ class Panel:
         self.judges = list(judges)
         self.calibrations = dict(calibrations)
 
+    def named(self, name: str | None) -> Judge | None:
+        """Return the judge of this name; None if it is not on the panel."""
+        return next((judge for judge in self.judges if judge.name == name), None)
+
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> Finding:

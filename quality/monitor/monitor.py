@@ -33,6 +33,7 @@ from quality.verification.sampling import (
     same_budget,
     would_differ,
 )
+from quality.verification.second_opinion import MOST_OPINIONS, OpinionsGiven
 from quality.verification.training_rows import Encode
 from quality.verification.verifier import AttemptError, Price, Verifier, training_row
 from tiers.tier import Tier, Usage
@@ -45,12 +46,16 @@ OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included."""
+    """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included.
+
+    `second_opinions`: further answers, 0 to 2, that must agree before an answer counts as worse.
+    """
 
     sampling: SamplingSettings = SamplingSettings()
     upgrade: UpgradeSettings = UpgradeSettings()
     shift: ShiftSettings = ShiftSettings()
     max_tokens: int = 1024
+    second_opinions: int = MOST_OPINIONS
     max_attempts: int = 3
     lease_seconds: float = 600.0
     retry_seconds: float = 30.0
@@ -61,7 +66,7 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state shown by the API. `dropped`: offers lost because more than `max_offered` were waiting; `spending` is at
-    most `poll_seconds` old.
+    most `poll_seconds` old. `second_opinions`: since start.
 
     `upgrade_rates`: the rule of SPEC QM-04; alarms come from `evidence_of_shift`, by stream. `acceptance_by_kind`: of
     the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
@@ -71,6 +76,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     offered: int
     sampled: int
     dropped: int
+    second_opinions: OpinionsGiven
     spending: Spending
     budget_usd: float
     upgrade_rates: list[UpgradeRate]
@@ -114,7 +120,13 @@ class Monitor:
         self._tiers = sorted(tiers, key=lambda tier: tier.number)
         self._price = price
         self._verifier = Verifier(
-            self._tiers, panel, price, max_tokens=settings.max_tokens, samples=samples, redact=redact
+            self._tiers,
+            panel,
+            price,
+            max_tokens=settings.max_tokens,
+            samples=samples,
+            redact=redact,
+            opinions=settings.second_opinions,
         )
         self._encode = encode
         self._on_alarm = on_alarm
@@ -132,6 +144,7 @@ class Monitor:
         self._watch = ShiftWatch(engine, settings.shift)
         self._attention, self._shadow_share = 1.0, 0.0
         self._offered = self._sampled = self._dropped = 0
+        self.second_opinions = OpinionsGiven()
 
     @property
     def panel(self) -> Panel:
@@ -204,6 +217,7 @@ class Monitor:
             offered=self._offered,
             sampled=self._sampled,
             dropped=self._dropped,
+            second_opinions=self.second_opinions,
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
             upgrade_rates=rates,
@@ -270,10 +284,13 @@ class Monitor:
         usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=self.settings.max_tokens)
         strongest = self._verifier.tier.number
         if purpose == "shadow":
-            answered = self._price(min(record.decision.would_be or strongest, strongest), usage)
-            return answered + (self._price(strongest, usage) if self._verifier.asks_to_judge else 0.0)
-        asked = [tier.number for tier in self._tiers] if purpose == "probe" else [strongest]
-        return sum(self._price(number, usage) for number in asked)
+            judged = min(record.decision.would_be or strongest, strongest)
+            asked, judging = [judged], [strongest] if self._verifier.asks_to_judge else []
+            again, others = self._verifier.asked_for_opinions(record.tier, [judged])
+        else:
+            asked, judging = [tier.number for tier in self._tiers] if purpose == "probe" else [strongest], []
+            again, others = self._verifier.asked_for_opinions(strongest, [*asked, min(record.tier, strongest)])
+        return sum(self._price(number, usage) for number in (*asked, *judging, *again, *others))
 
     async def _verify_one(self) -> bool:
         """Verify one job; return whether something was done, so that there may be more to do."""
@@ -323,17 +340,25 @@ class Monitor:
             raise
         else:
             await self._queue.finish(job, rulings, row, self._clock())
-            if any(ruling.label is not None for ruling in rulings):
+            self._count_opinions(rulings)
+            if any(ruling.teaches for ruling in rulings):
                 await self._look_for_shifts()
 
     async def _learn(self, job: VerificationJob, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
-        if self._encode is None or all(ruling.label is None for ruling in rulings):
+        if self._encode is None or not any(ruling.teaches for ruling in rulings):
             return None
         try:
             encoded = await self._encode(job.messages)
         except Exception as error:
             raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
         return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints())
+
+    def _count_opinions(self, rulings: Sequence[Ruling]) -> None:
+        for ruling in rulings:
+            if ruling.opinions_usd is not None:
+                self.second_opinions = self.second_opinions.with_one(
+                    uncertain=not ruling.teaches, cost_usd=ruling.opinions_usd
+                )
 
     async def _look_for_shifts(self) -> None:
         for alarm in await self._watch.catch_up():

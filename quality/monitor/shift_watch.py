@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.complexity.classes import likeliest
 from classifier.decision import LEARNED_KINDS
 from migrations.tables import audit_events, classifier_versions, routing_decisions, training_rows, verifications
+from quality.estimates.upgrade_rate import has_verdict
 from quality.monitor.e_detector import ShiftAlarm, ShiftDetector, ShiftSettings
 
 # An answer belongs to a stream of its tier and one of its prompt's complexity class.
@@ -128,7 +129,7 @@ class ShiftWatch:
                 ),
             )
             .where(
-                verifications.c.label.is_not(None),
+                has_verdict(),
                 # Without a version's prediction there is nothing to test.
                 routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
                 # Probes ask every tier, whichever was chosen. User complaints are no random sample.

@@ -9,6 +9,7 @@ from sqlalchemy import Text, and_, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables import requests, routing_decisions, verifications
+from quality.estimates.upgrade_rate import UNCERTAIN, has_verdict
 
 # The most requests that are read unless more are asked for, so that the cost does not grow with the traffic.
 NEWEST = 5_000
@@ -47,8 +48,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 class ShadowAnswers(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of shadow answers and their cost in US dollars, judging and failed attempts included. `undecided`: no
-    judge that is trusted decided, or an answer was cut off; `failed`: given up after several attempts, with one
-    `error`."""
+    judge that is trusted decided, opinions differed, or an answer was cut off; `failed`: given up after several
+    attempts, with one `error`."""
 
     waiting: int = 0
     judged: int = 0
@@ -102,7 +103,7 @@ async def shadow_answers(engine: AsyncEngine, since: float) -> tuple[ShadowAnswe
     """Count the shadow answers to requests created at `since` or later. The second value is what all verification of
     observed requests cost since then, in US dollars."""
     d, v = routing_decisions.c, verifications.c
-    group = (v.sampled_reason, v.status, v.label.is_not(None))
+    group = (v.sampled_reason, v.status, has_verdict())
     query = (
         select(*group, func.count(), func.sum(v.cost_usd), func.max(v.error))
         .join(routing_decisions, d.request_id == v.request_id)
@@ -151,7 +152,8 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[Observed]:
                 paid_usd=paid,
                 expected_usd=_expected(paid, costs[given - 1], costs[would_be - 1]),
                 answer_usd=answer_usd,
-                label=label,
+                # Opinions that differ are no verdict.
+                label=None if label == UNCERTAIN else label,
                 judge=judge,
                 score=(scores or {}).get(judge),
                 reliability=trust or 0.0,

@@ -52,8 +52,8 @@ def _troubles(report: ShadowReport) -> list[str]:
         found.append(f"{_counted(shadows.waiting, 'shadow answer')} {_were(shadows.waiting, 'is', 'are')} waiting.")
     if shadows.undecided:
         found.append(
-            f"{_counted(shadows.undecided, 'shadow answer')} got no verdict, because an answer was cut off or no judge "
-            "that is trusted decides such answers: aio quality calibrate measures the judges."
+            f"{_counted(shadows.undecided, 'shadow answer')} got no verdict, because an answer was cut off, opinions "
+            "differed or no judge that is trusted decides such answers: aio quality calibrate measures the judges."
         )
     if shadows.failed:
         because = f", for example: {shadows.error}" if shadows.error else ""

@@ -23,9 +23,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables import erasures, requests, routing_decisions, training_rows, verifications
-from quality.estimates.upgrade_rate import newest_verifications
+from quality.estimates.upgrade_rate import UNCERTAIN, newest_verifications
 from quality.records.record import Record
 from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
+
+Label = Literal["no_worse", "worse", "tie", "uncertain"]
+"""A verdict on an answer; "uncertain" says that opinions on it differ, and teaches nothing."""
 
 # The columns shared by the rows of one request's rulings.
 _SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "attempts", "created_at")
@@ -53,14 +56,15 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a verification for one tier; `label` is None, with a reason, if nothing may be learned.
 
     `verifier_answer` is the reference, `verifier_tier`'s answer. `judged_answer`: what `tier` answered to the
-    verification, for `judged_cost_usd`; None if its answer was the served one.
+    verification, for `judged_cost_usd`; None if its answer was the served one. `opinions_usd`: the part of `cost_usd`
+    that further opinions on a verdict of "worse" cost; None if none was asked for.
     """
 
     tier: int
     model: str
     verifier_tier: int
     verifier_model: str
-    label: Literal["no_worse", "worse", "tie"] | None
+    label: Label | None
     judge: str | None
     judge_reliability: float | None
     scores: dict[str, float]
@@ -69,16 +73,23 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float
     judged_answer: str | None = None
     judged_cost_usd: float | None = None
+    opinions_usd: float | None = None
+
+    @property
+    def teaches(self) -> bool:
+        """Whether something can be learned from the verdict."""
+        return self.label not in (None, UNCERTAIN)
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of waiting rows, and among the newest `quality.estimates.upgrade_rate.NEWEST` rows of those done, failed,
-    and done with a label."""
+    done with a label that teaches, and done with an uncertain one."""
 
     pending: int
     done: int
     failed: int
     labelled: int
+    uncertain: int = 0
 
 
 class VerificationQueue:
@@ -184,7 +195,7 @@ class VerificationQueue:
         self, job: VerificationJob, rulings: Sequence[Ruling], training_row: Mapping[str, Any] | None, now: float
     ) -> bool:
         """Write a row per ruling and the training row in one transaction; False if the lease was lost."""
-        own, *others = map(msgspec.structs.asdict, rulings)
+        own, *others = map(_columns, rulings)
         cost_usd = own.pop("cost_usd")
         async with self._engine.begin() as connection:
             done = await connection.execute(
@@ -261,15 +272,22 @@ class VerificationQueue:
             return await self._spending(connection, now)
 
     async def depth(self) -> Depth:
-        """Count the waiting rows, and among the newest those done, failed, and done with a label."""
+        """Count the waiting rows, and among the newest those done and failed, with their labels."""
         newest = newest_verifications().c
         waiting = select(func.count()).where(verifications.c.status == "pending")
-        ended: Select[Any] = select(newest.status, func.count(), func.count(newest.label)).group_by(newest.status)
+        doubted = func.count(case((newest.label == UNCERTAIN, 1)))
+        ended: Select[Any] = select(newest.status, func.count(), func.count(newest.label), doubted)
         async with self._engine.connect() as connection:
             pending = await connection.scalar(waiting) or 0
-            rows = {status: (count, labelled) for status, count, labelled in await connection.execute(ended)}
-        done, labelled = rows.get("done", (0, 0))
-        return Depth(pending=pending, done=done, failed=rows.get("failed", (0, 0))[0], labelled=labelled)
+            rows = {status: counts for status, *counts in await connection.execute(ended.group_by(newest.status))}
+        done, labelled, uncertain = rows.get("done", (0, 0, 0))
+        return Depth(
+            pending=pending,
+            done=done,
+            failed=rows.get("failed", (0,))[0],
+            labelled=labelled - uncertain,
+            uncertain=uncertain,
+        )
 
     async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
         since = now - self.sampling.window_seconds
@@ -330,3 +348,10 @@ class VerificationQueue:
         else:
             async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
                 yield connection
+
+
+def _columns(ruling: Ruling) -> dict[str, Any]:
+    """Return what is stored of a ruling; the cost of opinions is part of its cost."""
+    fields = msgspec.structs.asdict(ruling)
+    del fields["opinions_usd"]
+    return fields

@@ -2,36 +2,35 @@
 row."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
+from quality.estimates.upgrade_rate import UNCERTAIN
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Finding, Panel
 from quality.records.redaction import DROPPED, RedactText, redacted_text
-from quality.verification.queue import Ruling, VerificationJob
+from quality.verification.queue import Label, Ruling, VerificationJob
 from quality.verification.sampling import Purpose
+from quality.verification.second_opinion import (
+    MOST_OPINIONS,
+    SECOND_SEED,
+    SECOND_TEMPERATURE,
+    Compared,
+    Reply,
+    needs_opinion,
+    objection,
+    other_tier,
+)
 from tiers.collected_choice import CollectedChoice
-from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
+from tiers.errors import TierError
+from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
 Price = Callable[[int, Usage], float]
 """US dollars that a tier (by number) bills for some usage."""
 
 BATCH_PRIORITY = 2
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's answer. `cost_usd`: what it cost the verification; None for the served one."""
-
-    text: str
-    finish_reason: FinishReason | None
-    cost_usd: float | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the answer is complete and not empty; only such answers are compared."""
-        return self.finish_reason == "stop" and bool(self.text.strip())
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +44,29 @@ class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     features: bytes | None
     classes: list[float] | None = None
     app: str | None = None
+
+
+class _Run:
+    """One attempt: its answers, each asked for once, by tier and whether it is a second one, and what it cost."""
+
+    def __init__(self, job: VerificationJob) -> None:
+        self.job = job
+        self.answers: dict[tuple[int, bool], Reply] = {}
+        self.bill: list[float] = []
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(self.bill)
+
+
+class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What is found on a tier's answer. `opinions_usd`: what further opinions cost; None if none was needed."""
+
+    answer: Reply | None
+    label: Label | None
+    reason: str
+    finding: Finding | None = None
+    opinions_usd: float | None = None
 
 
 class AttemptError(Exception):
@@ -79,7 +101,8 @@ class Verifier:
 
     `max_tokens` bounds an answer, reasoning included, and with it the cost of a job; a shadow may be twice as long as
     the served answer, because its cost is measured too. `samples`: the number of sequences
-    that an answer of a tier may be billed for. `redact` is applied to stored texts.
+    that an answer of a tier may be billed for. `redact` is applied to stored texts. `opinions`: the most further
+    answers, 0 to 2, that must agree before an answer is labelled worse; 0 takes the reference for the truth.
     """
 
     def __init__(
@@ -91,6 +114,7 @@ class Verifier:
         max_tokens: int,
         samples: Callable[[int], int] = lambda tier: 1,
         redact: RedactText | None = None,
+        opinions: int = MOST_OPINIONS,
     ) -> None:
         self.panel = panel
         self._tiers = {tier.number: tier for tier in tiers}
@@ -99,6 +123,7 @@ class Verifier:
         self._max_tokens = max_tokens
         self._samples = samples
         self._redact = redact
+        self._opinions = opinions
 
     @property
     def tier(self) -> Tier:
@@ -121,21 +146,32 @@ class Verifier:
         return max(self._max_tokens, 2 * job.completion_tokens) if job.purpose == "shadow" else self._max_tokens
 
     def bound_usd(self, job: VerificationJob) -> float:
-        """Return the most that `job` can cost: all answers at full length, and the pairwise judge if it is on the
-        panel.
+        """Return the most that `job` can cost: all answers at full length, second opinions included, and the pairwise
+        judge if it is on the panel.
 
         Raises `AttemptError` for texts that a tier cannot accept.
         """
         try:
             judged = self.judged(job)
-            asked = {self._reference(job), *judged} - {job.served_tier}
+            reference = self._reference(job)
+            again, others = self.asked_for_opinions(reference, judged)
+            asked = {reference, *judged, *others} - {job.served_tier}
             generating = sum(
                 self._bound(number, self._request(job, number), self._most_tokens(job) * self._samples(number))
-                for number in asked
+                for number in [*asked, *again]
             )
-            return generating + self._judging_bound(job) * len(judged)
+            return generating + self._judging_bound(job) * len(judged) * (2 if self._opinions else 1)
         except Exception as error:
             raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
+
+    def asked_for_opinions(self, reference: int, answered: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the tiers that may be asked for opinions on the answers of `answered`: the `reference`'s, for a second
+        answer, and others, which have not answered."""
+        again = [reference] if self._opinions else []
+        if self._opinions < MOST_OPINIONS:
+            return again, []
+        others = {other_tier(list(self._tiers), reference, number) for number in answered}
+        return again, sorted(other for other in others if other is not None and other not in answered)
 
     def _judging_bound(self, job: VerificationJob) -> float:
         bound = 0.0
@@ -149,56 +185,98 @@ class Verifier:
 
     async def verify(self, job: VerificationJob) -> list[Ruling]:
         """Answer, compare and rule: return a ruling per judged tier, the job's own first. Raises `AttemptError`."""
-        bill: list[float] = []
+        run = _Run(job)
         rulings: list[Ruling] = []
         try:
-            reference = await self._answer(job, self._reference(job), bill)
+            reference = await self._answer(run, self._reference(job))
             for number in self.judged(job):
-                answer, finding, reason = await self._judge(job, number, reference, bill)
+                verdict = await self._judge(run, number, reference)
                 # The first ruling is billed for the reference.
-                cost = sum(bill) - sum(ruling.cost_usd for ruling in rulings)
-                rulings.append(await self._ruling(job, number, reference, answer, finding, reason, cost))
+                cost = run.cost_usd - sum(ruling.cost_usd for ruling in rulings)
+                rulings.append(await self._ruling(job, number, reference, verdict, cost))
         except Exception as error:
             # After any failure (of a tier, a judge, or a bug) the job is retried and then given up.
-            raise AttemptError(f"{type(error).__name__}: {error}", sum(bill)) from error
+            raise AttemptError(f"{type(error).__name__}: {error}", run.cost_usd) from error
         return rulings
 
-    async def _judge(
-        self, job: VerificationJob, number: int, reference: Reply, bill: list[float]
-    ) -> tuple[Reply | None, Finding | None, str]:
-        """Return the tier's answer and the panel's finding on it, or None for what there is not, and the reason."""
+    async def _judge(self, run: _Run, number: int, reference: Reply) -> _Verdict:
+        """Return the verdict on the tier's answer, and what it rests on."""
         if not reference.is_whole:
-            return None, None, "the verifier's own answer is empty or was cut off"
-        answer = await self._answer(job, number, bill)
+            return _Verdict(answer=None, label=None, reason="the verifier's own answer is empty or was cut off")
+        answer = await self._answer(run, number)
         if not answer.is_whole:
-            return answer, None, f"the answer of tier {number} is empty or was cut off"
-        prompt = prompt_text(job.messages)
-        finding = await self.panel.judge(
-            prompt=prompt,
+            return _Verdict(answer=answer, label=None, reason=f"the answer of tier {number} is empty or was cut off")
+        compared = Compared(
+            prompt=prompt_text(run.job.messages),
             answer=answer.text,
             reference_answer=reference.text,
-            response_format=job.response_format,
+            tier=self._reference(run.job),
+            other=other_tier(list(self._tiers), self._reference(run.job), number),
+            response_format=run.job.response_format,
         )
-        bill += [self._price(self._strongest, usage) for usage in finding.usage]
-        return answer, finding, finding.reason
+        finding = await self.panel.judge(
+            prompt=compared.prompt,
+            answer=compared.answer,
+            reference_answer=compared.reference_answer,
+            response_format=compared.response_format,
+        )
+        run.bill += [self._price(self._strongest, usage) for usage in finding.usage]
+        return await self._confirmed(
+            run, compared, _Verdict(answer=answer, label=_label(finding), reason=finding.reason, finding=finding)
+        )
 
-    async def _answer(self, job: VerificationJob, number: int, bill: list[float]) -> Reply:
-        """Return the tier's answer: the served one, or a new one."""
-        if number == job.served_tier:
-            return Reply(text=job.answer, finish_reason="stop")
+    async def _confirmed(self, run: _Run, compared: Compared, verdict: _Verdict) -> _Verdict:
+        """Return `verdict`, as uncertain if it says "worse" and a second opinion contradicts it."""
+        judge = self.panel.named(verdict.finding.judge) if verdict.finding is not None else None
+        if verdict.label != "worse" or judge is None or not self._opinions or not needs_opinion(judge):
+            return verdict
+        before = run.cost_usd
+        because, usage = await objection(
+            judge,
+            compared,
+            self._opinions,
+            again=lambda: self._answer(run, compared.tier, second=True),
+            ask=lambda number: self._answer_if_it_can(run, number),
+        )
+        run.bill += [self._price(self._strongest, used) for used in usage]
+        spent = run.cost_usd - before
+        if because is None:
+            return msgspec.structs.replace(verdict, opinions_usd=spent)
+        reason = f"uncertain: {because}; at first: {verdict.reason}"
+        return msgspec.structs.replace(verdict, label=UNCERTAIN, reason=reason, opinions_usd=spent)
+
+    async def _answer_if_it_can(self, run: _Run, number: int) -> Reply | None:
+        try:
+            return await self._answer(run, number)
+        except TierError:
+            # One opinion less; a tier that is away must not end all verification.
+            return None
+
+    async def _answer(self, run: _Run, number: int, *, second: bool = False) -> Reply:
+        """Return the tier's answer: the served one, or a new one; `second`: another one of the same tier."""
+        if number == run.job.served_tier and not second:
+            return Reply(text=run.job.answer, finish_reason="stop")
+        known = run.answers.get((number, second))
+        if known is not None:
+            return known
         answer, cost_usd = CollectedChoice(), 0.0
-        async for delta in self._tiers[number].generate(self._request(job, number)):
+        async for delta in self._tiers[number].generate(self._request(run.job, number, second=second)):
             answer.take(delta)
             if delta.usage is not None:
-                bill.append(self._price(number, delta.usage))
-                cost_usd += bill[-1]
-        return Reply(text=answer.text, finish_reason=answer.finish_reason, cost_usd=cost_usd)
+                run.bill.append(self._price(number, delta.usage))
+                cost_usd += run.bill[-1]
+        given = Reply(text=answer.text, finish_reason=answer.finish_reason, cost_usd=cost_usd)
+        run.answers[number, second] = given
+        return given
 
-    def _request(self, job: VerificationJob, number: int) -> GenerationRequest:
+    def _request(self, job: VerificationJob, number: int, *, second: bool = False) -> GenerationRequest:
+        grammar = _grammar(job.response_format)
+        greedy = SamplingParams(temperature=0.0, grammar=grammar)
+        drawn = SamplingParams(temperature=SECOND_TEMPERATURE, seed=SECOND_SEED, grammar=grammar)
         return GenerationRequest(
-            request_id=f"verify-{job.verification_id}-{job.attempts}-{number}",
+            request_id=f"verify-{job.verification_id}-{job.attempts}-{number}{'-again' if second else ''}",
             messages=[msgspec.convert(message, ChatMessage) for message in job.messages],
-            sampling=SamplingParams(temperature=0.0, grammar=_grammar(job.response_format)),
+            sampling=drawn if second else greedy,
             response_format=job.response_format,
             max_tokens=self._most_tokens(job),
             priority=BATCH_PRIORITY,
@@ -210,27 +288,27 @@ class Verifier:
         job: VerificationJob,
         number: int,
         reference: Reply,
-        answer: Reply | None,
-        finding: Finding | None,
-        reason: str,
+        verdict: _Verdict,
         cost_usd: float,
     ) -> Ruling:
         compared_with = self._reference(job)
+        answer, finding = verdict.answer, verdict.finding
         asked = answer is not None and answer.cost_usd is not None
         return Ruling(
             tier=number,
             model=self._tiers[number].model,
             verifier_tier=compared_with,
             verifier_model=self._tiers[compared_with].model,
-            label=_label(finding) if finding is not None else None,
+            label=verdict.label,
             judge=finding.judge if finding is not None else None,
             judge_reliability=finding.reliability if finding is not None else None,
             scores=finding.scores if finding is not None else {},
             verifier_answer=await redacted_text(reference.text, self._redact),
-            reason=await redacted_text(reason, self._redact) or DROPPED,
+            reason=await redacted_text(verdict.reason, self._redact) or DROPPED,
             cost_usd=cost_usd,
             judged_answer=await redacted_text(answer.text, self._redact) if answer is not None and asked else None,
             judged_cost_usd=answer.cost_usd if answer is not None else None,
+            opinions_usd=verdict.opinions_usd,
         )
 
     def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
@@ -253,7 +331,7 @@ def training_row(
     fingerprints: Sequence[str] = (),
 ) -> dict[str, Any] | None:
     """Return the `training_rows` row that `rulings` yield for `tiers` tiers, with their `fingerprints` where known;
-    None without a label.
+    None without a label to learn from: an uncertain one teaches nothing.
 
     Only the judged tiers' outcomes are known, and only where the strongest tier's answer was the reference; the
     strongest tier is no worse than itself. `correct` stays empty, because agreeing with the strongest tier is not being
@@ -262,7 +340,7 @@ def training_row(
     no_worse: list[bool | None] = [None] * tiers
     weights = [0.0] * tiers
     for ruling in rulings:
-        if ruling.label is not None and ruling.judge_reliability is not None and ruling.verifier_tier == tiers:
+        if ruling.teaches and ruling.judge_reliability is not None and ruling.verifier_tier == tiers:
             no_worse[ruling.tier - 1] = ruling.label != "worse"
             weights[ruling.tier - 1] = 2 * ruling.judge_reliability - 1
     if not any(weights):
@@ -291,7 +369,7 @@ def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:
     return Grammar(kind="json_schema", text=msgspec.json.encode(schema).decode())
 
 
-def _label(finding: Finding) -> Literal["no_worse", "worse", "tie"] | None:
+def _label(finding: Finding) -> Label | None:
     if finding.label is None:
         return None
     if finding.tie:

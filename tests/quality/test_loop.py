@@ -21,7 +21,9 @@ from tests.quality.retraining.tiny_classifier import SETTINGS, base_artefact, fr
 pytestmark = pytest.mark.processes
 
 EVERYTHING = MonitorSettings(
-    sampling=SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
+    sampling=SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6),
+    # The other tiers of the script know nothing.
+    second_opinions=1,
 )
 
 

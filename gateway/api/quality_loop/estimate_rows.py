@@ -72,6 +72,9 @@ def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
             yield EstimateRow(estimate=f"{name} on {judge.pairs} pairs", of=judge.judge, value=getattr(judge, name))
     for name in ("offered", "sampled", "dropped"):
         yield EstimateRow(estimate="answers since start", of=name, count=getattr(status, name))
+    for name in ("confirmed", "uncertain"):
+        yield EstimateRow(estimate="second opinions since start", of=name, count=getattr(status.second_opinions, name))
+    yield EstimateRow(estimate="second opinions since start", of="cost_usd", value=status.second_opinions.cost_usd)
     for name in status.queue.__struct_fields__:
         yield EstimateRow(estimate="verifications", of=name, count=getattr(status.queue, name))
     for name in ("serving_usd", "committed_usd", "probe_usd"):

@@ -15,6 +15,7 @@ from gateway.api.quality_loop.csv_export import as_asked
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.stores.database_reach import reached
+from quality.estimates.upgrade_rate import UNCERTAIN
 from quality.records.record import Record
 from quality.store.database import MOST_INTEGER
 from quality.store.listings import VERIFICATIONS
@@ -24,6 +25,8 @@ from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken, review
 ReviewVerdict = Literal["no_worse", "tie", "worse"]
 _SCORES: dict[ReviewVerdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}
 _LOOKED_THROUGH = 50
+# The labels of answers to review: what a judge said, and where opinions differ.
+_REVIEWED = ("worse", UNCERTAIN)
 
 
 class ReviewOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +49,7 @@ _order = msgspec.json.Decoder(ReviewOrder)
 @get("/reviews", operation_class=describe(None, Page), summary="List answers to review")
 async def list_reviews(request: HttpRequest) -> Response[Any]:
     """Unreviewed verifications that a judge called worse, newest first, without texts. A page may be short, because a
-    limited number of rows is searched. Query: `cursor`; `format`, json or csv."""
+    limited number of rows is searched. Query: `label`, worse or uncertain; `cursor`; `format`, json or csv."""
     asked = await reviews_from(request, _LOOKED_THROUGH)
     return as_asked(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
 
@@ -86,11 +89,21 @@ async def review_of(request: HttpRequest, number: int) -> Reviewable | None:
     return None if row is None else await _with_texts(parts, row)
 
 
+def label_asked_for(request: HttpRequest) -> str:
+    """Return which answers the query wants to review: those judged worse, or uncertain ones. Raises `ApiError` 400."""
+    label: str = request.query_params.get("label", "worse")
+    if label not in _REVIEWED:
+        raise bad_request(
+            f"label is {label[:64]!r}; it must be one of {', '.join(_REVIEWED)}.", "label", "invalid_value"
+        )
+    return label
+
+
 async def reviews_from(request: HttpRequest, most: int) -> Page:
-    """Return the newest unreviewed answers that a judge called worse, from the query's `cursor` on; `most` of them,
-    from a limited number of rows, without texts. Raises `ApiError` 400 and 503."""
+    """Return the newest unreviewed answers with the query's `label`, from its `cursor` on; `most` of them, from a
+    limited number of rows, without texts. Raises `ApiError` 400 and 503."""
     database, cursor = parts_of(request).database, request.query_params.get("cursor")
-    chosen, bounds = {"status": "done", "label": "worse"}, {"cursor": cursor} if cursor else {}
+    chosen, bounds = {"status": "done", "label": label_asked_for(request)}, {"cursor": cursor} if cursor else {}
     try:
         judged = await reached(VERIFICATIONS.page(database, chosen, limit=_LOOKED_THROUGH, **bounds))
     except PageError as error:

@@ -1,4 +1,4 @@
-"""The review queue: answers that a judge called worse, one at a time next to the verifier's, for operators to judge."""
+"""The review queue: answers judged worse or left uncertain, one at a time next to the verifier's, for operators."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.api.access.guard import OPERATOR
-from gateway.api.quality_loop.reviews import ReviewOrder, order_review, review_of, reviews_from
+from gateway.api.quality_loop.reviews import ReviewOrder, label_asked_for, order_review, review_of, reviews_from
 from gateway.dashboard.forms import form_of, given_of, taken
 from gateway.dashboard.rendering import back_to, page
 from gateway.parts import HttpRequest
@@ -17,16 +17,18 @@ PATH = "/admin/quality/review"
 
 @get("/quality/review")
 async def show_review(request: HttpRequest) -> Response[Any]:
-    """Show the newest unreviewed answer. Query: `cursor`, to skip those before."""
+    """Show the newest unreviewed answer. Query: `label`, worse or uncertain; `cursor`, to skip those before."""
     asked = await reviews_from(request, 1)
     found = await review_of(request, asked.rows[0]["verification_id"]) if asked.rows else None
-    return page(request, "review.html", "Review", found=found, next=asked.next)
+    return page(request, "review.html", "Review", found=found, next=asked.next, label=label_asked_for(request))
 
 
 @post("/quality/review/{number:int}", opt=OPERATOR, status_code=200)
 async def review(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
-    """Record the operator's verdict; the next answer follows."""
+    """Record the operator's verdict; the next answer follows. Query: `label`, as above."""
+    label = label_asked_for(request)
     order = taken(given_of(await form_of(request), "verdict", "comment"), ReviewOrder)
     done = await order_review(request, number, order)
     learned = "the next training learns from it" if done.learned else done.reason
-    return back_to(PATH, f"Reviewed as {order.verdict.replace('_', ' ')}: {learned}.")
+    after = PATH if label == "worse" else f"{PATH}?label={label}"
+    return back_to(after, f"Reviewed as {order.verdict.replace('_', ' ')}: {learned}.")

@@ -17,6 +17,7 @@ from gateway.telemetry.objectives.alert_figures import queues_elsewhere
 from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SloReport, slo_report
 from inference_core.transport.client import CoreClient
+from quality.verification.second_opinion import OpinionsGiven
 from tiers.tier import Tier
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -86,6 +87,14 @@ class Metrics:
             "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
             registry=self.registry,
         )  # fmt: skip
+        self._opinions = Counter(
+            "aio_second_opinions", "Verdicts of \"worse\" for which further answers were asked for.", ["result"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._opinions_usd = Counter(
+            "aio_second_opinions_cost_usd", "What those further answers cost, judging included.", registry=self.private
+        )
+        self._opinions_shown = OpinionsGiven()
         self.own_labels = Gauge(
             "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
         )
@@ -102,6 +111,13 @@ class Metrics:
         self.canary.clear()
         if canary is not None:
             self.canary.labels(canary).set(share)
+
+    def show_opinions(self, given: OpinionsGiven) -> None:
+        """Count the second opinions of verification; `given`: all since the monitor's start."""
+        shown, self._opinions_shown = self._opinions_shown, given
+        self._opinions.labels("confirmed").inc(given.confirmed - shown.confirmed)
+        self._opinions.labels("uncertain").inc(given.uncertain - shown.uncertain)
+        self._opinions_usd.inc(given.cost_usd - shown.cost_usd)
 
     def show_cache(self, entries: int, size: int) -> None:
         """Set the contents of this process's response cache."""

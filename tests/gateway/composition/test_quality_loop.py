@@ -14,6 +14,7 @@ from classifier.registry.artefact import default_artefact, load_base, load_manif
 from classifier.registry.registry import ArtefactRegistry
 from gateway.composition.quality_loop import QualityLoop
 from gateway.settings import Settings
+from gateway.telemetry.metrics_export.metrics import Metrics
 from migrations.tables import audit_events, retrain_runs
 from quality.judges.calibration import Calibration
 from quality.judges.default_panel import store_calibration
@@ -21,6 +22,7 @@ from quality.monitor.e_detector import ShiftAlarm
 from quality.retraining.retrain import RetrainResult
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
+from quality.verification.second_opinion import OpinionsGiven
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
 from tests.quality.store.records import make_record
 from tiers.catalog.catalog import Catalog
@@ -211,3 +213,26 @@ async def test_a_start_that_failed_half_way_is_repeated_without_a_second_monitor
 async def test_metrics_show_upgrade_rates_without_failing_on_an_empty_store(settings: Settings) -> None:
     async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
         assert (await gateway.http.get("/metrics")).status_code == 200
+
+
+async def test_second_opinions_are_as_many_as_set_and_metrics_count_each_once(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine, metrics = open_database(settings.database), Metrics()
+    tiers = {tier.number: tier for tier in scripted_tiers()}
+    given = msgspec.structs.replace(settings, second_opinions=1)
+    loop = QualityLoop(given, load_catalog("laptop"), engine, tiers, encode=None)
+    try:
+        await loop.start()
+        assert loop.monitor is not None
+        assert loop.monitor.settings.second_opinions == 1
+        for confirmed in (2, 3):
+            loop.monitor.second_opinions = OpinionsGiven(confirmed=confirmed, uncertain=1, cost_usd=0.25)
+            await loop.show(metrics)
+    finally:
+        await loop.close()
+        await engine.dispose()
+    text = metrics.own_exposition([], private=True).decode()
+    assert 'aio_second_opinions_total{result="confirmed"} 3.0' in text
+    assert 'aio_second_opinions_total{result="uncertain"} 1.0' in text
+    assert "aio_second_opinions_cost_usd_total 0.25" in text
+    assert "aio_second_opinions_cost_usd_total" not in metrics.own_exposition([], private=False).decode()

@@ -29,7 +29,9 @@ EASY, HARD = (0.999, 0.999, 0.999, 1.0), (0.1, 0.1, 0.1, 1.0)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
     """A gateway that observes, with a shadow for every request and none of the random probes."""
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), verification_budget=1e6, cold_start_usd=0.0)
+    settings = Settings(
+        data_dir=str(tmp_path_factory.mktemp("data")), verification_budget=1e6, cold_start_usd=0.0, second_opinions=0
+    )
     usual = quality_loop.sampling_settings
 
     def unprobed(settings: Settings, tiers: int) -> SamplingSettings:

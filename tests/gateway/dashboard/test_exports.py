@@ -21,6 +21,7 @@ from quality.monitor.drift import CalibrationDrift, InputDrift
 from quality.monitor.monitor import MonitorStatus
 from quality.verification.queue import Depth
 from quality.verification.sampling import Spending
+from quality.verification.second_opinion import OpinionsGiven
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 
@@ -102,7 +103,8 @@ async def test_the_models_of_a_core_and_their_knobs_have_a_row_each(admin: httpx
 async def test_estimates_are_rows_of_one_table_with_the_figures_that_are_shown() -> None:
     status = MonitorStatus(
         queue=Depth(pending=1, done=2, failed=3, labelled=4),
-        offered=9, sampled=5, dropped=0, spending=Spending(serving_usd=2.0, committed_usd=0.5), budget_usd=1.0,
+        offered=9, sampled=5, dropped=0, second_opinions=OpinionsGiven(confirmed=7, uncertain=2, cost_usd=0.25),
+        spending=Spending(serving_usd=2.0, committed_usd=0.5), budget_usd=1.0,
         upgrade_rates=[UpgradeRate(tier=None, needs_upgrade=wilson_interval(4, 10), alarm=True, reason="=many")],
         evidence_of_shift={"tier 1": 3.5},
         acceptance={2: wilson_interval(3, 4)},
@@ -130,4 +132,7 @@ async def test_estimates_are_rows_of_one_table_with_the_figures_that_are_shown()
     assert found["verified less predicted", 1, None, None].value == -0.25
     assert found["sensitivity on generated pairs", None, None, "pairwise"].value == 0.75
     assert found["verifications", None, None, "failed"].count == 3
+    opinions = "second opinions since start"
+    assert [found[opinions, None, None, name].count for name in ("confirmed", "uncertain")] == [7, 2]
+    assert found[opinions, None, None, "cost_usd"].value == 0.25
     assert found["spending", None, None, "committed_usd"].value == 0.5

@@ -17,8 +17,10 @@ PAGE = "/admin/quality/review"
 SCRIPT = "<script>alert(1)</script>"
 
 
-async def judged_worse(aio: RunningGateway, at: float, tier: int = 1, text: str | None = SCRIPT) -> str:
-    """A request answered by tier 1, with a verification of `tier` that has the verifier's `text`."""
+async def judged_worse(
+    aio: RunningGateway, at: float, tier: int = 1, text: str | None = SCRIPT, label: str = "worse"
+) -> str:
+    """A request answered by tier 1, with a verification of `tier` that has the verifier's `text` and this `label`."""
     body = {"model": "tier-1", "messages": [{"role": "user", "content": SCRIPT}]}
     answer = await aio.http.post("/v1/chat/completions", json=body)
     await only_record(aio, answer.headers["x-aio-decision-id"])
@@ -27,7 +29,7 @@ async def judged_worse(aio: RunningGateway, at: float, tier: int = 1, text: str 
     request_id = str(answer.json()["id"])
     row = {
         "request_id": request_id, "tier": tier, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
-        "status": "done", "judge": "exact", "label": "worse", "verifier_answer": text, "reason": SCRIPT,
+        "status": "done", "judge": "exact", "label": label, "verifier_answer": text, "reason": SCRIPT,
         "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": at, "finished_at": at,
     }  # fmt: skip
     async with aio.parts.database.begin() as connection:
@@ -76,7 +78,7 @@ async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio
         assert SCRIPT not in {row.get("verifier_answer") for row in listed["rows"]}, "texts one at a time"
         sheet = (await viewer.get("/admin/api/reviews?format=csv")).text
         assert len(sheet.strip().splitlines()) == 3
-        skip = seen.text.split(f'href="{PAGE}?')[1].split('"')[0]
+        skip = "cursor" + seen.text.split(f'href="{PAGE}?cursor')[1].split('"')[0]
         assert older in (await viewer.get(f"{PAGE}?{skip}")).text
         assert not [action for action in forms_of(seen) if action.startswith(PAGE)]
         assert seen.text.count("<script") == 1
@@ -129,6 +131,22 @@ async def test_programs_review_too_and_get_errors_for_impossible_reviews(aio: Ru
         assert answer.status_code == status, answer.text
     assert await label_of(aio, good) == ("no_worse", "user")
     assert await label_of(aio, without_text) == ("worse", "exact")
+
+
+async def test_answers_on_which_opinions_differ_have_a_queue_of_their_own(aio: RunningGateway) -> None:
+    uncertain = await judged_worse(aio, 6.5e9, label="uncertain")
+    async with with_user(aio, "olga", "operator") as operator:
+        assert uncertain not in (await operator.get(PAGE)).text
+        assert (await operator.get(PAGE, params={"label": "splendid"})).status_code == 400
+        listed = (await operator.get("/admin/api/reviews", params={"label": "uncertain"})).json()
+        assert [row["request_id"] for row in listed["rows"]] == [uncertain]
+
+        page = await operator.get(PAGE, params={"label": "uncertain"})
+        action = next(one for one in forms_of(page) if one.startswith(PAGE))
+        done = await submit(operator, page, action, verdict="worse")
+        assert (done.status_code, done.headers["location"]) == (303, f"{PAGE}?label=uncertain")
+        assert await label_of(aio, uncertain) == ("worse", "user")
+        assert "Nothing left to review" in (await operator.get(PAGE, params={"label": "uncertain"})).text
 
 
 async def test_a_cursor_that_no_page_gave_is_refused(aio: RunningGateway) -> None:

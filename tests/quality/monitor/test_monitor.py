@@ -133,7 +133,8 @@ async def test_a_probe_asks_every_other_tier_and_teaches_all_outcomes(engine: As
     assert {f"tier {tier}, familiar prompts" for tier in (1, 2, 3)} <= set(evidence)
     assert evidence["tier 1, familiar prompts"] > 1 > evidence["tier 2, familiar prompts"]
     assert sum(stream in {f"{one.name} prompts" for one in Complexity} for stream in evidence) <= 1
-    assert [len(tier.seen) for tier in tiers] == [1, 0, 1, 1]
+    # The strongest is asked again about the worse answer; the third tier's answer is its second opinion.
+    assert [len(tier.seen) for tier in tiers] == [1, 0, 1, 2]
     [learned] = await rows(engine, training_rows)
     assert (learned["source"], learned["no_worse"]) == ("probe", [False, True, True, True])
     assert all(learned["weights"][:3])
@@ -141,7 +142,8 @@ async def test_a_probe_asks_every_other_tier_and_teaches_all_outcomes(engine: As
 
 @pytest.mark.parametrize(
     ("served", "asked", "judged"),
-    [(4, [0, 0, 1, 0], {3: "worse"}), (3, [0, 1, 0, 1], {2: "no_worse", 3: "no_worse"})],
+    # Tier 4 is asked again about a worse answer, and tier 2 has the second opinion.
+    [(4, [0, 1, 1, 1], {3: "worse"}), (3, [0, 1, 0, 1], {2: "no_worse", 3: "no_worse"})],
 )
 async def test_a_dear_answer_is_compared_with_the_tier_below_to_find_what_was_overpaid(
     engine: AsyncEngine, served: int, asked: list[int], judged: dict[int, str]
@@ -310,7 +312,7 @@ async def test_replicas_that_verify_at_once_spend_no_more_than_their_budget(any_
         await store_request(any_engine, one)
     # Twelve dollars were served. A verification bills five tokens of tier 4 and may bill many more: room for few.
     sampling = msgspec.structs.replace(EVERY, budget_share=0.05, probe_share=0.0)
-    settings = msgspec.structs.replace(ALL, sampling=sampling, max_tokens=64)
+    settings = msgspec.structs.replace(ALL, sampling=sampling, max_tokens=64, second_opinions=0)
     replicas = [await _monitor(any_engine, ScriptedTier(), settings) for _ in range(3)]
     queue = VerificationQueue(any_engine, sampling, lease_seconds=600.0, max_attempts=3)
     for place, one in enumerate(served):
@@ -364,8 +366,8 @@ async def test_an_answer_that_never_comes_ends_with_the_lease(engine: AsyncEngin
 
     [verdict] = await rows(engine, verifications)
     assert verdict["status"] == "failed"
-    # What the aborted answer cost is not known; what was reserved for it counts.
-    assert verdict["cost_usd"] == pytest.approx(4 * (10 + 1024) / 1000)
+    # What the aborted answer cost is not known; what was reserved counts: two answers of tier 4, and one of tier 3.
+    assert verdict["cost_usd"] == pytest.approx((4 + 4 + 3) * (10 + 1024) / 1000)
 
 
 async def test_a_failing_encoder_counts_as_a_failed_attempt(engine: AsyncEngine) -> None:

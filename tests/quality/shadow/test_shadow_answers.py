@@ -43,9 +43,11 @@ def tiers_of(*cheapest: ScriptedTier) -> list[Tier]:
     return [*cheapest, *(ScriptedTier(number) for number in range(len(cheapest) + 1, 5))]
 
 
-async def monitored(engine: AsyncEngine, tiers: list[Tier], sampling: SamplingSettings = EVERY, **more: Any) -> Monitor:
+async def monitored(
+    engine: AsyncEngine, tiers: list[Tier], sampling: SamplingSettings = EVERY, opinions: int = 0, **more: Any
+) -> Monitor:
     panel = Panel([ExactJudge()], {"exact": await calibrate(ExactJudge(), graded_pairs())})
-    settings = MonitorSettings(sampling=sampling, retry_seconds=0.0, max_attempts=2)
+    settings = MonitorSettings(sampling=sampling, second_opinions=opinions, retry_seconds=0.0, max_attempts=2)
     monitor = Monitor(
         engine, tiers, settings, price=price, panel=panel, encode=_encode,
         fingerprints=lambda: ["one", "two", "three", "four"], **({"clock": lambda: 1500.0} | more),
@@ -79,6 +81,21 @@ async def test_the_tier_of_routing_is_asked_and_judged_against_the_given_answer(
     assert not any(tier.seen for tier in tiers[1:] if isinstance(tier, ScriptedTier))
     [learned] = await rows(engine, training_rows)
     assert (learned["source"], learned["no_worse"]) == ("verification", [False, None, None, True])
+
+
+async def test_the_given_tier_is_asked_again_before_the_answer_of_routing_counts_as_worse(engine: AsyncEngine) -> None:
+    tiers = tiers_of(ScriptedTier(1, reply=lambda request: "8"))
+    tiers[-1] = again = ScriptedTier(4, reply=lambda request: "8")
+    monitor = await monitored(engine, tiers, opinions=2)
+
+    await served(monitor, engine, watched("req-1"))
+    found = await shadow_report(engine, await budget_now(engine, EVERY, 1500.0))
+    await monitor.close()
+
+    [verdict] = await rows(engine, verifications)
+    assert (verdict["label"], verdict["verifier_answer"], len(again.seen)) == ("uncertain", "7", 1)
+    assert (found.judged, found.worse, found.shadows.undecided) == (0, 0, 1)
+    assert await rows(engine, training_rows) == []
 
 
 async def test_against_another_answer_than_the_strongests_nothing_is_learned(engine: AsyncEngine) -> None:
