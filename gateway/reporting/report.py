@@ -112,10 +112,11 @@ def _naive(parts: dict[str, str]) -> str:
         return NOT_MEASURED
     first = next((line for line in parts["ablation"].splitlines() if "torch, static batches" in line), None)
     return (
-        "The first row above is the slowest configuration: batches that wait for their longest answer, contiguous "
-        "caches, torch's own operators, on the same hardware and prompts as the other rows.\n\n"
+        "One request at a time on the prompts of the other rows: not measured. The first row above is the slowest "
+        "configuration: batches that wait for their longest answer, contiguous caches, torch's own operators, on the "
+        "same hardware but on a smaller load, which the second row has too:\n\n"
         f"> {first or NOT_MEASURED}\n\n"
-        "Source 004 says 10 to 50 times; the product of the ladder's rows is this machine's figure."
+        "Source 004 says 10 to 50 times. The ladder's rows are of two loads, so their product is no such figure."
     )
 
 
