@@ -1,6 +1,7 @@
-"""Pages stay true: links resolve, named files exist, each setting has a row, the README's catalogue loads."""
+"""Pages stay true: links resolve, named files exist, settings and dependencies have rows, the README's file loads."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,14 @@ def test_the_page_on_settings_has_every_setting() -> None:
     ]
     shown = set(re.findall(r"`(AIO_[A-Z_]+)`", "\n".join(rows)))
     assert {variable_of(field) for field in Settings.__struct_fields__} - shown == set()
+
+
+def test_the_page_on_dependencies_names_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    names = {re.split(r"[\[<>=!~; ]", one)[0] for one in asked} - {"aio-gateway"}
+    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
+    assert {name for name in names if name.lower() not in page} == set()
 
 
 def test_the_catalogue_in_the_readme_loads(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`aio checklist`: the sources' best practices, with pass, fail or not measured, and the evidence for each."""
+"""`aio checklist`: the sources' best practices and the requirements, each with its state and its evidence."""
 
 from pathlib import Path
 
@@ -15,18 +15,27 @@ from gateway.cli.options import echo_json, json_option, table
     show_default=True,
     help="Folder of measurements and of the record of test runs.",
 )
-@click.option("--run", "run_tests", is_flag=True, help="Run the tests of the items, and record their results.")
-@click.option("--only", metavar="ROW", help="Show one row only, such as CK-03.")
+@click.option(
+    "--run", "run_tests", is_flag=True, help="Run the tests that requirements name, and record their results."
+)
+@click.option("--only", metavar="ROW", help="Requirements whose ID begins so, such as CK-03, GW or GW-05.")
 @json_option
 def checklist(measurements: Path, run_tests: bool, only: str | None, as_json: bool) -> None:
-    """Print every item with its evidence. Exits with 1 if one fails. `--run` needs a checkout."""
-    from gateway.reporting.checklist import ITEMS, checklist, run_items, write_record
+    """Print the best practices with their evidence; with `--only` also requirements. Exits with 1 if one fails.
+
+    `--run` needs a checkout without changes.
+    """
+    from gateway.reporting.checklist import checklist, named_tests, requirement_states
+    from gateway.reporting.evidence_runs import run_tests as runs_of
+    from gateway.reporting.evidence_runs import write_record
 
     if run_tests:
-        for key, run in run_items(Path.cwd(), tuple(item for item in ITEMS if only in (None, item.row))):
-            click.echo(f"{key}: {run.summary}", err=True)
-            write_record(measurements, {key: run})
-    checked = [each for each in checklist(measurements) if only in (None, each.item.row)]
+        for test, run in runs_of(Path.cwd(), named_tests(only)):
+            click.echo(f"{test}: {run.summary}", err=True)
+            write_record(measurements, {test: run})
+    checked = checklist(measurements)
+    if only is not None:
+        checked = [one for one in [*checked, *requirement_states(measurements)] if one.item.row.startswith(only)]
     if as_json:
         echo_json(checked)
     else:

@@ -80,7 +80,8 @@ SERVER_FEATURES = (
     ),
     Feature(
         name="ensemble (tokenise, model, detokenise in one call)",
-        tests=("gateway/composition/test_end_to_end.py",),
+        ours="these three, text in and text out; no other pipelines",
+        tests=("tiers/local/test_laptop_tiers.py", "tiers/local/test_local.py"),
         others=_of(SERVERS, "yes", "not stated"),
     ),
     Feature(

@@ -24,7 +24,8 @@ Number = TypeVar("Number", float, npt.NDArray[np.floating])
 
 
 class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates and budget of sampling (SPEC QM-01, QM-08, QM-10), from the settings at start.
+    """How answers are drawn for checking (SPEC QM-01, QM-08, QM-10), fixed at the start but for `shadow_rate`, which
+    follows a live knob of routing.
 
     `rates[k-1]`: ceiling for the answers of tier k. Answers of tiers below `downgrade_from` are checked for being good
     enough; for the others the tier below is checked. Answers of the most certain decisions get `least_attention` of

@@ -1,10 +1,13 @@
 """Pages are filled from finished measurements, and nothing else of them changes."""
 
 import json
+import re
 from pathlib import Path
 
+import click
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.core.sweep import COLUMNS
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.page import PageError, filled, parts_of, places
@@ -123,6 +126,20 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
     page = PAGE.read_text(encoding="utf-8")
 
     assert filled(page, parts) == page, "run `make bench-report`"
+
+
+def test_commands_of_the_performance_page_are_those_that_ran():
+    context, shown = click.Context(main), {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if match := re.match(r"python -m benchmarks (sweep|interference|ablation|speculation)\b(.*)", line):
+            command = main.get_command(context, match[1])
+            given = command.make_context(match[1], match[2].split()).params
+            shown[str(given["out"] or f"{match[1]}.jsonl")] = given
+
+    assert shown.keys() == {"sweep.jsonl", "interference.jsonl", "ablation.jsonl", "lookup.jsonl", "draft.jsonl"}
+    for name, given in shown.items():
+        ran = json.loads((RESULTS / name).read_text(encoding="utf-8").splitlines()[0])["settings"]["options"]
+        assert {key: json.loads(json.dumps(given.get(key))) for key in ran} == ran, name
 
 
 def test_the_performance_page_has_a_place_for_every_part():

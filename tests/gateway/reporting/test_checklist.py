@@ -1,4 +1,4 @@
-"""The checklist: evidence exists, a status claims no more than was run, and runs are recorded with commit and day."""
+"""The checklist: items rest on requirements, and a state claims no more than was run."""
 
 import subprocess
 import sys
@@ -9,87 +9,114 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli.checklist import checklist as command
-from gateway.reporting.checklist import (
-    ITEMS,
-    ChecklistItem,
-    EvidenceRun,
-    checklist,
-    read_record,
-    run_items,
-    write_record,
-)
+from gateway.reporting.checklist import ITEMS, checklist, named_tests, requirement_states
+from gateway.reporting.evidence_runs import EvidenceRun, write_record
+from gateway.reporting.requirements import read_requirements
 
 ROOT = Path(__file__).parents[3]
+PAGE = """## Serving
+
+| ID | requirement | shown by | what is missing |
+| --- | --- | --- | --- |
+| BS-03 | a delay | `tests/test_a.py::test_delay` | |
+| GW-05 | events | `tests/test_a.py::test_events`, `make demo` | |
+| GW-06 | sockets | `tests/test_a.py::TestSockets` | partly: no cancel |
+| GW-16 | an edge | `tests/test_a.py::test_edge` | |
+| TI-10 | a student | | not done, because there is none |
+| CK-03 | serving | `aio checklist --only CK-03` | |
+"""
 
 
-def test_every_row_of_the_sources_checklist_is_there():
+def run_of(passed: int = 0, failed: int = 0, skipped: int = 0) -> EvidenceRun:
+    return EvidenceRun(passed=passed, failed=failed, skipped=skipped, commit="abc1234", day="2026-11-21")
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    path = tmp_path / "requirements.md"
+    path.write_text(PAGE, encoding="utf-8")
+    return path
+
+
+def states(tmp_path: Path, page: Path, **runs: EvidenceRun) -> dict[str, str]:
+    """Of the page's rows and of the items of CK-02 and CK-03, by name."""
+    write_record(tmp_path, {f"tests/test_a.py::{name}": run for name, run in runs.items()})
+    found = {one.item.row: one.status for one in requirement_states(tmp_path, page)}
+    return found | {
+        one.item.item: one.status for one in checklist(tmp_path, page) if one.item.row in ("CK-02", "CK-03")
+    }
+
+
+def test_every_row_of_the_sources_checklist_is_there() -> None:
     assert {item.row for item in ITEMS} == {f"CK-0{number}" for number in range(1, 10)}
     assert len({item.key for item in ITEMS}) == len(ITEMS)
 
 
-@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.key)
-def test_the_tests_that_an_item_rests_on_exist(item):
-    assert item.tests or item.gap
-    for test in item.tests:
-        assert (ROOT / "tests" / test).is_file()
-    for name in item.measurements:
-        assert (ROOT / "docs" / "measurements" / name).is_file()
+def test_items_rest_on_requirements_and_measurements_that_exist() -> None:
+    known = {row.key for row in read_requirements(ROOT / "docs" / "requirements.md")}
+    for item in ITEMS:
+        assert item.rests_on
+        assert set(item.rests_on) <= known, item.key
+        assert all((ROOT / "docs" / "measurements" / name).is_file() for name in item.measurements), item.key
 
 
-def run_of(*, passed: bool) -> EvidenceRun:
-    return EvidenceRun(passed=passed, summary="3 passed", commit="abc1234", day="2026-11-21")
+def test_a_requirement_is_in_the_state_that_its_tests_and_its_gap_allow(tmp_path: Path, page: Path) -> None:
+    assert set(states(tmp_path, page).values()) == {"not measured", "not done"}
+    good = {name: run_of(passed=2, skipped=1) for name in ("test_delay", "test_events", "TestSockets", "test_edge")}
+    found = states(tmp_path, page, **good)
+    assert [found[key] for key in ("BS-03", "GW-05", "GW-06", "TI-10")] == ["pass", "pass", "partly", "not done"]
+    assert found["dynamic batching with a delay of at most 5 ms"] == "pass"
+    assert found["tokens over SSE and WebSocket"] == "not measured", "one of its rows is only partly done"
+    assert found["a distilled model for prompts below 30 tokens"] == "not measured", "one of its rows is not done"
+    found = states(tmp_path, page, TestSockets=run_of(passed=5, failed=1))
+    assert (found["GW-06"], found["tokens over SSE and WebSocket"]) == ("fail", "fail")
 
 
-def test_what_was_never_run_is_not_measured(tmp_path):
-    assert {each.status for each in checklist(tmp_path)} == {"not measured"}
+def test_what_was_only_skipped_did_not_pass(tmp_path: Path, page: Path) -> None:
+    assert states(tmp_path, page, test_delay=run_of(skipped=3))["BS-03"] == "not measured"
 
 
-def test_a_run_decides_and_a_missing_measurement_keeps_an_item_from_passing(tmp_path):
-    plain = next(item for item in ITEMS if item.tests and not item.measurements)
-    measured = next(item for item in ITEMS if item.tests and item.measurements)
-    broken = next(item for item in ITEMS if item.tests and item not in (plain, measured))
-    write_record(
-        tmp_path,
-        {plain.key: run_of(passed=True), measured.key: run_of(passed=True), broken.key: run_of(passed=False)},
-    )
-    found = {each.item.key: each.status for each in checklist(tmp_path)}
-    assert (found[plain.key], found[measured.key], found[broken.key]) == ("pass", "not measured", "fail")
-    for name in measured.measurements:
-        (tmp_path / name).touch()
-    assert {each.item.key: each.status for each in checklist(tmp_path)}[measured.key] == "pass"
+def test_an_item_with_a_gap_or_without_its_measurement_never_passes(tmp_path: Path, page: Path) -> None:
+    write_record(tmp_path, {"tests/test_a.py::test_edge": run_of(passed=1)})
+    found = {one.item.item: one for one in checklist(tmp_path, page)}
+    edge = found["edge first, below 20 ms"]
+    assert (edge.status, edge.evidence) == ("not measured", f"GW-16 pass; {edge.item.gap}")
+    assert "(missing)" in found["load tests with bursts"].evidence
 
 
-def test_what_has_a_gap_never_passes(tmp_path):
-    gap = next(item for item in ITEMS if item.gap)
-    write_record(tmp_path, {gap.key: run_of(passed=True)})
-    (found,) = (each for each in checklist(tmp_path) if each.item.key == gap.key)
-    assert (found.status, found.evidence) == ("not measured", gap.gap)
+def test_the_tests_to_run_are_those_of_the_rows_and_of_what_an_item_rests_on(page: Path) -> None:
+    def names(only: str | None) -> list[str]:
+        return [test.partition("::")[2] for test in named_tests(only, page)]
+
+    assert names(None) == ["test_delay", "test_events", "TestSockets", "test_edge"]
+    assert names("GW-05") == ["test_events"]
+    assert names("GW") == ["test_events", "TestSockets", "test_edge"]
+    assert names("CK-03") == ["test_delay", "test_events", "TestSockets"]
 
 
-def test_tests_are_really_run(tmp_path):
-    folder = tmp_path / "tests"
-    folder.mkdir()
-    (folder / "test_good.py").write_text("def test_it():\n    assert True\n")
-    (folder / "test_bad.py").write_text("def test_it():\n    assert False\n")
-    items = tuple(ChecklistItem(row="X", area="x", item=name, tests=(f"test_{name}.py",)) for name in ("good", "bad"))
-    found = dict(run_items(tmp_path, items))
-    assert found["X good"].passed
-    assert not found["X bad"].passed
-    assert "1 failed" in found["X bad"].summary
-    write_record(tmp_path, found)
-    assert read_record(tmp_path) == found
+def test_a_row_that_is_none_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("| GW-05 | events | `tests/test_a.py::test_events` |\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"this one has 3: \| GW-05"):
+        read_requirements(page)
 
 
-def test_the_command_prints_every_item_and_fails_if_one_fails(tmp_path):
+def test_without_the_page_nothing_is_claimed(tmp_path: Path) -> None:
+    assert {each.status for each in checklist(tmp_path, tmp_path / "none.md")} == {"not measured"}
+
+
+def test_the_command_prints_items_and_requirements_and_fails_if_one_fails(tmp_path: Path) -> None:
     printed = CliRunner().invoke(command, ["--measurements", str(tmp_path), "--json"])
     assert printed.exit_code == 0
     assert len(msgspec.json.decode(printed.output)) == len(ITEMS)
-    broken = next(item for item in ITEMS if item.tests)
-    write_record(tmp_path, {broken.key: run_of(passed=False)})
+    some = CliRunner().invoke(command, ["--measurements", str(tmp_path), "--only", "GW-0", "--json"])
+    assert [each["item"]["row"] for each in msgspec.json.decode(some.output)] == [f"GW-0{n}" for n in range(1, 10)]
+    broken = named_tests("BS-03")[0]
+    write_record(tmp_path, {broken: run_of(failed=1)})
     assert CliRunner().invoke(command, ["--measurements", str(tmp_path)]).exit_code == 1
 
 
-def test_reading_the_checklist_imports_nothing_of_the_serving_path():
+def test_reading_the_checklist_imports_nothing_of_the_serving_path() -> None:
     script = "import sys, gateway.reporting.checklist; print('litestar' in sys.modules, 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "False"]

@@ -1,0 +1,59 @@
+"""docs/requirements.md is whole: every requirement once, each with tests that exist or with the reason why not."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.reporting.requirements import read_requirements
+
+ROOT = Path(__file__).parents[1]
+ROWS = read_requirements(ROOT / "docs" / "requirements.md")
+# How many requirements each chapter has.
+CHAPTERS = {
+    "FR": 5, "GW": 20, "RT": 14, "TI": 16, "KV": 11, "BS": 13, "AT": 9, "QZ": 12, "SD": 12, "PX": 6, "SO": 3, "LO": 3,
+    "QM": 12, "OB": 13, "CA": 3, "AS": 7, "TB": 12, "CK": 9,
+}  # fmt: skip
+KEYS = [f"{chapter}-{number:02}" for chapter, count in CHAPTERS.items() for number in range(1, count + 1)]
+CITED = re.compile(rf"\b(?:{'|'.join(CHAPTERS)})-\d\d\b")
+PACKAGES = ("benchmarks", "classifier", "gateway", "inference_core", "migrations", "quality", "tests", "tiers")
+
+
+def names_of(file: Path) -> set[str]:
+    """Functions and classes of a test module, by their names."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, kinds)}
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Everything that may cite a requirement."""
+    for pattern in ("*.md", "docs/*.md", *(f"{package}/**/*.py" for package in PACKAGES)):
+        for path in ROOT.glob(pattern):
+            yield path, path.read_text(encoding="utf-8")
+
+
+def test_every_requirement_has_one_row_in_its_chapter() -> None:
+    assert [row.key for row in ROWS] == KEYS
+    assert len({row.chapter for row in ROWS}) == len(CHAPTERS) - 1, "structured output and LoRA share one"
+    assert all(row.text for row in ROWS)
+
+
+def test_a_row_names_its_evidence_or_says_why_there_is_none() -> None:
+    for row in ROWS:
+        assert re.match(r"$|partly: .|not done, because .", row.missing), row.key
+        assert row.tests or row.commands or row.missing.startswith("not done"), row.key
+
+
+def test_every_test_that_a_row_names_exists() -> None:
+    known: dict[str, set[str]] = {}
+    for row in ROWS:
+        for test in row.tests:
+            path, _, name = test.partition("::")
+            if path not in known:
+                known[path] = names_of(ROOT / path)
+            assert name in known[path], f"{row.key}: {test}"
+
+
+def test_every_requirement_that_is_cited_exists() -> None:
+    unknown = {(str(path.relative_to(ROOT)), key) for path, text in texts() for key in CITED.findall(text)}
+    assert {(path, key) for path, key in unknown if key not in KEYS} == set()
