@@ -43,6 +43,7 @@ class PeerLoad:
 LOADS = (
     PeerLoad("one stream", ("--concurrency", "1", "--requests", "12")),
     PeerLoad("many streams", ("--concurrency", "8", "32", "--rounds", "4")),
+    PeerLoad("most streams", ("--concurrency", "64", "128", "--rounds", "2")),
     PeerLoad(
         "long prompt", ("--concurrency", "1", "--requests", "6", "--prompt-tokens", "1024", "--output-tokens", "2")
     ),

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gateway.reporting.evidence_runs import git
 from inference_core.native import cpu
 
 _FLAGS = ("avx2", "avx512_vnni", "avx512_bf16", "amx_int8")
@@ -20,7 +21,13 @@ def describe_machine() -> dict[str, Any]:
         "kernels": cpu.extension().instruction_set() if cpu.AVAILABLE else "torch",
         "versions": _versions("aio-gateway", "torch", "numpy"),
     }
-    return described | _processor() | _memory()
+    return described | _processor() | _memory() | _commit()
+
+
+def _commit() -> dict[str, str]:
+    """The commit of the checkout that holds this file, with a plus where tracked files differ from it."""
+    found = git(Path(__file__).parent, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+")
+    return {} if found is None else {"commit": found}
 
 
 def _processor() -> dict[str, Any]:

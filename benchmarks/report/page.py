@@ -18,7 +18,7 @@ from gateway.reporting.measured import MeasurementError, machine_line
 from gateway.reporting.measured_tables import measured_tables
 from gateway.reporting.tables import markdown, number
 
-_PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class PageError(ValueError):
@@ -43,13 +43,18 @@ def filled(page: str, parts: Mapping[str, str]) -> str:
 
 
 def parts_of(folder: Path) -> dict[str, str]:
-    """The text of every part that the measurements in `folder` give, finished ones only. Raises `MeasurementError`."""
+    """The text of every part that the measurements in `folder` give, finished ones only. Raises `MeasurementError`.
+
+    `NAME-KIND.jsonl` is the same measurement on another kind of machine; its parts end in `-KIND`.
+    """
     parts = measured_tables(folder)
     for name, draw in _MEASURED.items():
-        if (measurement := finished(folder, name)) is not None:
-            texts = draw(measurement, folder)
-            first = next(iter(texts))
-            parts |= texts | {first: f"{texts[first]}\n\n{machine_line(measurement.head)}"}
+        for path in sorted([*folder.glob(f"{name}.jsonl"), *folder.glob(f"{name}-*.jsonl")]):
+            if (measurement := finished(folder, path.stem)) is not None:
+                kind = path.stem.removeprefix(name)
+                texts = {f"{part}{kind}": text for part, text in draw(measurement, folder, kind).items()}
+                first = next(iter(texts))
+                parts |= texts | {first: f"{texts[first]}\n\n{machine_line(measurement.head)}"}
     for name, listing in _LISTINGS.items():
         path = folder / f"{name}.jsonl"
         if path.exists():
@@ -75,15 +80,15 @@ def finished(folder: Path, name: str) -> Measurement | None:
 _PEERS = "![Output tokens per second of each engine at 1, 8 and 32 requests in flight](img/peers.png)"
 
 
-def _peers(measurement: Measurement, folder: Path) -> dict[str, str]:
+def _peers(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
     results = results_of(measurement.rows)
-    goals = f"{goals_table(results, _bounds(folder))}\n\n{_PEERS}"
-    return {"goals": goals, "peers": systems_table(results)}
+    goals = goals_table(results, _bounds(folder, kind))
+    return {"goals": goals if kind else f"{goals}\n\n{_PEERS}", "peers": systems_table(results)}
 
 
-def _bounds(folder: Path) -> dict[str, float]:
+def _bounds(folder: Path, kind: str) -> dict[str, float]:
     """What the machine allows, by name, as `python -m benchmarks kernels` measured it; {} if it was not."""
-    path = folder / "kernels.jsonl"
+    path = folder / f"kernels{kind}.jsonl"
     rows = _rows(path) if path.exists() else []
     found: dict[str, float] = next((row["bounds"] for row in rows if "bounds" in row), {})
     return found
@@ -109,17 +114,17 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise MeasurementError(f"{path} does not hold rows as JSON lines: {error}") from error
 
 
-def _interference(measurement: Measurement, folder: Path) -> dict[str, str]:
+def _interference(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
     return {"interference": interference_tables(msgspec.convert(measurement.results, InterferenceResults))}
 
 
-def _speculation(measurement: Measurement, folder: Path) -> dict[str, str]:
+def _speculation(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
     results = msgspec.convert(measurement.results, SpeculationResults)
     name = {"prompt_lookup": "lookup", "draft_model": "draft"}[results.way]
     return {name: speculation_table(results)}
 
 
-_MEASURED: dict[str, Callable[[Measurement, Path], dict[str, str]]] = {
+_MEASURED: dict[str, Callable[[Measurement, Path, str], dict[str, str]]] = {
     "peers": _peers,
     "interference": _interference,
     "lookup": _speculation,

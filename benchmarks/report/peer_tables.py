@@ -59,7 +59,11 @@ GOALS = (
     Goal("TTFT p99 ms, 32 streams", "in process", "many streams", 32, _TTFT_TAIL, True, 2, 4),
     Goal("output tokens/s, 1 stream", "http", "one stream", 1, _SPEED, False, 4),
     Goal("output tokens/s, 8 streams", "http", "many streams", 8, _SPEED, False, 2.5),
-    Goal("output tokens/s, 32 streams", "http", "many streams", 32, _SPEED, False, 1.8),
+    Goal("output tokens/s, 32 streams", "http", "many streams", 32, _SPEED, False, 1.8, 2.5),
+    Goal("output tokens/s, 64 streams", "http", "most streams", 64, _SPEED, False, 1.8, 2.2),
+    Goal("output tokens/s, 128 streams", "http", "most streams", 128, _SPEED, False, 1.6, 2),
+    Goal("TTFT p99 ms, 32 streams", "http", "many streams", 32, _TTFT_TAIL, True, 1, 2),
+    Goal("TTFT p50 ms, 128 streams", "http", "most streams", 128, _TTFT, True, 1, 2),
 )
 
 

@@ -74,10 +74,10 @@ def run_tests(repository: Path, tests: list[str]) -> Iterator[tuple[str, Evidenc
 def commit_of(repository: Path) -> str:
     """Return the commit that is checked out. Raises EvidenceRunError without one, or if tracked files differ from it;
     measurements, among them the record, may."""
-    commit = _git(repository, "rev-parse", "--short=12", "HEAD")
+    commit = git(repository, "rev-parse", "--short=12", "HEAD")
     if commit is None:
         raise EvidenceRunError(f"{repository} is no git checkout with a commit; results are recorded with theirs")
-    changed = _git(repository, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/measurements")
+    changed = git(repository, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/measurements")
     if changed:
         raise EvidenceRunError(
             f"tracked files differ from {commit}: {', '.join(line[2:].strip() for line in changed.splitlines()[:3])}; "
@@ -86,7 +86,8 @@ def commit_of(repository: Path) -> str:
     return commit
 
 
-def _git(repository: Path, *arguments: str) -> str | None:
+def git(repository: Path, *arguments: str) -> str | None:
+    """What a command of git prints in `repository`; None if it fails, as it does outside of a checkout."""
     done = subprocess.run(  # noqa: S603 - fixed arguments
         ["git", *arguments],  # noqa: S607
         cwd=repository, capture_output=True, text=True, check=False,

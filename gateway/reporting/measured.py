@@ -117,7 +117,8 @@ def machine_line(head: Head) -> str:
     machine = head.machine
     flags = ", ".join(machine.get("flags", [])) or "none of the vector extensions that matter"
     memory = f", {machine['memory_gib']:g} GiB" if "memory_gib" in machine else ""
+    commit = f", commit {machine['commit']}" if "commit" in machine else ""
     return (
         f"Measured on {head.started[:10]}: {machine['cpus']} CPUs of {machine['processor']} ({flags}){memory}, kernels "
-        f"{machine['kernels']}, Python {machine['python']}."
+        f"{machine['kernels']}, Python {machine['python']}{commit}."
     )

@@ -79,6 +79,25 @@ def test_bounds_of_the_machine_stand_with_the_goals_and_in_a_table_of_their_own(
     assert "read_gb_s_all" in parts["kernels"]
 
 
+def test_another_kind_of_machine_has_tables_of_its_own(tmp_path):
+    sweep_in(tmp_path)
+    for kind, speed in (("", 100.0), ("-avx512", 200.0)):
+        peers = Measurement.begin("peers", {}, tmp_path / f"peers{kind}.jsonl")
+        for system in ("other", "aio"):
+            where = {"transport": "http", "load": "most streams", "concurrency": 64, "system": system}
+            counts = {"round": 0, "requests": 1, "ok": 1, "mean_prompt": 128.0, "out_tok_s": speed}
+            times = dict.fromkeys(("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms"), 1.0)
+            peers.add(where | counts | times)
+        peers.finish(None)
+
+    parts = parts_of(tmp_path)
+
+    assert "200 |" in parts["peers-avx512"]
+    assert "200 |" not in parts["peers"]
+    assert "Measured on 20" in parts["goals-avx512"]
+    assert "peers.png" not in parts["goals-avx512"]
+
+
 def test_an_unfinished_measurement_says_nothing(tmp_path):
     sweep_in(tmp_path, finish=False)
 
