@@ -25,7 +25,7 @@ _ENDLESS = 4096
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterferenceOptions:
     """`streams` decode while a prompt of `long_words` arrives; `quiet_tokens` of each are timed before it does. Once
-    with the knobs as they are, once with the auto-tuner's objective at `tuned_itl_ms`.
+    with fixed knobs, once with the auto-tuner and the objectives of the catalogue.
 
     A prompt of `prompt_tokens` joins `levels` of decoding streams, `probes` times each. `pairs` of prompts of
     `prefix_words` are new, or share `shared_percent` of them with one asked before. Raises `ValueError`.
@@ -34,7 +34,6 @@ class InterferenceOptions:
     rounds: int = 5
     streams: int = 8
     long_words: int = 8000
-    tuned_itl_ms: float = 50.0
     quiet_tokens: int = 100
     prompt_tokens: int = 128
     levels: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32)
@@ -48,8 +47,6 @@ class InterferenceOptions:
         for name in ("rounds", "streams", "long_words", "prompt_tokens", "probes", "prefix_words", "pairs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.tuned_itl_ms < 1:
-            raise ValueError(f"tuned_itl_ms is {self.tuned_itl_ms}; it must be at least 1")
         if self.quiet_tokens < 2:
             raise ValueError(f"quiet_tokens is {self.quiet_tokens}; gaps need at least 2")
         if min(self.levels, default=-1) < 0:
@@ -204,14 +201,12 @@ class _Interference:
         self._prompts = Prompts(seed, 0)
 
     async def long_prompt(self, *, tuned: bool) -> dict[str, Any]:
-        if not tuned:
-            return await self._beside_long_prompt()
         client = self._target.client
-        await client.set_knobs({"auto_tune": True, "itl_objective_ms": self._options.tuned_itl_ms})
+        await client.set_knobs({"auto_tune": tuned})
         try:
             return await self._beside_long_prompt()
         finally:
-            await client.set_knobs({"auto_tune": None, "itl_objective_ms": None})
+            await client.set_knobs({"auto_tune": None})
 
     async def _beside_long_prompt(self) -> dict[str, Any]:
         options = self._options

@@ -10,7 +10,7 @@ def interference_tables(results: InterferenceResults) -> str:
     prefix = results.shared_prefix
     beside: list[list[str]] = []
     for long in results.long_prompts:
-        knobs = "auto-tuned" if long.tuned else "knobs as they are"
+        knobs = "auto-tuned" if long.tuned else "fixed knobs"
         beside.append([f"nothing else, {knobs}", middle(long.quiet_p50), ranged(long.quiet_p99), "1", "–"])
         loaded = [middle(long.beside_p50), ranged(long.beside_p99), times(long.p99_ratio), ranged(long.long_ttft)]
         beside.append([f"the long prefill, {knobs}", *loaded])

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--streams", default=8, show_default=True, help="Decoding while the long prompt arrives.")
 @click.option("--long-words", default=8000, show_default=True, help="Words of the long prompt, about one token each.")
-@click.option(
-    "--tuned-itl-ms", default=50.0, show_default=True, help="What the auto-tuner aims at during the second long prompt."
-)
 @click.option("--quiet-tokens", default=100, show_default=True, help="Tokens of each stream before it arrives.")
 @click.option("--prompt-tokens", default=128, show_default=True, help="Words of the other prompts.")
 @click.option(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @click.command("triton-config")
 @catalog_option
-@click.option("--tier", type=click.IntRange(1, 4), required=True, help="Tier of the model.")
+@click.option("--tier", type=click.IntRange(1, 8), required=True, help="Tier of the model.")
 @click.option(
     "--backend",
     type=click.Choice(["python", "vllm"]),

@@ -58,12 +58,11 @@ async def test_the_tuner_is_on_during_the_second_long_prompt_alone(target):
 
     target.client.set_knobs = noting
     before = (await target.client.set_knobs({})).knobs
-    options = InterferenceOptions(rounds=1, streams=1, long_words=10, levels=(0,), probes=1, tuned_itl_ms=35)
+    options = InterferenceOptions(rounds=1, streams=1, long_words=10, levels=(0,), probes=1)
 
     await interfere(target, options, Measurement.begin("interference", {}))
 
-    assert changes[1]["auto_tune"] is True
-    assert changes[1]["itl_objective_ms"] == 35
+    assert changes[1:] == [{"auto_tune": False}, {"auto_tune": None}, {"auto_tune": True}, {"auto_tune": None}]
     assert (await set_knobs({})).knobs == before
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -30,6 +31,19 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.tier import GenerationRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def noted_cores() -> Iterator[None]:
+    init = Core.__init__
+
+    def noting(self: Core, *arguments: Any, **named: Any) -> None:
+        _MADE.add(self)
+        init(self, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Core, "__init__", noting)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +80,12 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
+# Those made since the first test; other files of the same process may have left some.
+_MADE: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
 def cores() -> list[Core]:
-    return [one for one in gc.get_objects() if isinstance(one, Core)]
+    return list(_MADE)
 
 
 async def complete(call: Call) -> None:
