@@ -30,8 +30,8 @@ def with_measured(prior: ClassTable, catalog: Catalog, folders: Sequence[Path]) 
     """Return `prior` with the results of all tiers of `catalog`, from the newest matching file in `folders` or else
     from the shipped ones; unchanged if there are none. An unusable file is skipped and logged."""
     wanted = [catalog.tier_fingerprint(tier.number) for tier in catalog.tiers]
-    for folder in (*folders, SHIPPED):
-        fitting = [found for path in sorted(folder.glob("*.json")) if (found := _of_tiers(path, wanted)) is not None]
+    for paths in (*(folder.glob("*.json") for folder in folders), SHIPPED.glob("*_outcomes.json")):
+        fitting = [found for path in sorted(paths) if (found := _of_tiers(path, wanted)) is not None]
         if fitting:
             newest = max(fitting, key=lambda outcomes: outcomes.measured_at)
             scores = np.array([newest.tiers[tier.number].scores for tier in catalog.tiers], np.float32).T

@@ -48,7 +48,9 @@ def test_a_model_that_thinks_first_is_like_the_next_kind() -> None:
     assert kinds(plain, thinking) == (COMPLEX, EXPERT)
 
 
-def test_the_laptop_catalogue_routes_by_its_measured_outcomes_and_says_so(tmp_path: Path) -> None:
+def test_the_laptop_catalogue_routes_by_its_measured_outcomes_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """On the everyday tasks its tier 1 does as well as its tier 4, so an easy question has no reason to go up."""
     laptop = load_catalog("laptop")
     model = load_artefact(default_artefact(), laptop.fingerprint)
@@ -64,6 +66,7 @@ def test_the_laptop_catalogue_routes_by_its_measured_outcomes_and_says_so(tmp_pa
         assert said.kind == "measured"
         assert "on such prompts tier 1 was as good in" in decision.reason
         assert "prior" not in decision.reason
+    assert not caplog.records
 
 
 def test_results_of_other_tiers_than_the_catalogues_say_nothing_of_it(tmp_path: Path) -> None:
