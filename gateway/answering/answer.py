@@ -9,7 +9,7 @@ from gateway.answering.bill import Bill
 from gateway.answering.stamps import Stamps
 from gateway.errors import CLIENT_CLOSED_REQUEST, as_api_error
 from gateway.requests.inference_request import InferenceRequest
-from gateway.requests.slo_class import ttft_limit
+from gateway.requests.slo_class import slo_class
 from gateway.routing.router import RoutingService
 from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.collected_choice import CollectedChoice
@@ -169,8 +169,11 @@ class Answer:
     @property
     def ttft_limit(self) -> float:
         """Seconds until the first token that service levels and alerts hold the answer to."""
-        objective = self._routing.spec(self.tier.number).objective
-        return ttft_limit(self.request.slo, self.request.priority, objective.ttft_ms / 1e3)
+        wanted, objective = (
+            slo_class(self.request.slo, self.request.priority),
+            self._routing.spec(self.tier.number).objective,
+        )
+        return wanted.ttft_limit(objective.ttft_ms / 1e3, asked=self.request.slo is not None)
 
     @property
     def timings(self) -> Timings:

@@ -17,6 +17,12 @@ class SloClass(msgspec.Struct, frozen=True, kw_only=True):
     ttft_seconds: float
     priority: int
 
+    def ttft_limit(self, objective_seconds: float, *, asked: bool) -> float:
+        """Seconds until the first token that a request is held to: those of the class that was `asked` for. Without
+        one, those of the usual class, or its tier's objective where that is longer: a small machine's tiers promise
+        less."""
+        return self.ttft_seconds if asked else max(self.ttft_seconds, objective_seconds)
+
 
 # SPEC GW-18: conversations 50 to 100 ms, search augmentation 200, edge 20; interactive half a second, batch two.
 SLO_CLASSES: dict[str, SloClass] = {
@@ -29,13 +35,6 @@ SLO_CLASSES: dict[str, SloClass] = {
         SloClass(name="batch", ttft_seconds=2.0, priority=2),
     )
 }
-
-
-def ttft_limit(name: SloName | None, priority: int, objective_seconds: float) -> float:
-    """Seconds until the first token that a request is held to: those of the class that was asked for. Without one,
-    those of the usual class, or its tier's objective where that is longer: a small machine's tiers promise less."""
-    usual = slo_class(name, priority).ttft_seconds
-    return usual if name is not None else max(usual, objective_seconds)
 
 
 def slo_class(name: SloName | None, priority: int) -> SloClass:

@@ -66,7 +66,7 @@ async def test_an_engine_is_started_on_a_loopback_port_and_reports_its_context(t
         port = process.status.url.removesuffix("/v1").rpartition(":")[2]
         assert start["argv"] == [
             *("--host", "127.0.0.1", "--port", port, "--model", str(engine.model), "--alias", "model"),
-            *("--threads", "1; touch /tmp/never"),
+            *("--metrics", "--threads", "1; touch /tmp/never"),
         ]
         assert "AIO_API_KEYS" not in start["env"]
         assert "UPSTREAM_KEY" not in start["env"]

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.answering.stamps import Stamps
-from gateway.requests.slo_class import ttft_limit
+from gateway.requests.slo_class import slo_class
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.request_metrics import SECONDS
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, TierServiceLevels, merged
@@ -40,7 +40,7 @@ def served(
     ask = SimpleNamespace(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
     timings = Timings(route_ms=1.0, ttft_ms=ttft * 1e3, e2e_ms=(last + 0.001) * 1e3, overhead_ms=3.0)
     record = make_record(tier=tier, attempts=[], timings=timings, **changes)
-    limit = ttft_limit(ask.slo, ask.priority, objective)
+    limit = slo_class(ask.slo, ask.priority).ttft_limit(objective, asked=ask.slo is not None)
     return SimpleNamespace(request=ask, stamps=stamps, ttft_limit=limit), record
 
 
