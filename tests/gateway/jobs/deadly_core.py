@@ -8,6 +8,7 @@ from typing import Any
 
 from inference_core.core import Core
 from inference_core.protocol import AddRequest
+from inference_core.transport.listener import UnixListener
 from inference_core.transport.server import serve_core
 from tests.inference_core.hash_model import hash_core
 
@@ -53,7 +54,7 @@ class KeptCore:
             self._keeping.join(0.05)
 
     def _started(self) -> Any:
-        process = self._context.Process(target=serve_core, args=(load, self._path))
+        process = self._context.Process(target=serve_core, args=(load, UnixListener(self._path)))
         process.start()
         return process
 

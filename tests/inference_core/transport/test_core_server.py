@@ -266,7 +266,7 @@ async def test_a_new_server_does_not_lose_its_socket_when_the_old_one_stops(stac
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_server_process_exits_cleanly_on_a_signal(path, ask, number):
-    process = multiprocessing.get_context("spawn").Process(target=serve_core, args=(ScriptedCore, path))
+    process = multiprocessing.get_context("spawn").Process(target=serve_core, args=(ScriptedCore, UnixListener(path)))
     process.start()
     client = SocketCoreClient(path)
     while True:
@@ -290,7 +290,7 @@ async def test_a_server_process_exits_cleanly_on_a_signal(path, ask, number):
 async def test_a_killed_server_process_can_be_replaced_on_the_same_path(path, ask):
     context, client = multiprocessing.get_context("spawn"), SocketCoreClient(path)
     for _ in range(2):
-        process = context.Process(target=serve_core, args=(ScriptedCore, path))
+        process = context.Process(target=serve_core, args=(ScriptedCore, UnixListener(path)))
         process.start()
         while True:
             try:
