@@ -1,8 +1,9 @@
 """Second opinions: the strongest tier's one answer is a reference, not the truth, so "worse" must be confirmed.
 
 Where a trusted judge says "worse", the reference's tier is asked again and, for answers that can be compared for
-agreement, one further tier. Where any of these answers differ, the verdict is "uncertain": nothing is learned from it,
-and people review it (SPEC QM-09).
+agreement, one further tier. Where the reference's tier contradicts itself or the other tier agrees with the answer, the
+verdict is "uncertain": nothing is learned from it, and people review it (SPEC QM-09). A tier that agrees with neither
+contradicts nothing: what only the strongest tier knows has to be learned as such.
 """
 
 from collections.abc import Awaitable, Callable
@@ -85,7 +86,7 @@ async def objection(
 
     The first opinion is a second answer of the reference's tier: the answer must be worse than that one too, and where
     the verdict rests on agreement, the tier must agree with itself. The second, asked for in that case alone, is
-    another tier's answer, which must agree with the reference. Errors of tiers and judges are propagated.
+    another tier's answer, which must not agree with the judged one. Errors of tiers and judges are propagated.
     """
     usage: list[Usage] = []
 
@@ -117,10 +118,7 @@ async def objection(
         if other is None or not other.is_whole:
             return None
         said = await verdict(compared.answer, other.text)
-        if said.no_worse:
-            return f"tier {compared.other} agrees with it: {said.reason}"
-        said = await verdict(other.text, compared.reference_answer)
-        return f"tier {compared.other} agrees with neither: {said.reason}" if said.no_worse is False else None
+        return f"tier {compared.other} agrees with it: {said.reason}" if said.no_worse else None
 
     because = await found() if opinions else None
     return because, tuple(usage)

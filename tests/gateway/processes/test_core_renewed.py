@@ -23,6 +23,15 @@ def reply(aio: ServedProcess) -> tuple[str, str]:
     return answer.json()["choices"][0]["text"], answer.json()["x_aio"]["version"]
 
 
+def reply_of_any(aio: ServedProcess) -> tuple[str, str]:
+    """The next reply of a worker that has found the core: the two workers find a new one in their own time."""
+    while True:
+        answer = httpx.post(f"{aio.url}/v1/completions", json=ASKED, headers=UNCACHED, timeout=60)
+        if answer.status_code == 200:
+            return answer.json()["choices"][0]["text"], answer.json()["x_aio"]["version"]
+        assert answer.status_code == 503, answer.text
+
+
 def test_sigusr2_replaces_a_core_that_the_catalogue_changes(tmp_path: Path) -> None:
     versions = Versions(tmp_path)
     versions.write("old")
@@ -64,11 +73,11 @@ def test_sigusr2_replaces_a_core_that_the_catalogue_changes(tmp_path: Path) -> N
         renewed = core_of(aio)
         assert renewed is not None
         os.kill(renewed, signal.SIGKILL)
-        until(lambda: httpx.post(f"{aio.url}/v1/completions", json=ASKED, headers=UNCACHED).status_code == 200)
-        assert reply(aio) == new
+        assert reply_of_any(aio) == new
         # One that cannot be loaded replaces nothing.
+        until(lambda: core_of(aio) not in (None, renewed))
         standing = core_of(aio)
         versions.write("missing")
         aio.process.send_signal(signal.SIGUSR2)
         until(lambda: "not replaced, the old one goes on" in (tmp_path / "data" / "log").read_text())
-        assert (core_of(aio), reply(aio)) == (standing, new)
+        assert (core_of(aio), reply_of_any(aio)) == (standing, new)

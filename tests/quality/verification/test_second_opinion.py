@@ -1,4 +1,4 @@
-"""Second opinions: "worse" counts only where the strongest tier agrees with itself and another tier with it."""
+"""Second opinions: "worse" counts only where the strongest tier agrees with itself and no other tier with the answer."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -81,7 +81,6 @@ async def outcome(engine: AsyncEngine) -> tuple[dict[str, Any], list[list[bool |
         (["8", "7"], "7", "compared with a second answer of tier 4 it is not worse"),
         (["8", "9"], "7", "tier 4 answered differently when asked again"),
         (["8", "8"], "7", "tier 3 agrees with it"),
-        (["8", "8"], "9", "tier 3 agrees with neither"),
     ],
 )
 async def test_an_error_of_the_strongest_tier_is_no_label_for_a_right_answer(
@@ -100,6 +99,16 @@ async def test_an_error_of_the_strongest_tier_is_no_label_for_a_right_answer(
     assert status.upgrade_rates[0].needs_upgrade.total == 0
     assert status.acceptance == {}
     assert (status.second_opinions.confirmed, status.second_opinions.uncertain) == (0, 1)
+
+
+async def test_what_only_the_strongest_tier_knows_is_still_learned(engine: AsyncEngine) -> None:
+    """A weaker tier that is wrong in its own way says nothing for the answer."""
+    tiers = ladder(ScriptedTier(reply=says("7")), ScriptedTier(3, reply=says("9")))
+
+    await verified(engine, tiers, record("req-1", prompt="What is 3 + 4?", answer="8"))
+
+    verdict, learned = await outcome(engine)
+    assert (verdict["label"], learned) == ("worse", [[False, None, None, True]])
 
 
 async def test_a_wrong_answer_is_worse_once_both_opinions_confirm_it_and_they_are_paid_from_the_budget(
