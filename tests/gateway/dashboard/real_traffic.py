@@ -7,8 +7,13 @@ from tests.gateway.served_process import ServedProcess
 from tests.polling import until
 
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
-WATCHED = {"AIO_SAMPLING_RATE": "1", "AIO_VERIFICATION_BUDGET": "1000", "AIO_ARTEFACT_POLL_SECONDS": "0.5"}
-"""Settings that verify everything possible, at any price, and apply changes quickly."""
+WATCHED = {
+    "AIO_SAMPLING_RATE": "1",
+    "AIO_VERIFICATION_BUDGET": "1000",
+    "AIO_SECOND_OPINIONS": "0",
+    "AIO_ARTEFACT_POLL_SECONDS": "0.5",
+}
+"""Settings that verify everything possible, at any price, believe the strongest tier, and apply changes quickly."""
 
 # A judge compares only whole answers; of other multiple choice, one of two or three is cut off or equal.
 WHOLE_ANSWER, MOST_QUESTIONS = 128, 40

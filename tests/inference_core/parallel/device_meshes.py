@@ -37,7 +37,7 @@ def device_mesh_spec(core: DeviceCoreSpec, mesh: Mesh, device: Literal["cpu", "c
         core=core,
         mesh=mesh,
         device=device,
-        host_bytes=3 << 30,
+        host_bytes=1 << 30,
         uneven_splits=True,
         max_micro_batches=2,
         min_micro_batch_tokens=8,

@@ -1,4 +1,4 @@
-"""Second opinions: "worse" counts only where the strongest tier agrees with itself and no other tier with the answer."""
+"""Second opinions: "worse" counts where the strongest tier agrees with itself and no other one with the answer."""
 
 import json
 from collections.abc import Callable, Sequence
