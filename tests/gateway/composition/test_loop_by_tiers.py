@@ -112,6 +112,7 @@ async def test_what_served_answers_show_is_learned_and_promoted(tmp_path: Path, 
             sampling_rate=1.0,
             verification_budget=100.0,
             cold_start_usd=100.0,
+            second_opinions=0,  # wrong answers are all alike here, so another tier would agree with each
             canary_share=0.0,
             artefact_poll_seconds=0.05,
         )

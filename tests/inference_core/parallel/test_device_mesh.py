@@ -1,7 +1,6 @@
 """Meshes of devices, computed on the CPU by the kernels' references, equal one process: SmolLM2 and AWQ groups of four
 bits, over real processes joined by gloo."""
 
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -76,8 +75,6 @@ def run(request: pytest.FixtureRequest, awq: Path, weight_cache: Path) -> Iterat
     with LocalMesh(device_mesh_spec(core, mesh), weight_cache) as running:
         yield Run(running, names, OneRank(core, weight_cache))
     use_threads(None)  # the leader computed with its part of the CPUs
-    del running
-    gc.collect()  # the leader's arena, before the next mesh takes another
 
 
 on_every_mesh = pytest.mark.parametrize("run", RUNS, indirect=True, scope="module")

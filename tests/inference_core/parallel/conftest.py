@@ -1,0 +1,12 @@
+"""Meshes hold their memory in reference cycles, and a few objects start no garbage collection."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def freed_meshes() -> Iterator[None]:
+    yield
+    gc.collect()
