@@ -284,8 +284,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(
             ge=0,
             le=2,
-            description="Further answers, 0 to 2, that must agree before a verified answer counts as worse: a second "
-            "one of the strongest tier, then one of another; the budget pays them; 0: the first decides",
+            description="Further answers, 0 to 2, that may contradict before a verified answer counts as worse: a "
+            "second one of the strongest tier, then one of another; the budget pays them; 0: the first decides",
         ),
     ] = 2
     cold_start_usd: Annotated[

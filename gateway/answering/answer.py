@@ -169,10 +169,8 @@ class Answer:
     @property
     def ttft_limit(self) -> float:
         """Seconds until the first token that service levels and alerts hold the answer to."""
-        wanted, objective = (
-            slo_class(self.request.slo, self.request.priority),
-            self._routing.spec(self.tier.number).objective,
-        )
+        wanted = slo_class(self.request.slo, self.request.priority)
+        objective = self._routing.spec(self.tier.number).objective
         return wanted.ttft_limit(objective.ttft_ms / 1e3, asked=self.request.slo is not None)
 
     @property

@@ -48,7 +48,7 @@ OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included.
 
-    `second_opinions`: further answers, 0 to 2, that must agree before an answer counts as worse.
+    `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse.
     """
 
     sampling: SamplingSettings = SamplingSettings()

@@ -102,7 +102,7 @@ class Verifier:
     `max_tokens` bounds an answer, reasoning included, and with it the cost of a job; a shadow may be twice as long as
     the served answer, because its cost is measured too. `samples`: the number of sequences
     that an answer of a tier may be billed for. `redact` is applied to stored texts. `opinions`: the most further
-    answers, 0 to 2, that must agree before an answer is labelled worse; 0 takes the reference for the truth.
+    answers, 0 to 2, that are asked for before an answer is labelled worse; 0 takes the reference for the truth.
     """
 
     def __init__(

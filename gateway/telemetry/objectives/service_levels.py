@@ -65,12 +65,12 @@ class TierServiceLevels(msgspec.Struct):
         prefill, decode = stamps.prefill_seconds, stamps.decode_seconds
         if stamps.first_delta is None or prefill is None or decode is None:
             return
-        ttft = stamps.first_delta - stamps.arrival
+        ttft, limit = stamps.first_delta - stamps.arrival, answer.ttft_limit
         wanted = slo_class(answer.request.slo, answer.request.priority)
         self.ttft.add(ttft)
-        _sketch(self.ttft_shares, wanted.name).add(ttft / answer.ttft_limit)
+        _sketch(self.ttft_shares, wanted.name).add(ttft / limit)
         _count(self.classes, wanted.name, 1)
-        _count(self.kept, wanted.name, ttft <= answer.ttft_limit)
+        _count(self.kept, wanted.name, ttft <= limit)
         self._stage("schedule", stamps.queue_seconds)
         self._stage("prefill", prefill)
         self._stage("decode", decode)
