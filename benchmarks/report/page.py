@@ -49,23 +49,23 @@ def parts_of(folder: Path) -> dict[str, str]:
     """
     parts = measured_tables(folder)
     for name, draw in _MEASURED.items():
-        for path in sorted([*folder.glob(f"{name}.jsonl"), *folder.glob(f"{name}-*.jsonl")]):
+        for path in _of_each_kind(folder, name):
             if (measurement := finished(folder, path.stem)) is not None:
                 kind = path.stem.removeprefix(name)
                 texts = {f"{part}{kind}": text for part, text in draw(measurement, folder, kind).items()}
                 first = next(iter(texts))
                 parts |= texts | {first: f"{texts[first]}\n\n{machine_line(measurement.head)}"}
     for name, listing in _LISTINGS.items():
-        path = folder / f"{name}.jsonl"
-        if path.exists():
-            parts[name] = listing.table(path)
-    for name, path, draw_file in (
-        ("route", folder / "route.json", _route),
-        ("kernels", folder / "kernels.jsonl", _kernels),
-    ):
-        if path.exists():
-            parts[name] = draw_file(path)
+        parts |= {path.stem: listing.table(path) for path in _of_each_kind(folder, name)}
+    parts |= {path.stem: _kernels(path, each=path.stem == "kernels") for path in _of_each_kind(folder, "kernels")}
+    if (path := folder / "route.json").exists():
+        parts["route"] = _route(path)
     return parts
+
+
+def _of_each_kind(folder: Path, name: str) -> list[Path]:
+    """The files of one measurement: of the first kind of machine, and `NAME-KIND.jsonl` of the others."""
+    return sorted([*folder.glob(f"{name}.jsonl"), *folder.glob(f"{name}-*.jsonl")])
 
 
 def finished(folder: Path, name: str) -> Measurement | None:
@@ -94,13 +94,13 @@ def _bounds(folder: Path, kind: str) -> dict[str, float]:
     return found
 
 
-def _kernels(path: Path) -> str:
-    """The machine's peaks and bounds, then each kernel with its bound."""
+def _kernels(path: Path, *, each: bool) -> str:
+    """The machine's peaks and bounds; then, if `each`, every kernel with its bound."""
     rows = _rows(path)
     peaks = [[name, _cell(value)] for row in rows for name, value in row.get("machine", {}).items()]
     allowed = [[name, _cell(value)] for row in rows for name, value in row.get("bounds", {}).items()]
     columns = ("scheme", "projection", "rows", "us", "gmac_s", "gb_s", "bound", "of_bound")
-    kernels = [[_cell(row.get(name)) for name in columns] for row in rows if "scheme" in row]
+    kernels = [[_cell(row.get(name)) for name in columns] for row in rows if each and "scheme" in row]
     heads = (["peak of the machine", "measured"], ["bound", "tokens/s"], list(columns))
     tables = zip(heads, (peaks, allowed, kernels), strict=True)
     return "\n\n".join(markdown(head, cells) for head, cells in tables if cells)
@@ -166,6 +166,19 @@ _LISTINGS = {
             ("p99_ms", "p99 ms"),
             ("ok", "answered"),
             ("errors", "errors"),
+        )
+    ),
+    "loop-lag": Listing(
+        (
+            ("kind", "bodies of"),
+            ("body_bytes", "bytes"),
+            ("bodies", "bodies"),
+            ("refused", "refused"),
+            ("streams", "streams"),
+            ("tokens", "their tokens"),
+            ("p50_ms", "lag p50 ms"),
+            ("p99_ms", "p99 ms"),
+            ("max_ms", "most ms"),
         )
     ),
     "step": Listing(

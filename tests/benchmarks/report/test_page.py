@@ -112,6 +112,16 @@ def test_rows_of_other_commands_become_tables_of_their_columns(tmp_path):
     assert [cell.strip() for cell in table.splitlines()[2].split("|")[1:5]] == ["decode", "8", "–", "3.25"]
 
 
+def test_a_listing_of_another_kind_of_machine_has_a_table_of_its_own(tmp_path):
+    for kind, rate in (("", 100.5), ("-avx512", 200.5)):
+        (tmp_path / f"proxy{kind}.jsonl").write_text(json.dumps({"target": "aio", "req_s": rate}) + "\n")
+
+    parts = parts_of(tmp_path)
+
+    assert "200" in parts["proxy-avx512"]
+    assert "200" not in parts["proxy"]
+
+
 def test_stages_of_a_routing_decision_become_a_table_after_the_whole(tmp_path):
     times = '{"p50": 0.5, "p90": 0.6, "p99": 0.7}'
     text = (
@@ -165,4 +175,6 @@ def test_the_performance_page_has_a_place_for_every_part():
     marked = set(places(PAGE.read_text(encoding="utf-8")))
 
     parts = {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
-    assert marked == parts | {"lookup", "draft", "proxy"}
+    assert marked == parts | {"lookup", "draft", "proxy", "loop-lag"} | {
+        f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
+    }
