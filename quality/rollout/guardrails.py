@@ -18,7 +18,7 @@ happens depends on the number of requests alone, never on what was measured.
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, case, func, or_, select
@@ -172,7 +172,7 @@ def sample_of(size: int, total: float, squares: float) -> Sample:
     return Sample(size=size, mean=mean, variance=variance)
 
 
-def _moments(value: ColumnElement[float | None]) -> list[ColumnElement[float | None]]:
+def _moments(value: ColumnElement[float | None]) -> list[ColumnElement[Any]]:
     return [func.count(value), func.sum(value), func.sum(value * value)]
 
 

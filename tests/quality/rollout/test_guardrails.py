@@ -226,7 +226,8 @@ def test_a_margin_below_zero_is_refused() -> None:
         Guardrails(ttft=-0.1)
 
 
-Ints, Floats = npt.NDArray[np.intp], npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+Floats = npt.NDArray[np.float64]
 
 
 def _experiment(seed: int, sigma: float, users: int = 100, num_requests: int = 1200) -> tuple[Ints, Ints, Floats]:
