@@ -67,7 +67,8 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     `in_tool_loop`: the turn brings results of calls that the previous tier made.
     `canary`: the prediction is that of a version on trial.
 
-    `experiment_id` and `arm`: the request's experiment; `arm_tier`: the tier of its arm, if arms are tiers.
+    `experiment_id` and `arm`: the request's experiment; `arm_tier`: the tier of its arm, if arms are tiers. `unit`: the
+    kind and the pseudonym of the user, key or conversation whose requests all have this arm, or of the request alone.
     `observe_tier`: observe mode; this tier answers whatever is chosen. `edge`: the fast path open to the request, which
     precedes the rule.
     """
@@ -90,6 +91,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     experiment_id: str | None = None
     arm: str | None = None
     arm_tier: int | None = None
+    unit: str | None = None
     observe_tier: int | None = None
     edge: EdgePath | None = None
 

@@ -1,4 +1,5 @@
-"""The traffic split of an experiment: the arm of a request, if any, by a hash of its id (QM-11)."""
+"""The traffic split of an experiment: the arm of a unit (a user, a key, a conversation or a request), if any, by a hash
+of its name (SPEC QM-11)."""
 
 import hashlib
 from typing import Literal
@@ -6,6 +7,7 @@ from typing import Literal
 import msgspec
 
 ArmName = Literal["a", "b"]
+SplitBy = Literal["user", "key", "conversation", "request"]
 _PERSON = b"aio-split-v1"
 
 
@@ -24,12 +26,17 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment as servers apply it: each arm gets half of the `share` of the requests. Raises `ValueError`."""
+    """An experiment as servers apply it: each arm gets half of the `share` of the units.
+
+    `by`: the unit, all of whose requests have the same arm. A split that was stored without it is by request. Raises
+    `ValueError`.
+    """
 
     experiment_id: str
     share: float
     a: Arm
     b: Arm
+    by: SplitBy = "request"
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
@@ -37,12 +44,17 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
         if self.a == self.b:
             raise ValueError(f"both arms are {self.a}; they must differ")
 
-    def arm_of(self, request_id: str) -> ArmName | None:
-        """Return the arm of a request, which is the same at any time and on any replica."""
-        draw = _draw(self.experiment_id, request_id)
+    def arm_of(self, unit: str) -> ArmName | None:
+        """Return the arm of the unit of this name, which is the same at any time and on any replica."""
+        draw = int(self.pseudonym(unit), 16) / 2**64
         if draw >= self.share:
             return None
         return "a" if draw < self.share / 2 else "b"
+
+    def pseudonym(self, unit: str) -> str:
+        """Return 16 hexadecimal digits that stand for the unit in this experiment, and in no other."""
+        key = hashlib.blake2b(self.experiment_id.encode()).digest()
+        return hashlib.blake2b(unit.encode(errors="replace"), digest_size=8, key=key, person=_PERSON).hexdigest()
 
     def arm(self, name: ArmName) -> Arm:
         """Return the arm of that name."""
@@ -52,9 +64,3 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     def tiers(self) -> list[int]:
         """The tiers of arms that route to tiers."""
         return [arm.tier for arm in (self.a, self.b) if arm.tier is not None]
-
-
-def _draw(experiment_id: str, request_id: str) -> float:
-    key = hashlib.blake2b(experiment_id.encode()).digest()
-    digest = hashlib.blake2b(request_id.encode(errors="replace"), digest_size=8, key=key, person=_PERSON)
-    return int.from_bytes(digest.digest(), "big") / 2**64

@@ -32,11 +32,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     no worse than the strongest tier's, None for the server's default. `deadline_seconds`: the caller's bound on the
     time to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`:
     sampling fields left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
-    `service_tier`: repeated in the answer. `metadata`: the caller's tags, recorded as they are. `conversation`: the
-    caller's id of it, None if it is recognised by its messages. `cut_to_context`: `max_tokens` is an upper bound that
-    a tier's context may fall short of. `slo`: its service class. `cache`: how the response cache may be used, None for
-    its default rule. `echo`, `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…` fields: see
-    `GenerationRequest`.
+    `service_tier`: repeated in the answer. `metadata`: the caller's tags, recorded as they are. `user`: its
+    end user, by whose name experiments are split; not recorded. `conversation`: the caller's id of it, None if it is
+    recognised by its messages. `cut_to_context`: `max_tokens` is an upper bound that a tier's context may fall short
+    of. `slo`: its service class. `cache`: how the response cache may be used, None for its default rule. `echo`,
+    `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -72,6 +72,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float | None = None
     trace: TraceContext | None = None
     adapter: str = ""
+    user: str | None = None
     conversation: str | None = None
     slo: SloName | None = None
     cache: CacheMode | None = None

@@ -18,7 +18,7 @@ from classifier.features.routing_input import RoutingInput
 from classifier.local.class_table import ClassTable
 from classifier.model.answer_length import AnswerLength
 from classifier.model.outcome_model import OutcomeModel
-from classifier.policy.experiment_split import Arm, Split
+from classifier.policy.experiment_split import Arm, ArmName, Split
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import POINTER, ArtefactRegistry
@@ -46,10 +46,9 @@ class Serving(msgspec.Struct, frozen=True):
         trial = [] if self.canary is None else [self.canary]
         return list(dict.fromkeys([self.current, *trial, *self.arms.values()]))
 
-    def version_for(self, request_id: str) -> LoadedVersion:
-        """The version that decides about a request: the same one whenever and wherever it is asked."""
-        arm = None if self.split is None else self.split.arm_of(request_id)
-        if arm is not None:
+    def version_for(self, request_id: str, arm: ArmName | None = None) -> LoadedVersion:
+        """The version that decides about a request of this `arm`: the same one whenever and wherever it is asked."""
+        if arm is not None and arm in self.arms:
             return self.arms[arm]
         if self.canary is None or canary_draw(request_id) >= self.share:
             return self.current
@@ -109,9 +108,9 @@ class ActiveClassifier:
         """The current version's model. Raises `ArtefactError` if there is none."""
         return self.serving.current.model
 
-    def model_for(self, request_id: str) -> LoadedVersion:
-        """The version that decides about this request."""
-        return self.serving.version_for(request_id)
+    def model_for(self, request_id: str, arm: ArmName | None = None) -> LoadedVersion:
+        """The version that decides about this request, of this `arm` of the experiment."""
+        return self.serving.version_for(request_id, arm)
 
     def split(self) -> Split | None:
         """The experiment under way, unless an arm of it cannot serve."""

@@ -127,7 +127,7 @@ class Conversations:
         return self._digest(request, b"id", [(request.conversation or "").encode()])
 
     def _key_of(self, request: InferenceRequest, messages: Sequence[ChatMessage]) -> bytes:
-        parts = [part for m in messages for part in _digested(m)]
+        parts = [part for m in messages for part in digested(m)]
         return self._digest(request, b"messages", parts)
 
     def _digest(self, request: InferenceRequest, kind: bytes, parts: Sequence[bytes]) -> bytes:
@@ -199,7 +199,8 @@ def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
     return next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), None)
 
 
-def _digested(message: ChatMessage) -> tuple[bytes, ...]:
+def digested(message: ChatMessage) -> tuple[bytes, ...]:
+    """Return what makes a message unlike others: its role, its text, and what is attached to it."""
     parts = message.role.encode(), message.recorded_content().encode(errors="replace")
     return (*parts, message.attachments.encode()) if message.parts else parts
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from classifier.decision import Decision, Prediction
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import RoutingInput
-from classifier.policy.experiment_split import Split
+from classifier.policy.experiment_split import ArmName, Split
 from classifier.prediction.class_predictor import threshold_of
 
 # Without a classifier: the share of answers no worse than the strongest tier's that is usually wanted.
@@ -73,8 +73,9 @@ class Classifier(Protocol):
     def split(self) -> Split | None:
         """The experiment that is under way."""
 
-    def model_for(self, request_id: str) -> RoutingModel:
-        """The version that decides about this request; while nothing is promoted, always the same one."""
+    def model_for(self, request_id: str, arm: ArmName | None = None) -> RoutingModel:
+        """The version that decides about this request: that of its `arm`, if it is in one. While nothing is promoted,
+        always the same one."""
 
 
 def rule_of(classifier: Classifier, request_id: str, quality_target: float | None) -> RoutingRule:

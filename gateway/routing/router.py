@@ -11,6 +11,7 @@ from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs
 from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.policy.decide import barred_tiers, decide, may_answer
+from classifier.policy.experiment_split import ArmName
 from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.errors import ApiError, bad_request
 from gateway.requests.caller import Caller
@@ -19,6 +20,7 @@ from gateway.requests.slo_class import SLO_CLASSES
 from gateway.routing.conversations import Conversations, History, circumstances
 from gateway.routing.edge_path import edge_path, unclassified
 from gateway.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt, unsupported
+from gateway.routing.experiment_unit import Assigned, assigned
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
 from tiers.catalog.catalog import Catalog
@@ -144,7 +146,8 @@ class RoutingService:
             if failed is None and self.knobs.active.conversations:
                 await self.conversations.fetch(request)
             await self._count_in_doubt(request)
-            version = self.classifier.model_for(request.request_id)
+            place = assigned(self.classifier.split(), request)
+            version = self.classifier.model_for(request.request_id, None if place is None else place.arm)
             # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
             if (
                 getattr(version, "slow", False)
@@ -206,10 +209,11 @@ class RoutingService:
             inputs = settled(self._verdict(request, given, classified=False), edge)
             if may_answer(inputs, edge.tier):
                 return Routed(decide(inputs))
-        verdict = self._verdict(request, given)
+        place = assigned(self.classifier.split(), request)
+        verdict = self._verdict(request, given, None if place is None else place.arm)
         inputs = settled(verdict, None)
         try:
-            return Routed(decide(self._in_experiment(inputs, request.request_id)), verdict.embedding)
+            return Routed(decide(_in_experiment(inputs, place)), verdict.embedding)
         except NoTierAllowedError as error:
             raise self._refusal(error, request, inputs, excluded) from None
 
@@ -256,23 +260,6 @@ class RoutingService:
         waits = request.deadline_seconds is not None or request.priority >= SLO_CLASSES["batch"].priority
         return None if waits or not seconds else seconds
 
-    def _in_experiment(self, inputs: PolicyInputs, request_id: str) -> PolicyInputs:
-        """Return `inputs` with the request's arm of the experiment.
-
-        A request has no arm if it names a tier, is in a tool loop, if routing is only observed, if either arm's tier is
-        barred for it (so that both arms draw from the same population), or if the heuristic or, during a swap, another
-        version decides.
-        """
-        split = self.classifier.split()
-        bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
-        name = None if split is None or bound else split.arm_of(request_id)
-        if split is None or name is None or not barred_tiers(inputs).keys().isdisjoint(split.tiers):
-            return inputs
-        arm = split.arm(name)
-        if inputs.prediction.kind == "heuristic" or arm.version not in (None, inputs.prediction.classifier_version):
-            return inputs
-        return msgspec.structs.replace(inputs, experiment_id=split.experiment_id, arm=name, arm_tier=arm.tier)
-
     def next_up(self, decision: Decision, number: int) -> Tier | None:
         """The next tier above `number` that this decision's constraints allow; a pinned request has none."""
         barred = barred_tiers(decision.inputs)
@@ -292,14 +279,17 @@ class RoutingService:
         if self.knobs.active.conversations:
             self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
 
-    def _verdict(self, request: InferenceRequest, given: RoutingInput, *, classified: bool = True) -> VersionPrediction:
-        """Return one version's prediction and rule, or the length heuristic's if that fails (SPEC RT-13).
+    def _verdict(
+        self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None = None, *, classified: bool = True
+    ) -> VersionPrediction:
+        """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
+        heuristic's if that fails (SPEC RT-13).
 
         Unless `classified`, only the rule is read from the classifier: it gives the request's quality target.
         """
         target = self.active_target if request.wanted_quality is None else request.wanted_quality
         try:
-            model = self.classifier.model_for(request.request_id)
+            model = self.classifier.model_for(request.request_id, arm)
             if not classified:
                 return VersionPrediction(unclassified(given, self.strongest), RoutingRule.of_classes(target))
             reading = model.read(given)
@@ -373,3 +363,21 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             [{"role": "user", "content": longest}], key=request.key_id or "", max_tokens=request.max_tokens
         )
     return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=request.max_tokens)
+
+
+def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs:
+    """Return `inputs` with the request's arm of the experiment.
+
+    A request has no arm if it names a tier, is in a tool loop, if routing is only observed, if either arm's tier is
+    barred for it (so that both arms draw from the same population), or if the heuristic or, during a swap, another
+    version decides.
+    """
+    bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
+    if place is None or bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
+        return inputs
+    arm = place.split.arm(place.arm)
+    if inputs.prediction.kind == "heuristic" or arm.version not in (None, inputs.prediction.classifier_version):
+        return inputs
+    return msgspec.structs.replace(
+        inputs, experiment_id=place.split.experiment_id, arm=place.arm, arm_tier=arm.tier, unit=place.unit
+    )

@@ -1,23 +1,24 @@
-"""A/B experiments: two versions or two tiers, each for a share of the requests, until evidence or patience ends them
-(SPEC QM-11).
+"""A/B experiments: two versions or two tiers, each for a share of the users, conversations or requests, until evidence,
+a guardrail or patience ends them (SPEC QM-11).
 
-The verdict rests on full-ladder probes, which show what either arm would have chosen for the same prompt; statistics of
-the requests in each arm are shown with it. The rows are authoritative and the registry's pointer follows, as in
-`quality.rollout.rollout`.
+The verdict on quality rests on full-ladder probes. They are pairs: the outcome of both arms' choices is known for each
+prompt, in whichever arm its user is, so that the assignment plays no part in it. Cost and latency are only known of the
+arm that a request had; `quality.rollout.guardrails` compares them by unit. Arm a is the control, arm b the treatment.
+The rows are authoritative and the registry's pointer follows, as in `quality.rollout.rollout`.
 """
 
 import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.errors import ArtefactError
-from classifier.policy.experiment_split import Arm, ArmName, Split
+from classifier.policy.experiment_split import Arm, ArmName, Split, SplitBy
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables import audit_events, experiments, requests, routing_decisions
@@ -32,6 +33,7 @@ from quality.comparison.paired_outcomes import (
     table_of,
     tier_choice,
 )
+from quality.rollout.guardrails import Guarded, Guardrails, Measure, judged, looks_due, unit_samples
 from quality.rollout.registry_transaction import registry_transaction
 
 ACTOR = "experiment"
@@ -44,9 +46,10 @@ class ExperimentError(ValueError):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`share` of the requests is split between the arms `a` and `b`. `level`: the probability of finding a difference
-    where there is none, under continuous monitoring; after `most_probes` the result is no difference. `prior` as for
-    `RolloutSettings`. Raises `ValueError`."""
+    """`share` of the units is split between the arms `a` and `b`; `by`: what a unit is. `level`: the probability of
+    finding a difference in quality where there is none, and that of a breach of `guardrails` where b is within them,
+    both under continuous monitoring; after `most_probes` the result is no difference. `prior` as for `RolloutSettings`.
+    A plan that was stored before units and guardrails is by request and has none. Raises `ValueError`."""
 
     share: float
     a: Arm
@@ -55,9 +58,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     level: float = 0.05
     most_probes: int = 1000
     prior: list[list[float]] = []
+    by: SplitBy = "request"
+    guardrails: Guardrails = Guardrails()
 
     def __post_init__(self) -> None:
-        Split(experiment_id="", share=self.share, a=self.a, b=self.b)
+        self.split("")
         if not 0.0 < self.level < 1.0:
             raise ValueError(f"level is {self.level}; it must lie between 0 and 1")
         if self.most_probes < 1:
@@ -65,6 +70,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         for arm in (self.a, self.b):
             if arm.tier is not None and not 1 <= arm.tier <= self.tiers:
                 raise ValueError(f"an arm is tier {arm.tier}; there are the tiers 1 to {self.tiers}")
+
+    def split(self, experiment_id: str) -> Split:
+        """Return the split as servers apply it."""
+        return Split(experiment_id=experiment_id, share=self.share, a=self.a, b=self.b, by=self.by)
 
 
 class ArmStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +86,16 @@ class ArmStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """`paired`: arm b against arm a on probes. `winner`: the better arm, None while undecided."""
+    """`paired`: arm b against arm a on probes. `winner`: the better arm, None while undecided. `guardrails` as of the
+    last of so many `looks`; `breached`: the one that ended the experiment."""
 
     paired: Paired = Paired()
     a: ArmStatistics = ArmStatistics()
     b: ArmStatistics = ArmStatistics()
     winner: ArmName | None = None
+    looks: int = 0
+    guardrails: list[Guarded] = []
+    breached: Measure | None = None
     problem: str | None = None
 
 
@@ -98,7 +111,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def split(self) -> Split:
         """The split as servers apply it."""
-        return Split(experiment_id=self.experiment_id, share=self.config.share, a=self.config.a, b=self.config.b)
+        return self.config.split(self.experiment_id)
 
 
 def concluded(plan: Plan, paired: Paired) -> tuple[ArmName | None, str] | None:
@@ -112,6 +125,24 @@ def concluded(plan: Plan, paired: Paired) -> tuple[ArmName | None, str] | None:
     if paired.probes >= plan.most_probes:
         return None, f"no difference was found on {seen}"
     return None
+
+
+class Ending(NamedTuple):
+    """How an experiment ends: with a verdict (`done`), or without one."""
+
+    status: Literal["done", "stopped"]
+    results: Results
+    reason: str
+
+
+def ending_of(plan: Plan, found: Results) -> Ending | None:
+    """Return how what was found ends the experiment; None while it continues. A verdict on quality goes first."""
+    if (verdict := concluded(plan, found.paired)) is not None:
+        winner, reason = verdict
+        return Ending("done", msgspec.structs.replace(found, winner=winner), reason)
+    if (broken := next((one for one in found.guardrails if one.is_breached), None)) is not None:
+        return Ending("stopped", msgspec.structs.replace(found, breached=broken.measure), broken.reason)
+    return None if found.problem is None else Ending("stopped", found, found.problem)
 
 
 class Experiments:
@@ -133,7 +164,7 @@ class Experiments:
                 raise ExperimentError(f"experiment {other.experiment_id} ({other.name}) is running; stop it first")
             await connection.execute(insert(experiments).values(**row, created_at=now))
             await self._audit(connection, actor, "experiment.started", experiment_id, reason, msgspec.to_builtins(plan))
-            self._registry.set_experiment(Split(experiment_id=experiment_id, share=plan.share, a=plan.a, b=plan.b))
+            self._registry.set_experiment(plan.split(experiment_id))
         return experiment_id
 
     async def stop(self, experiment_id: str, *, actor: str, reason: str) -> bool:
@@ -158,15 +189,12 @@ class Experiments:
                 self._registry.set_experiment(None)
             if now is None or running is None or found is None or now.experiment_id != running.experiment_id:
                 return None
-            ended = concluded(now.config, found.paired)
-            if ended is not None:
-                winner, reason = ended
-                results = msgspec.structs.replace(found, winner=winner)
-                await self._end(connection, now, "done", results, ACTOR, reason)
-                return reason
-            if found.problem is not None:
-                await self._end(connection, now, "stopped", found, ACTOR, found.problem)
-                return found.problem
+            if now.metrics is not None and now.metrics.looks > (running.metrics or Results()).looks:
+                # Another replica was faster with this look; a second one at the same level would raise it.
+                found = msgspec.structs.replace(found, looks=now.metrics.looks, guardrails=now.metrics.guardrails)
+            if (ending := ending_of(now.config, found)) is not None:
+                await self._end(connection, now, ending.status, ending.results, ACTOR, ending.reason)
+                return ending.reason
             if found != now.metrics:
                 await self._set(connection, now, {"metrics": found})
             self._registry.set_experiment(now.split)
@@ -180,13 +208,23 @@ class Experiments:
         figures = await self._figures(running)
         a_shown = msgspec.structs.replace(figures["a"], verified=verified.old)
         b_shown = msgspec.structs.replace(figures["b"], verified=verified.new)
+        looks, guarded = await self._look(running, figures["a"].requests + figures["b"].requests)
+        seen = Results(a=a_shown, b=b_shown, looks=looks, guardrails=guarded)
         try:
             a, b = await asyncio.to_thread(self._choices, plan)
         except (ArtefactError, OSError) as error:
-            return Results(a=a_shown, b=b_shown, problem=str(error))
+            return msgspec.structs.replace(seen, problem=str(error))
         probes = await ladder_outcomes_since(self._engine, since, plan.tiers)
         paired = await asyncio.to_thread(compare, probes, b, a, margin=MARGIN)
-        return Results(a=a_shown, b=b_shown, paired=paired)
+        return msgspec.structs.replace(seen, paired=paired)
+
+    async def _look(self, running: Experiment, num_requests: int) -> tuple[int, list[Guarded]]:
+        """Return the number of the newest look at the guardrails, and what it shows; made now if it is due."""
+        before, due, plan = running.metrics or Results(), looks_due(num_requests), running.config
+        if due <= before.looks or not plan.guardrails.margins:
+            return before.looks, before.guardrails
+        samples = await unit_samples(self._engine, running.experiment_id)
+        return due, judged(plan.guardrails, samples, plan.level, due)
 
     async def _figures(self, running: Experiment) -> dict[str, ArmStatistics]:
         query = (

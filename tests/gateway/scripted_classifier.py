@@ -33,7 +33,7 @@ class ScriptedClassifier:
     def split(self) -> Split | None:
         return self.experiment
 
-    def model_for(self, request_id: str) -> "ScriptedClassifier":
+    def model_for(self, request_id: str, arm: object = None) -> "ScriptedClassifier":
         return self
 
     def read(self, given: RoutingInput) -> Reading:

@@ -164,7 +164,7 @@ class TimedClassifier:
     def split(self) -> None:
         """No experiment is timed."""
 
-    def model_for(self, request_id: str) -> "TimedClassifier":
+    def model_for(self, request_id: str, arm: object = None) -> "TimedClassifier":
         """Itself."""
         return self
 

@@ -104,6 +104,7 @@ def _sampling(body: MessagesRequest) -> dict[str, Any]:
         "top_p": body.top_p,
         "top_k": body.top_k,
         "metadata": None if user_id is None else {"user_id": user_id},
+        "user": user_id,
         "service_tier": "default" if body.service_tier == "standard_only" else body.service_tier,
     }
 

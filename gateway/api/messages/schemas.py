@@ -129,7 +129,7 @@ class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`user_id`: an opaque name of the user, recorded as a tag."""
+    """`user_id`: an opaque name of the user, recorded as a tag; by it experiments are split."""
 
     user_id: Annotated[str, Meta(max_length=512)] | None = None
 

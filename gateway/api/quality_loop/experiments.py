@@ -7,15 +7,16 @@ import msgspec
 from litestar import post
 from litestar.params import FromPath
 from litestar.response import Response
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from classifier.errors import ArtefactError
-from classifier.policy.experiment_split import Arm
+from classifier.policy.experiment_split import Arm, SplitBy
 from classifier.registry.registry import ArtefactRegistry
 from gateway.api.access.guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.classifier_commands import Reason, VersionOrder, check_version
+from gateway.api.quality_loop.experiment_plan import with_guardrails
 from gateway.errors import ApiError, bad_request
 from gateway.parts import HttpRequest, parts_of
 from gateway.routing.class_prior import tier_prior
@@ -25,6 +26,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierNumber
 
 MOST_PROBES = 1_000_000
+Margin = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class ArmOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,16 +36,30 @@ class ArmOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tier: TierNumber | None = None
 
 
+class GuardrailOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """By what share of arm a's cost per request, time to the first token and time to the end arm b's may exceed it; the
+    experiment ends once one exceeds it by more. null: no guardrail. Left out: 1.0, or, where both arms are tiers and
+    b's is dearer or slower by the catalogue, twice what that lets expect."""
+
+    cost: Margin | UnsetType | None = UNSET
+    ttft: Margin | UnsetType | None = UNSET
+    e2e: Margin | UnsetType | None = UNSET
+
+
 class ExperimentOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Split a `share` of the requests between two arms, half each; `level` and `most_probes` say when it ends."""
+    """Split a `share` of the traffic between two arms, half each; `level` and `most_probes` say when it ends. `by`:
+    what keeps its arm as long as the experiment runs: the `user` (where none is named the conversation, else the
+    request), the `key` (likewise), the `conversation`, or the `request` alone."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     share: Annotated[float, Meta(gt=0, le=1)]
     a: ArmOrder
     b: ArmOrder
     reason: Reason
+    by: SplitBy = "user"
     level: Annotated[float, Meta(gt=0, lt=1)] = 0.05
     most_probes: Annotated[int, Meta(ge=1, le=MOST_PROBES)] = 1000
+    guardrails: GuardrailOrder = GuardrailOrder()
 
 
 class ExperimentStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +85,9 @@ _stop = msgspec.json.Decoder(VersionOrder)
     summary="Start an experiment",
 )
 async def start_experiment(request: HttpRequest) -> Response[Any]:
-    """Requests to `auto` are assigned to an arm by a hash of their ids. It ends by itself when the evidence of probes
-    suffices, or after `most_probes`. 409 while another one runs, or for a version that may not serve."""
+    """Requests to `auto` are assigned to an arm by a hash of their user, conversation or id. It ends by itself when the
+    evidence of probes suffices, when arm b exceeds a guardrail, or after `most_probes`. 409 while another one runs, or
+    for a version that may not serve."""
     started = await begin_experiment(request, await read_body(request, _order))
     return Response(ExperimentStarted(experiment_id=started), status_code=201, media_type="application/json")
 
@@ -115,8 +132,16 @@ def _plan(order: ExperimentOrder, catalog: Catalog, data_path: Path) -> Plan:
     tiers, prior = len(catalog.tiers), tier_prior(catalog, data_path)
     try:
         a, b = (Arm(version=arm.version, tier=arm.tier) for arm in (order.a, order.b))
-        return Plan(
-            share=order.share, a=a, b=b, tiers=tiers, level=order.level, most_probes=order.most_probes, prior=prior
+        plan = Plan(
+            share=order.share,
+            a=a,
+            b=b,
+            tiers=tiers,
+            level=order.level,
+            most_probes=order.most_probes,
+            prior=prior,
+            by=order.by,
         )
+        return with_guardrails(plan, catalog, msgspec.to_builtins(order.guardrails))
     except ValueError as error:
         raise bad_request(f"{error}.", "a", "invalid_value") from error

@@ -71,6 +71,7 @@ def chat_of(body: ResponsesRequest, earlier: Sequence[Item] = ()) -> ChatRequest
         metadata=body.metadata,
         service_tier=body.service_tier,
         user=body.user,
+        safety_identifier=body.safety_identifier,
     )
 
 

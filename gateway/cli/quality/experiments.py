@@ -1,11 +1,14 @@
 """`aio quality experiments`: list, start and stop A/B experiments of two versions or two tiers."""
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.cli.access.stored_order import with_database
 from gateway.cli.options import (
+    Command,
     catalog_option,
     data_dir_option,
     database_option,
@@ -16,14 +19,36 @@ from gateway.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from classifier.policy.experiment_split import Arm
+    from classifier.policy.experiment_split import Arm, SplitBy
+    from quality.rollout.guardrails import Measure
 
+UNITS = ("user", "key", "conversation", "request")
 reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
+
+
+def margin_of(given: str) -> float:
+    """Parse a margin, infinite for none; the `type` of an option. Raises `click.BadParameter`."""
+    try:
+        margin = math.inf if given == "none" else float(given)
+    except ValueError:
+        margin = math.nan
+    if not margin >= 0:
+        raise click.BadParameter(f"{given!r} is neither a number from 0 on nor none.")
+    return margin
+
+
+def _margin_option(measure: str, what: str) -> Callable[[Command], Command]:
+    return click.option(
+        f"--{measure}-margin",
+        type=margin_of,
+        metavar="NUMBER|none",
+        help=f"End it once b's {what} exceeds a's by more than this share.  [twice what is expected]",
+    )
 
 
 @click.group("experiments")
 def experiments() -> None:
-    """A share of the requests is split between two versions of the classifier, or two tiers, until one is known to be
+    """A share of the traffic is split between two versions of the classifier, or two tiers, until one is known to be
     better."""
 
 
@@ -46,8 +71,9 @@ def list_experiments(limit: int, as_json: bool, **given: Any) -> None:
         paired = results.get("paired", {})
         counts = "/".join(str(results.get(arm, {}).get("requests", 0)) for arm in ("a", "b"))
         gain, probes = f"{paired.get('gain', 0.0):+.4f}", str(paired.get("probes", 0))
-        rows.append([row["experiment_id"], row["name"], row["status"], counts, probes, gain, row["reason"] or ""])
-    click.echo(table(["experiment", "name", "status", "requests a/b", "probes", "gain of b", "reason"], rows))
+        by = row["config"].get("by", "request")
+        rows.append([row["experiment_id"], row["name"], row["status"], by, counts, probes, gain, row["reason"] or ""])
+    click.echo(table(["experiment", "name", "status", "by", "requests a/b", "probes", "gain of b", "reason"], rows))
 
 
 @experiments.command()
@@ -55,8 +81,12 @@ def list_experiments(limit: int, as_json: bool, **given: Any) -> None:
 @click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="The first arm.")
 @click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The second arm.")
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True)
+@click.option("--by", type=click.Choice(UNITS), default="user", show_default=True, help="What keeps its arm.")
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, show_default=True)
 @click.option("--most-probes", type=click.IntRange(1), default=1000, show_default=True)
+@_margin_option("cost", "cost per request")
+@_margin_option("ttft", "time to the first token")
+@_margin_option("e2e", "time to the end of an answer")
 @reason_option
 @catalog_option
 @data_dir_option
@@ -67,8 +97,12 @@ def start(
     arm_a: str,
     arm_b: str,
     share: float,
+    by: "SplitBy",
     level: float,
     most_probes: int,
+    cost_margin: float | None,
+    ttft_margin: float | None,
+    e2e_margin: float | None,
     reason: str,
     as_json: bool,
     **given: Any,
@@ -77,6 +111,7 @@ def start(
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
+    from gateway.api.quality_loop.experiment_plan import with_guardrails
     from gateway.routing.class_prior import tier_prior
     from quality.rollout.experiments import Experiments, Plan
     from tiers.catalog.load import load_catalog
@@ -87,7 +122,21 @@ def start(
     a, b = _arm(arm_a), _arm(arm_b)
     try:
         prior = tier_prior(catalog, settings.data_path)
-        plan = Plan(share=share, a=a, b=b, tiers=len(catalog.tiers), level=level, most_probes=most_probes, prior=prior)
+        plan = Plan(
+            share=share,
+            a=a,
+            b=b,
+            tiers=len(catalog.tiers),
+            level=level,
+            most_probes=most_probes,
+            prior=prior,
+            by=by,
+        )
+        margins: dict[Measure, float | None] = {"cost": cost_margin, "ttft": ttft_margin, "e2e": e2e_margin}
+        stated = {
+            measure: None if math.isinf(margin) else margin for measure, margin in margins.items() if margin is not None
+        }
+        plan = with_guardrails(plan, catalog, stated)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     for arm in (a, b):

@@ -1,4 +1,4 @@
-"""The experiments page: two arms set up, watched until the evidence or a time limit ends it, and stopped."""
+"""The experiments page: two arms set up, watched until the evidence, a guardrail or a limit ends it, and stopped."""
 
 import asyncio
 from typing import Any
@@ -18,10 +18,18 @@ from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
 from gateway.parts import HttpRequest, parts_of
 from quality.rollout.experiments import Plan, Results
+from quality.rollout.guardrails import MEASURES, Guarded, Measure
 from quality.store.listings import EXPERIMENTS
 
 PATH = "/admin/experiments"
 ROWS = 20
+MOST_MARGIN_PERCENT = 1e8
+UNITS = [
+    ("user", "User, else conversation, else request"),
+    ("key", "API key, else conversation, else request"),
+    ("conversation", "Conversation, else request"),
+    ("request", "Request"),
+]
 
 
 class ShownExperiment(msgspec.Struct, frozen=True):
@@ -31,6 +39,10 @@ class ShownExperiment(msgspec.Struct, frozen=True):
     plan: Plan
     results: Results
     needed: float
+
+    def seen(self, measure: Measure) -> Guarded | None:
+        """Return the guardrail on this measure at its last look, if there was one."""
+        return next((one for one in self.results.guardrails if one.measure == measure), None)
 
 
 @get("/experiments")
@@ -43,7 +55,17 @@ async def show_experiments(request: HttpRequest) -> Response[Any]:
     arms += [(f"version:{version}", f"Version {version}") for version in versions]
     shown = [_shown(row) for row in found.rows]
     running = any(one.row["status"] == "running" for one in shown)
-    return page(request, "experiments.html", "Experiments", found=found, shown=shown, running=running, arms=arms)
+    return page(
+        request,
+        "experiments.html",
+        "Experiments",
+        found=found,
+        shown=shown,
+        running=running,
+        arms=arms,
+        units=UNITS,
+        measures=MEASURES,
+    )
 
 
 @post("/experiments", opt=OPERATOR, status_code=200)
@@ -55,6 +77,8 @@ async def start(request: HttpRequest) -> Response[Any]:
         "share": number_of(fields, "share", 100) / 100,
         "a": _arm(fields, "a"),
         "b": _arm(fields, "b"),
+        "by": fields.get("by", "user"),
+        "guardrails": {measure: _margin(fields, measure) for measure in MEASURES if f"{measure}_margin" in fields},
         "reason": reason_of(fields),
         "level": number_of(fields, "level", 1, 0.05),
         "most_probes": number_of(fields, "most_probes", MOST_PROBES, 1000.0),
@@ -79,6 +103,12 @@ def _arm(fields: dict[str, str], name: str) -> dict[str, str]:
     if kind not in ("tier", "version") or not which:
         raise bad_request(f"Say which tier or version arm {name} is.", name, "invalid_value")
     return {kind: which}
+
+
+def _margin(fields: dict[str, str], measure: str) -> float | None:
+    """Return a guardrail's margin as a share, of a field in percent; None for "none"."""
+    name = f"{measure}_margin"
+    return None if fields[name] == "none" else number_of(fields, name, MOST_MARGIN_PERCENT) / 100
 
 
 def _shown(row: dict[str, Any]) -> ShownExperiment:

@@ -1,5 +1,6 @@
-"""Requests are assigned to the arms of an experiment by their ids alone (SPEC QM-11)."""
+"""Units are assigned to the arms of an experiment by their names alone (SPEC QM-11)."""
 
+import msgspec
 import pytest
 
 from classifier.policy.experiment_split import Arm, Split
@@ -35,3 +36,17 @@ def test_arms_without_meaning_are_refused() -> None:
         Split(experiment_id="x", share=0.1, a=Arm(tier=1), b=Arm(tier=1))
     with pytest.raises(ValueError, match="share is 0"):
         split(share=0.0)
+
+
+def test_a_pseudonym_names_its_unit_in_one_experiment_only() -> None:
+    one = {split("one").pseudonym(name) for name in IDS}
+
+    assert len(one) == len(IDS)
+    assert one.isdisjoint(split("two").pseudonym(name) for name in IDS)
+    assert split("one").pseudonym("ann") == "55d0e4209ed418d8", "the same in every process"
+
+
+def test_a_split_that_was_stored_before_there_were_units_goes_on_by_request() -> None:
+    stored = {"experiment_id": "x", "share": 0.5, "a": {"tier": 1}, "b": {"tier": 2}}
+
+    assert msgspec.convert(stored, Split).by == "request"

@@ -222,7 +222,16 @@ _TERMS = {
     "aliases": {"a": "auto"},
     "expires_at": 2e9,
 }
-_ARMS = {"name": "e", "share": 0.1, "a": {"tier": 1}, "b": {"version": "v"}, "level": 0.05, "most_probes": 9}
+_ARMS = {
+    "name": "e",
+    "share": 0.1,
+    "a": {"tier": 1},
+    "b": {"version": "v"},
+    "level": 0.05,
+    "most_probes": 9,
+    "by": "user",
+    "guardrails": {"cost": 0.5, "ttft": None},
+}
 CHANGES: dict[tuple[str, str], list[Any]] = {
     ("PATCH", "/v1/admin/knobs"): [{"max_running": 8, "model": "m", "core": "cpu", "keep": False, "reason": "r"}],
     ("PATCH", "/v1/admin/routing"): [{"target": 0.9, "reason": "r"}],

@@ -63,7 +63,7 @@ class One:
     def split(self) -> None:
         return None
 
-    def model_for(self, request_id: str) -> LoadedVersion:
+    def model_for(self, request_id: str, arm: object = None) -> LoadedVersion:
         return self.version
 
 
@@ -102,7 +102,7 @@ async def test_encoders_that_take_microseconds_are_not_asked_ahead_and_failures_
         def split(self) -> None:
             return None
 
-        def model_for(self, request_id: str) -> LoadedVersion:
+        def model_for(self, request_id: str, arm: object = None) -> LoadedVersion:
             raise RuntimeError("no artefact")
 
     await RoutingService(load_catalog("laptop"), {}, Broken(), None).prepare(ask("Why?"))

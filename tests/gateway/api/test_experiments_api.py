@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from classifier.policy.decide import decide
@@ -50,8 +51,16 @@ async def test_an_experiment_is_started_listed_and_stopped(gateway: RunningGatew
 
 @pytest.mark.parametrize(
     "changes",
-    [{"b": {"tier": 3}}, {"b": {"tier": 9}}, {"b": {}}, {"share": 0.0}, {"name": ""}],
-    ids=["arms alike", "no such tier", "neither", "no share", "no name"],
+    [
+        {"b": {"tier": 3}},
+        {"b": {"tier": 9}},
+        {"b": {}},
+        {"share": 0.0},
+        {"name": ""},
+        {"by": "age"},
+        {"guardrails": {"cost": -0.1}},
+    ],
+    ids=["arms alike", "no such tier", "neither", "no share", "no name", "no such unit", "a negative margin"],
 )
 async def test_a_plan_without_meaning_is_refused(gateway: RunningGateway, changes: dict[str, Any]) -> None:
     answer = await gateway.http.post("/admin/api/experiments", json=order(**changes))
@@ -61,6 +70,45 @@ async def test_a_plan_without_meaning_is_refused(gateway: RunningGateway, change
 async def test_a_version_that_cannot_serve_is_refused(gateway: RunningGateway) -> None:
     answer = await gateway.http.post("/admin/api/experiments", json=order(b={"version": "v9"}))
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "artefact_refused")
+
+
+async def _plan(gateway: RunningGateway, **changes: Any) -> dict[str, Any]:
+    """The plan of an experiment that was ordered and stopped again."""
+    answer = await gateway.http.post("/admin/api/experiments", json=order(**changes))
+    assert answer.status_code == 201, answer.text
+    [row] = (await gateway.http.get("/admin/api/experiments", params={"status": "running"})).json()["rows"]
+    await gateway.http.post(f"/admin/api/experiments/{row['experiment_id']}/stop", json={"reason": "seen"})
+    config: dict[str, Any] = row["config"]
+    return config
+
+
+async def test_an_order_is_by_user_and_guarded_unless_it_says_otherwise(gateway: RunningGateway) -> None:
+    usual = await _plan(gateway)
+    dearer = await _plan(gateway, a={"tier": 1}, b={"tier": 3})
+    stated = await _plan(gateway, by="conversation", guardrails={"cost": 0.25, "e2e": None})
+
+    assert (usual["by"], usual["guardrails"]) == ("user", {"cost": 1.0, "ttft": 1.0, "e2e": 1.0})
+    # By the catalogue tier 3 costs 30 times as much, begins after 5 times and ends after 2.5 times as long.
+    assert dearer["guardrails"] == {"cost": 59.0, "ttft": 9.0, "e2e": 4.0}
+    assert (stated["by"], stated["guardrails"]) == ("conversation", {"cost": 0.25, "ttft": 1.0, "e2e": None})
+
+
+async def test_a_user_has_one_arm_over_all_endpoints(gateway: RunningGateway) -> None:
+    gateway.classifier.experiment = msgspec.structs.replace(SPLIT, by="user")
+    client, units = gateway.openai, {}
+    for user in ("ann", "bob", "cleo"):
+        chat = await client.chat.completions.create(model="auto", messages=HELLO, user=user)
+        text = await client.completions.create(model="auto", prompt="Once upon a time", user=user)
+        response = await client.responses.create(model="auto", input="What is new?", safety_identifier=user)
+        message = {"model": "auto", "max_tokens": 9, "messages": HELLO, "metadata": {"user_id": user}}
+        posted = (await gateway.http.post("/v1/messages", json=message)).json()
+        inputs = [
+            (await recorded(gateway, given)).decision.inputs for given in (chat.id, text.id, response.id, posted["id"])
+        ]
+        assert len({(one.unit, one.arm) for one in inputs}) == 1
+        units[user] = str(inputs[0].unit)
+    assert len(set(units.values())) == 3
+    assert all(unit.startswith("user:") and user not in unit for user, unit in units.items())
 
 
 async def test_an_arm_decides_and_the_record_says_which(gateway: RunningGateway) -> None:

@@ -221,7 +221,7 @@ def test_an_experiment_is_started_and_stopped(page: Page) -> None:
     page.get_by_label("Name").fill("small or large")
     page.get_by_label("Arm a").select_option("tier:1")
     page.get_by_label("Arm b").select_option("tier:3")
-    page.get_by_label("Percent of the requests").fill("50")
+    page.get_by_label("Percent of the traffic").fill("50")
     page.get_by_label("Why").fill("is the large one worth it")
     page.get_by_role("button", name="Start").click()
     expect(card(page, "small or large")).to_contain_text("half to each arm")
