@@ -294,7 +294,7 @@ async def test_an_operator_changes_the_knobs_of_every_part_and_a_viewer_of_none(
     parts = ("knobs", "routing", "batches", "cache", "replicas")
     refused = {}
     for role in ("viewer", "operator"):
-        async with with_user(aio, f"knobs-{role}", role) as client:  # type: ignore[arg-type]
+        async with with_user(aio, f"knobs-{role}", role) as client:
             token = {"x-csrf-token": forms_of(await client.get(PAGE))["/admin/logout"]["fields"]["csrf_token"]}
             answers = {part: await client.patch(f"/v1/admin/{part}", json={}, headers=token) for part in parts}
             refused[role] = {part for part, answer in answers.items() if answer.status_code == 403}
