@@ -147,7 +147,7 @@ class Composition:
         self.settings = settings
         self._show_admin_key = show_admin_key
         self._peers = None if place is None else Peers(place)
-        self.keys, self.admin_keys = keys_of(settings)
+        self.keys = keys_of(settings)
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self.catalog = load_catalog(settings.catalog)
@@ -176,7 +176,7 @@ class Composition:
         await self._start_traces(stack)
         redis = await stack.enter_async_context(open_redis(settings.redis_url))
         tenancy = await stack.enter_async_context(
-            running_tenancy(settings, self.catalog, self.keys, self.admin_keys, database, redis, self._show_admin_key)
+            running_tenancy(settings, self.catalog, self.keys, database, redis, self._show_admin_key)
         )
         # Texts of megabytes leave heaps that are mostly free.
         threads = TextThreads(when_quiet=give_back_free_memory)

@@ -58,8 +58,8 @@ async def _nothing_to_refresh() -> None:
 class Parts:
     """Everything that an endpoint may use.
 
-    `not_ready` names what keeps the whole server from serving, with the reason; `away` names disconnected cores of
-    other processes, without which the remote tiers go on. `refresh_metrics` is awaited before every scrape. `peers`:
+    `not_ready` names what keeps the whole server from serving, with the reason; `away` names the cores that are gone,
+    without which the remote tiers go on. `refresh_metrics` is awaited before every scrape. `peers`:
     the other gateway processes behind the same port, if this is one of several. `proxies`: those whose headers are
     believed.
     """

@@ -21,7 +21,15 @@ CATALOG_FILE = "aio.toml"
 """Name of the catalogue that `aio init` writes and `aio serve` takes by default."""
 
 # Their values never appear in messages.
-SECRETS = ("api_keys", "admin_keys", "alert_routing_key", "alert_webhook", "error_report_dsn", "oidc_client_secret")
+SECRETS = (
+    "api_keys",
+    "admin_keys",
+    "viewer_keys",
+    "alert_routing_key",
+    "alert_webhook",
+    "error_report_dsn",
+    "oidc_client_secret",
+)
 
 
 class SettingsError(ValueError):
@@ -116,8 +124,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     redis_url: Annotated[
         str,
         Meta(
-            description="`redis://[:password@]host:port/number`, to share rate limits, caches and queues; empty: "
-            "not shared",
+            description="`redis://[:password@]host:port/number`, to share limits of keys and of sign-ins, cached "
+            "answers, conversations and batch leases; empty: each process has its own, and batches are leased in the "
+            "database",
         ),
     ] = ""
     core_socket: Annotated[
@@ -158,6 +167,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin_keys: Annotated[
         str,
         Meta(description="The same for administration; empty: the first start stores a key and prints it"),
+    ] = ""
+    viewer_keys: Annotated[
+        str,
+        Meta(description="The same for looking on: scope `viewer`, such as Prometheus' key for costs and names"),
     ] = ""
     oidc_issuer: Annotated[
         str,
@@ -367,7 +380,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 60.0
     artefact_poll_seconds: Annotated[
         float,
-        Meta(gt=0, description="Interval of looking for a newly promoted classifier"),
+        Meta(
+            gt=0,
+            description="Seconds between two looks at what other processes changed: classifiers, models of evidence, "
+            "labels, trials and experiments, and the knobs of routing, cache, replicas and batches",
+        ),
     ] = 5.0
     classifier_must_be_measured: Annotated[
         bool,

@@ -235,7 +235,6 @@ training_rows = Table(
     Column("correct", Json),  # the same for verifiable prompts only; the two labels are never mixed
     Column("weights", Json, nullable=False),  # list of float, one per tier
     Column("tiers", Json),  # their fingerprints; NULL: unknown
-    Column("cluster", Integer),
     Column("classes", Json),  # P of the four complexity classes; NULL in rows of earlier releases
     Column("app", String(16)),  # hash of the system prompt
     Column("created_at", Double, nullable=False),

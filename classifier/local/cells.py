@@ -1,9 +1,10 @@
 """Count cells: each cell's estimate is its parent's, moved by the cell's labels.
 
-For a prompt of one class p = (n0 p_parent + good) / (n0 + n), which is p_parent plus the sum of the labels' residuals
-over (n0 + n). A prompt that may be of several classes is in all of them by their probabilities; the shifts are then
-those of a ridge regression of the residuals on the probabilities with penalty n0, which for certain classes is the same
-formula.
+Where a prompt is in one cell at most (`group_shifts`), p = (n0 p_parent + good) / (n0 + n) with weighted counts, which
+is p_parent plus the weighted sum of the labels' residuals over (n0 + n). A prompt that may be of several classes is in
+all of them by their probabilities, and in a cell of all prompts (`ClassCells`). The shifts are then those of one ridge
+regression of the residuals on a constant and the probabilities, with penalty n0 on each. For certain classes, the shift
+of a class is the formula's with the shift of all prompts added to p_parent, and the other way round.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ Int = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class ClassCells:
-    """Four cells, one for each complexity class, and one for all prompts. float32 `shift` [5, tiers - 1]."""
+    """A cell for all prompts, then one for each of the four complexity classes. float32 `shift` [5, tiers - 1]."""
 
     shift: Float
 

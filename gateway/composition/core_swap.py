@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from gateway.composition.allocator import give_back_free_memory
+from gateway.cores.passed_adapters import WHAT_TO_DO, AdapterRefusedError, loaded_adapters, pass_on
 from gateway.cores.reloadable_core import ReloadableCore
-from inference_core.errors import CoreError, CoreGoneError, InvalidRequestError
+from inference_core.errors import CoreError, CoreGoneError
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
 from tiers.build import build_local, tokenizers_by_path
@@ -107,30 +108,18 @@ class CoreSwap:
 
     async def _loaded(self, after: Catalog) -> EventClient:
         """Return a started core of `after`, with the adapters that were loaded while the old one served."""
+        assert self._core is not None
         core = await self._load_core(after)
         try:
-            await self._pass_on_adapters(core)
+            await pass_on(loaded_adapters(await self._core.stats()), core)
         except BaseException as error:
             await core.close()
             if isinstance(error, CoreGoneError):
                 raise CatalogError(f"a core ended before the new version could replace the old one: {error}") from error
+            if isinstance(error, AdapterRefusedError):
+                raise CatalogError(f"{error}{WHAT_TO_DO}") from error
             raise
         return core
-
-    async def _pass_on_adapters(self, core: EventClient) -> None:
-        assert self._core is not None
-        there = {model.name: {a.name for a in model.adapters} for model in (await core.stats()).models}
-        for model in (await self._core.stats()).models:
-            for adapter in model.adapters:
-                if model.name not in there or adapter.leaving or adapter.name in there[model.name]:
-                    continue
-                try:
-                    await core.load_adapter(model.name, adapter.name, adapter.path)
-                except InvalidRequestError as error:
-                    raise CatalogError(
-                        f"the adapter {model.name}:{adapter.name}, loaded while the core served, does not fit its new "
-                        f"version: {error}. Unload it, or leave the model as it is"
-                    ) from error
 
 
 async def _retire(

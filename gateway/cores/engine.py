@@ -9,10 +9,11 @@ from functools import partial
 
 from gateway.core_factory import core_problem_key, require_machine
 from gateway.cores.core_clients import core_clients
+from gateway.cores.passed_adapters import AdapterRefusedError, LoadedAdapter, lacking, loaded_adapters, pass_on
 from gateway.cores.reloadable_core import ReloadableCore
 from gateway.engines.running_engines import running_engines
 from gateway.settings import Settings
-from gateway.stores.retries import background, until_it_works
+from gateway.stores.retries import RestartPauses, background, until_it_works
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
@@ -34,7 +35,7 @@ FIRST_ANSWER_SECONDS = 5.0
 class Engine:
     """The tiers, and a client of each of their cores by name.
 
-    `away` names the disconnected cores of other processes, with the reason; remote tiers go on.
+    `away` names the cores that are gone, with the reason; remote tiers go on.
     """
 
     def __init__(self, tiers: Sequence[Tier], cores: Mapping[str, CoreClient]) -> None:
@@ -45,20 +46,51 @@ class Engine:
     async def start(self) -> None:
         """Start every core, one after another, and its tiers."""
         for name in self.cores:
-            await self._start_core(name)
+            await self._start_core(name, [])
 
     async def stay_connected(self, name: str) -> None:
         """Connect to a core in another process, and reconnect whenever the connection is lost."""
         problem = core_problem_key(name)
+        adapters: list[LoadedAdapter] = []
         while True:
-            await until_it_works(partial(self._start_core, name), problem, self.away, WATCH_SECONDS)
-            try:
-                while True:
-                    await self.cores[name].stats()
-                    await asyncio.sleep(WATCH_SECONDS)
-            except CoreError as error:
-                self.away[problem] = str(error)
-                log.warning("lost %s: %s", problem, error)
+            start = partial(self._start_core, name, adapters)
+            await until_it_works(start, problem, self.away, WATCH_SECONDS)
+            adapters = await self._until_lost(name, adapters)
+
+    async def keep_running(self, name: str) -> None:
+        """Start a core of this process again whenever it dies; one that is closed stays so."""
+        core, problem, pauses = self.cores[name], core_problem_key(name), RestartPauses()
+        adapters: list[LoadedAdapter] = []
+        while True:
+            adapters = await self._until_lost(name, adapters)
+            if core.gone is not None and not core.died:
+                return
+            while problem in self.away:
+                pause = pauses.after_end()
+                log.warning("%s is started again in %g s", problem, pause)
+                await asyncio.sleep(pause)
+                try:
+                    await self._start_core(name, adapters)
+                except Exception as error:
+                    self.away[problem] = f"{type(error).__name__}: {error}"
+                    log.error("%s cannot be started again: %s", problem, error)
+                else:
+                    del self.away[problem]
+                    log.info("%s is back", problem)
+                pauses.note_start()
+
+    async def _until_lost(self, name: str, adapters: list[LoadedAdapter]) -> list[LoadedAdapter]:
+        """Return when a core does not answer any more, with the adapters that it had; `adapters`: before the first
+        look."""
+        try:
+            while True:
+                adapters = loaded_adapters(await self.cores[name].stats())
+                await asyncio.sleep(WATCH_SECONDS)
+        except CoreError as error:
+            problem = core_problem_key(name)
+            self.away[problem] = str(error)
+            log.warning("lost %s: %s", problem, error)
+        return adapters
 
     @asynccontextmanager
     async def starting_elsewhere(self) -> AsyncIterator[None]:
@@ -98,10 +130,19 @@ class Engine:
         for core in self.cores.values():
             await core.close()
 
-    async def _start_core(self, name: str) -> None:
-        """Connect to a core, then start its tiers; running ones are left alone."""
-        await self.cores[name].start()
+    async def _start_core(self, name: str, adapters: Sequence[LoadedAdapter]) -> None:
+        """Connect to a core, then start its tiers; running ones are left alone. `adapters` were loaded while the core
+        served before; one that it refuses now is logged."""
+        core = self.cores[name]
+        await core.start()
         await self._start_tiers(name)
+        for adapter in adapters:
+            try:
+                await pass_on([adapter], core)
+            except AdapterRefusedError as error:
+                # Another gateway process may have loaded it first.
+                if lacking([adapter], await core.stats()):
+                    log.warning("%s", error)
 
     async def _start_tiers(self, core_name: str | None) -> None:
         for tier in self.tiers.values():
@@ -122,8 +163,9 @@ async def running_engine(
     tokenise long prompts. `engine_status`: the states of the catalogue's engine programs, which the caller runs;
     without it they run here, and the block starts once all of them are ready.
 
-    In the role `all` a core that cannot load stops the start, with the reason; in the role `gateway` every tier serves
-    as soon as its core is there. A remote tier that is down stops nothing: it serves once it answers.
+    In the role `all` a core that cannot load stops the start, with the reason, and one that dies later is started
+    again; in the role `gateway` every tier serves as soon as its core is there. A remote tier that is down stops
+    nothing: it serves once it answers.
     """
     async with AsyncExitStack() as programs:
         if tiers is None:
@@ -164,6 +206,8 @@ async def _started(settings: Settings, engine: Engine) -> AsyncIterator[Engine]:
                     await stack.enter_async_context(background(engine.stay_connected(name)))
             else:
                 await engine.start()
+                for name in engine.cores:
+                    await stack.enter_async_context(background(engine.keep_running(name)))
             await stack.enter_async_context(engine.starting_elsewhere())
             yield engine
     finally:

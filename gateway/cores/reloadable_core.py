@@ -31,6 +31,11 @@ class ReloadableCore(CoreClient):
         return self.active.gone
 
     @property
+    def died(self) -> bool:
+        """See `CoreClient.died`."""
+        return self.active.died
+
+    @property
     def stuck(self) -> str | None:
         """See `CoreClient.stuck`."""
         return self.active.stuck

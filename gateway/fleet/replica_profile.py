@@ -4,16 +4,19 @@ import math
 import tomllib
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from gateway.fleet.errors import PlanError
-from inference_core.kv_cache.layout import kv_bytes_per_token
+from inference_core.kv_cache.layout import KVDtype, kv_bytes_per_token
 from inference_core.loaders.known_shapes import SHAPES, shape
+from inference_core.model_config import ModelConfig
 from inference_core.placement.hardware import Device, device
 from inference_core.placement.weight_formats import FORMATS, model_weights, preferred_format, weight_format
+from inference_core.protocol import Knobs
+from tiers.catalog.load import load_catalog
 
 Evidence = Literal["measured", "stated", "roofline"]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -72,8 +75,32 @@ class _Catalogue(msgspec.Struct, forbid_unknown_fields=True):
 
 @cache
 def _shipped() -> _Catalogue:
-    text = resources.files(__package__).joinpath("profiles.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), _Catalogue)
+    found = tomllib.loads(resources.files(__package__).joinpath("profiles.toml").read_text(encoding="utf-8"))
+    found["profiles"] = [_completed(entry) for entry in found["profiles"]]
+    return msgspec.convert(found, _Catalogue)
+
+
+def _completed(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a profile's fields, with those that follow from where it is `served_as` a model of a catalogue's CPU core,
+    whose cache all models of that core share."""
+    if "served_as" not in entry:
+        return entry
+    served = entry["served_as"]
+    core = load_catalog(served["catalogue"]).core
+    model = next(each for each in core.models if each.name == served["model"])
+    knobs = msgspec.convert({**core.knobs, **model.knobs}, Knobs)
+    return {name: value for name, value in entry.items() if name != "served_as"} | {
+        "chunk_tokens": min(knobs.prefill_chunk, knobs.max_num_batched_tokens),
+        "max_sequences": knobs.max_num_seqs,
+        "kv_tokens": core.arena_bytes // _kv_bytes(shape(entry["model"]), model.kv_dtype),
+    }
+
+
+def _kv_bytes(config: ModelConfig, dtype: KVDtype) -> int:
+    """Return the bytes of one token in the cache."""
+    return kv_bytes_per_token(
+        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype=dtype
+    )
 
 
 def profiles() -> dict[str, ReplicaProfile]:
@@ -113,9 +140,7 @@ def roofline_profile(model: str, card: Device, count: int = 1, form: str | None 
     if card.bandwidth is None or card.flops is None:
         raise PlanError(f"{card.name} has no bandwidth or no operations per second on its data sheet")
     weights = held.num_bytes(chosen)
-    kv_bytes = kv_bytes_per_token(
-        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype="bfloat16"
-    )
+    kv_bytes = _kv_bytes(config, "bfloat16")
     free = count * card.memory_bytes * MEMORY_SHARE - weights
     if free < kv_bytes * 1024:
         raise PlanError(

@@ -6,7 +6,7 @@ FAILURE_POLICY = {
     "database": "down: requests are served, records wait in the journal, nothing is lost",
     "classifier": "fails: prompts are routed by length",
     "tier": "fails before its first token: the next tier up answers, once; after it: an error event",
-    "core": "down: other tiers answer, or 503 with Retry-After; a gateway process reconnects automatically",
+    "core": "down: other tiers answer, or 503 with Retry-After; AIO starts it again, or reconnects",
     "journal disk": "stalls: requests are served, records beyond 64 MiB are refused and counted",
 }
 

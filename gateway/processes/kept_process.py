@@ -6,15 +6,13 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
+from gateway.stores.retries import RestartPauses
+
 log = logging.getLogger(__name__)
 
-FIRST_DELAY, LAST_DELAY = 0.1, 10.0
-"""Seconds between an end and the next start: doubled each time, and reset after a while without an end."""
-STEADY_SECONDS = 30.0
 _LAUNCH = "from gateway.cli import main; main()"
 _LONGEST_LINE = 1 << 16
 
@@ -51,20 +49,18 @@ class KeptProcess:
 
     async def keep(self) -> None:
         """Start the process, and restart it whenever it ends. Raises `ProcessEndedError` if it must not end."""
-        delay = FIRST_DELAY
+        pauses = RestartPauses()
         while not self._stopping.is_set():
-            began = time.monotonic()
+            pauses.note_start()
             status = await self._run()
             if self._stopping.is_set() or self.outdated:
                 return
             if self.must_not_end:
                 raise ProcessEndedError(f"{self.name} ended with status {status} before it was ready; see above")
-            if time.monotonic() - began > STEADY_SECONDS:
-                delay = FIRST_DELAY
+            delay = pauses.after_end()
             log.error("%s ended with status %s and is restarted in %g s", self.name, status, delay)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
-            delay = min(2 * delay, LAST_DELAY)
 
     async def stop(self, seconds: float) -> bool:
         """Stop it: SIGTERM, and after `seconds` SIGKILL. Returns whether it ended by itself."""

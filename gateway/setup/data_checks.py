@@ -41,7 +41,12 @@ def admin_keys(facts: Facts) -> Finding:
 
 def keys_hashed(facts: Facts) -> Finding:
     """The settings hold hashes, which are useless to their reader."""
-    named = {"AIO_API_KEYS": facts.settings.api_keys, "AIO_ADMIN_KEYS": facts.settings.admin_keys}
+    settings = facts.settings
+    named = {
+        "AIO_API_KEYS": settings.api_keys,
+        "AIO_ADMIN_KEYS": settings.admin_keys,
+        "AIO_VIEWER_KEYS": settings.viewer_keys,
+    }
     plain = [name for name, text in named.items() if any("=" in e and "=sha256:" not in e for e in text.split(","))]
     if plain:
         return warning(

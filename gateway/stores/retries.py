@@ -2,10 +2,38 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 10.0
+STEADY_SECONDS = 30.0
+
+
+class RestartPauses:
+    """The pauses between the ends of something that is kept running and its next starts.
+
+    They double from `FIRST_PAUSE_SECONDS` to `LAST_PAUSE_SECONDS`, and begin again after `STEADY_SECONDS` without an
+    end. `clock`: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = FIRST_PAUSE_SECONDS
+        self._began = clock()
+
+    def note_start(self) -> None:
+        """Note that it starts now."""
+        self._began = self._clock()
+
+    def after_end(self) -> float:
+        """Return the seconds to wait before it is started again, as it has ended now."""
+        if self._clock() - self._began > STEADY_SECONDS:
+            self._next = FIRST_PAUSE_SECONDS
+        pause, self._next = self._next, min(2 * self._next, LAST_PAUSE_SECONDS)
+        return pause
 
 
 @asynccontextmanager

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.requests.caller import KEYLESS, Allowance, BudgetRef, Caller
 from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.key_secrets import ApiKeys, bearer_of, digest_of
-from gateway.tenancy.known_keys import ADMINISTRATION, KnownKey, KnownKeys
+from gateway.tenancy.key_secrets import ApiKeys, SettingsKeys, bearer_of, digest_of
+from gateway.tenancy.known_keys import ADMINISTRATION, VIEWING, KnownKey, KnownKeys
 from gateway.tenancy.periods import MICRO
 from migrations.tables import api_keys, budgets, tenancy_state
 from tiers.catalog.catalog import Catalog
@@ -48,8 +48,7 @@ class Directory:
         self,
         engine: AsyncEngine,
         catalog: Catalog,
-        keys: ApiKeys,
-        admin_keys: ApiKeys,
+        keys: SettingsKeys,
         clock: DatabaseTime,
         *,
         may_be_open: bool,
@@ -57,7 +56,8 @@ class Directory:
         open_at_first: bool,
     ) -> None:
         self._engine, self._catalog, self._clock = engine, catalog, clock
-        self._keys, self._admin_keys = keys, admin_keys
+        self._keys = keys.answers
+        self._administrators = ((keys.admins, ADMINISTRATION), (keys.viewers, VIEWING))
         self._is_closed = not may_be_open
         self._marker, self._open_at_first = marker, open_at_first and not marker.exists()
         self._revision: int | None = None
@@ -85,7 +85,7 @@ class Directory:
     @property
     def has_admin(self) -> bool:
         """Whether a key that may administer or view exists."""
-        return bool(self._admin_keys) or self._stored_admin
+        return any(keys for keys, _ in self._administrators) or self._stored_admin
 
     def knows(self, authorization: str | None) -> bool:
         """Return whether the header has a key that is valid now, for any use."""
@@ -108,8 +108,8 @@ class Directory:
 
     def admin_caller(self, authorization: str | None) -> Caller:
         """Return the caller that administers. Raises `UnknownKeyError` or `KeysUnavailableError`."""
-        owner = self._admin_keys.owner(authorization) if self._admin_keys else None
-        return self._stored(authorization) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
+        static = self._administrator(lambda keys: keys.owner(authorization))
+        return static or self._stored(authorization)
 
     def caller_of(self, key_id: str | None) -> Caller:
         """Return the caller of a former request, with its current terms; None means no key was needed. Raises
@@ -130,14 +130,18 @@ class Directory:
 
     def admin_with(self, digest: bytes) -> Caller:
         """As `admin_caller`, for a key with this SHA-256."""
-        owner = self._admin_keys.owner_of(digest) if self._admin_keys else None
-        return self._known_by(digest) if owner is None else self._admin_keys.caller(owner, ADMINISTRATION)
+        static = self._administrator(lambda keys: keys.owner_of(digest))
+        return static or self._known_by(digest)
 
     def admin_named(self, key_id: str, is_right: Callable[[bytes], bool]) -> Caller:
         """As `admin_caller`, for a key that was given earlier: its id, and whether a SHA-256 is that key's."""
-        static = self._admin_keys.digest_of_owner(key_id)
-        if static is not None and is_right(static):
-            return self._admin_keys.caller(key_id, ADMINISTRATION)
+
+        def owner_in(keys: ApiKeys) -> str | None:
+            digest = keys.digest_of_owner(key_id)
+            return key_id if digest is not None and is_right(digest) else None
+
+        if static := self._administrator(owner_in):
+            return static
         if self._revision is None:
             raise KeysUnavailableError
         for known in self._known.secrets_of(key_id):
@@ -203,6 +207,14 @@ class Directory:
                 if not away:
                     log.warning("keys cannot be read (%s); known keys stay valid", type(error).__name__)
                 away = True
+
+    def _administrator(self, owner_in: Callable[[ApiKeys], str | None]) -> Caller | None:
+        """Return the caller with a key of the settings that may administer or view; None if `owner_in` finds none."""
+        for keys, scopes in self._administrators:
+            owner = owner_in(keys)
+            if owner is not None:
+                return keys.caller(owner, scopes)
+        return None
 
     def _static_caller(self, owner: str) -> Caller:
         caller, allowance = self._keys.caller(owner, INFERENCE), self._static.get(owner)

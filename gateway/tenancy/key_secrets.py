@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import secrets
+from typing import NamedTuple
 
 import msgspec
 
@@ -79,10 +80,21 @@ class ApiKeys:
         return found
 
 
-def keys_of(settings: Settings) -> tuple[ApiKeys, ApiKeys]:
-    """Return the keys of AIO_API_KEYS and AIO_ADMIN_KEYS. Raises `SettingsError`."""
-    keys = ApiKeys.parse(settings.api_keys, private=settings.private_keys)
-    return keys, ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS")
+class SettingsKeys(NamedTuple):
+    """The keys of AIO_API_KEYS, AIO_ADMIN_KEYS and AIO_VIEWER_KEYS."""
+
+    answers: ApiKeys
+    admins: ApiKeys
+    viewers: ApiKeys
+
+
+def keys_of(settings: Settings) -> SettingsKeys:
+    """Return the keys of the settings. Raises `SettingsError`."""
+    return SettingsKeys(
+        ApiKeys.parse(settings.api_keys, private=settings.private_keys),
+        ApiKeys.parse(settings.admin_keys, "AIO_ADMIN_KEYS"),
+        ApiKeys.parse(settings.viewer_keys, "AIO_VIEWER_KEYS"),
+    )
 
 
 class MadeKey(msgspec.Struct, frozen=True):

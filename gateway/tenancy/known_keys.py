@@ -10,7 +10,8 @@ from classifier.complexity.quality_setting import target_of
 from gateway.requests.caller import Allowance, BudgetRef, Caller
 from tiers.catalog.catalog import Catalog
 
-ADMINISTRATION: frozenset[str] = frozenset({"viewer", "admin"})
+VIEWING: frozenset[str] = frozenset({"viewer"})
+ADMINISTRATION = VIEWING | {"admin"}
 # A budget's subject: its kind, and the id of the key or team.
 Charges = Mapping[tuple[str, str], tuple[BudgetRef, ...]]
 

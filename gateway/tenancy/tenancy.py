@@ -18,7 +18,7 @@ from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory
 from gateway.tenancy.host_names import is_loopback_host, is_reachable_from_elsewhere
 from gateway.tenancy.key_commands import create_first_admin_key
-from gateway.tenancy.key_secrets import ApiKeys
+from gateway.tenancy.key_secrets import SettingsKeys
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.orders import Order
 from gateway.tenancy.redis_windows import RedisWindows
@@ -47,23 +47,21 @@ class Tenancy:
 async def running_tenancy(
     settings: Settings,
     catalog: Catalog,
-    keys: ApiKeys,
-    admin_keys: ApiKeys,
+    keys: SettingsKeys,
     engine: AsyncEngine,
     redis: RedisStore | None,
     show_admin_key: ShowKey | None = None,
 ) -> AsyncIterator[Tenancy]:
     """Read the keys and follow their changes; at the end, return unspent budget slices.
 
-    `show_admin_key` shows the first admin key, which is made unless there are `admin_keys` or a stored one; None leaves
-    that to other processes.
+    `show_admin_key` shows the first admin key, which is made unless the settings or the database have one; None
+    leaves that to other processes.
     """
     clock, replica = DatabaseTime(), f"replica_{secrets.token_hex(8)}"
     directory = Directory(
         engine,
         catalog,
         keys,
-        admin_keys,
         clock,
         may_be_open=settings.insecure or not is_reachable_from_elsewhere(settings.host),
         marker=settings.data_path / "keys_required",
@@ -80,7 +78,7 @@ async def running_tenancy(
             open_without_database=settings.budgets_without_database == "open",
         )
         stack.push_async_callback(budget_leases.close)
-        if show_admin_key is not None and not admin_keys:
+        if show_admin_key is not None and not keys.admins:
             await _start_administration(stack, engine, directory, clock, show_admin_key, settings.keys_poll_seconds)
         windows = await _start_windows(stack, settings, redis)
         expected = max(spec.expected_answer_tokens for spec in catalog.tiers)

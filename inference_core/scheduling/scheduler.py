@@ -253,7 +253,7 @@ class Scheduler:
             if len(self._running_set) >= self.knobs.max_num_seqs:
                 victim = self._victim(newcomer_claim(sequence), [self])
             elif not self._fits(sequence, hits):
-                if self.reclaim():
+                if self._reclaimed():
                     continue
                 victim = self._victim(newcomer_claim(sequence), self.peers)
                 if victim is None:
@@ -361,7 +361,7 @@ class Scheduler:
         if lacking <= 0:
             return True
         while (blocks := self.pool.allocate(lacking)) is None:
-            if self.reclaim():
+            if self._reclaimed():
                 continue
             self._budget.memory_short = True
             victim = self._victim(holding_rank(sequence), self.peers)
@@ -371,6 +371,16 @@ class Scheduler:
             victim[0]._preempt(victim[1], now)
         sequence.block_table += blocks
         self._running_set.reserved_blocks -= lacking
+        return True
+
+    def _reclaimed(self) -> bool:
+        """Take back the memory lent to drafters; return whether there was any. Raises `IntegrityError` if they keep it:
+        as they borrow nothing while a step is planned, its planning would not end."""
+        if not self.reclaim():
+            return False
+        if self._budget.reclaimed:
+            raise IntegrityError(f"{self.name}: drafters gave their memory back in this step, and still hold some")
+        self._budget.reclaimed = True
         return True
 
     def _victim(self, claim: Rank, schedulers: "list[Scheduler]") -> "tuple[Scheduler, Sequence] | None":

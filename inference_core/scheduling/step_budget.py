@@ -33,6 +33,7 @@ class StepBudget:
     `memory_short`: a running sequence was preempted for memory, so no sequence is admitted in this step.
     `queue_blocked`: the head of the queue could not be admitted, so none behind it is (no overtaking).
     `scores_left`: prompt rows that may still be scored in this step.
+    `reclaimed`: the memory lent to drafters was taken back in this step.
     """
 
     total: int
@@ -41,6 +42,7 @@ class StepBudget:
     preempted: set[Sequence] = field(default_factory=set)
     memory_short: bool = False
     queue_blocked: bool = False
+    reclaimed: bool = False
     scores_left: int = MAX_SCORED_ROWS
 
     def __post_init__(self) -> None:

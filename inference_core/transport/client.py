@@ -58,6 +58,12 @@ class CoreClient(ABC):
         return None
 
     @property
+    def died(self) -> bool:
+        """Whether the core ended without having been stopped, or its connection without having been closed. False
+        where that is not known."""
+        return False
+
+    @property
     @abstractmethod
     def models(self) -> dict[str, ModelInfo]:
         """The models of the core by name."""

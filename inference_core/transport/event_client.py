@@ -141,6 +141,10 @@ class EventClient(CoreClient):
         return self._closed_reason
 
     @property
+    def died(self) -> bool:
+        return self._died
+
+    @property
     def stuck(self) -> str | None:
         return self._stuck
 

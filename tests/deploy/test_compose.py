@@ -14,7 +14,7 @@ import pytest
 from gateway.cli.serving.worker import worker
 from gateway.processes.open_access import refuse_open_access
 from gateway.settings import Settings, SettingsError, load_settings, variable_of
-from gateway.tenancy.key_secrets import ApiKeys
+from gateway.tenancy.key_secrets import ApiKeys, keys_of
 from tests.deploy.files import DEPLOY, ROOT, read_yaml, strings
 from tiers.catalog.load import load_catalog
 
@@ -121,16 +121,22 @@ def test_no_password_is_written_down_and_none_has_to_be_given() -> None:
     assert used - {"AIO_WEIGHTS", "TRITON_MODELS"} == offered
 
 
+def of_metrics(folder: Path) -> Path:
+    """The folder for Prometheus alone."""
+    return folder.with_name(f"{folder.name}-metrics")
+
+
 def written(folder: Path, **given: str) -> dict[str, str]:
-    """The passwords and the key after a start."""
-    subprocess.run(["sh", FOLDER / "make-secrets.sh", folder], env=os.environ | given, check=True)
+    """The passwords and the keys after a start."""
+    of_metrics(folder).mkdir(exist_ok=True)
+    subprocess.run(["sh", FOLDER / "make-secrets.sh", folder, of_metrics(folder)], env=os.environ | given, check=True)
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
 def test_passwords_are_random_and_kept_and_given_ones_replace_them(tmp_path: Path) -> None:
     first = written(tmp_path)
-    assert first.keys() == {"postgres", "redis", "grafana", "api_key", "admin_key"}
-    assert len(set(first.values())) == 5
+    assert first.keys() == {"postgres", "redis", "grafana", "api_key", "admin_key", "metrics_key"}
+    assert len(set(first.values())) == 6
     assert all(re.fullmatch(r"(sk-aio-)?[0-9a-f]{48}", value) for value in first.values())
     assert written(tmp_path) == first
     assert written(tmp_path, REDIS_PASSWORD="mine") == first | {"redis": "mine"}
@@ -155,6 +161,7 @@ def test_our_programs_get_their_urls_and_keys_from_those_files(tmp_path: Path, g
             "AIO_REDIS_URL": f"redis://:{made['redis']}@redis:6379/0",
             "AIO_API_KEYS": f"app={made['api_key']}",
             "AIO_ADMIN_KEYS": f"admin={made['admin_key']}",
+            "AIO_VIEWER_KEYS": f"prometheus={made['metrics_key']}",
             "arguments": "serve --role gateway",
         }
         | given
@@ -223,6 +230,25 @@ def test_prometheus_scrapes_what_is_there() -> None:
     assert {target.split(":")[0] for target in targets} <= SERVICES.keys()
     mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
     assert set(config["rule_files"]) <= mounted
+
+
+def test_prometheus_can_read_a_key_that_may_only_look_and_no_other_secret(tmp_path: Path) -> None:
+    made = written(tmp_path)
+    assert {path.name: path.read_text() for path in of_metrics(tmp_path).iterdir()} == {
+        "metrics_key": made["metrics_key"]
+    }
+    jobs = {job["job_name"]: job for job in read_yaml(DEPLOY / "prometheus" / "prometheus.yaml")["scrape_configs"]}
+    mounted = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
+    assert jobs["aio"]["authorization"] == {"credentials_file": f"{mounted['metrics-key']}/metrics_key"}
+    assert "secrets" not in mounted
+    assert SERVICES["secrets"]["entrypoint"][2:] == ["/secrets", "/metrics-key"]
+    assert {"secrets:/secrets", "metrics-key:/metrics-key"} <= set(SERVICES["secrets"]["volumes"])
+    assert [name for name, service in SERVICES.items() if "metrics-key" in str(service.get("volumes"))] == [
+        "secrets", "prometheus",
+    ]  # fmt: skip
+    assert SERVICES["prometheus"]["depends_on"] == SERVICES["redis"]["depends_on"]
+    viewers = keys_of(load_settings({"AIO_VIEWER_KEYS": f"prometheus={made['metrics_key']}"})).viewers
+    assert viewers.owner(f"Bearer {made['metrics_key']}") == "prometheus"
 
 
 def test_the_catalogue_of_the_triton_profile_asks_its_server() -> None:

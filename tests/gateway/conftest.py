@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.gateway.upstream import Upstream, running_upstream
 
 
@@ -29,6 +29,14 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runn
     """A gateway that serves while the module's tests run."""
     data = tmp_path_factory.mktemp("data")
     async with running_gateway(Settings(data_dir=str(data), monitor=False, drain_seconds=5)) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    """The laptop catalogue's tiers on a core of hash models, while the module's tests run."""
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
+    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
         yield running
 
 

@@ -24,6 +24,20 @@ max_tokens = 128
 )
 
 
+def tiny_catalog(model: Path, more: str = "") -> str:
+    """The text of a catalogue of four tiers on `model`; `more`: further lines of its entry."""
+    return f"""
+name = "tiny"
+[core]
+arena_bytes = 16_777_216
+slab_bytes = 1_048_576
+[[core.models]]
+name = "tiny"
+path = "{model}"
+compute = "float32"
+{more}{TIERS}"""
+
+
 class Versions:
     """A catalogue file, and two versions of its only model."""
 
@@ -37,16 +51,7 @@ class Versions:
         return self.file.parent / name
 
     def text(self, name: str, more: str = "") -> str:
-        return f"""
-name = "tiny"
-[core]
-arena_bytes = 16_777_216
-slab_bytes = 1_048_576
-[[core.models]]
-name = "tiny"
-path = "{self.model(name)}"
-compute = "float32"
-{more}{TIERS}"""
+        return tiny_catalog(self.model(name), more)
 
     def write(self, name: str, more: str = "") -> None:
         self.file.write_text(self.text(name, more))

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, inspect, select, text
 
 import migrations
-from migrations.tables import api_keys, files, metadata, requests
+from migrations.tables import api_keys, files, metadata, requests, training_rows
 from quality.store.database import (
     DatabaseUrlError,
     SchemaError,
@@ -313,6 +313,27 @@ async def test_sessions_of_before_0027_lose_what_they_held_of_a_key_and_those_of
     await engine.dispose()
     assert [(row["session_id"], row["user_name"]) for row in rows] == [("a", "ada")]
     assert columns.isdisjoint({"key_prefix", "key_digest"})
+
+
+async def test_training_rows_lose_their_empty_column_of_clusters_and_nothing_else(database_url: str) -> None:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    row = {"source": "probe", "feature_spec": "f", "embedding": b"e", "no_worse": [True], "weights": [1.0]}
+    async with engine.begin() as connection:
+        await connection.execute(insert(training_rows).values(row | {"created_at": 1.0}))
+
+    async def stored() -> dict[str, object]:
+        async with engine.connect() as connection:
+            found = (await connection.execute(text("SELECT * FROM training_rows"))).mappings().one()
+        # PostgreSQL's driver keeps the plan of a statement, and with it the columns.
+        await engine.dispose()
+        return dict(found)
+
+    before = await stored()
+    await downgrade(database_url, "0027")
+    assert await stored() == before | {"cluster": None}
+    await migrate(database_url)
+    assert await stored() == before
 
 
 _SESSIONS = "dashboard_sessions"

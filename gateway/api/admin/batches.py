@@ -5,6 +5,7 @@ from typing import Any
 from litestar import get, patch
 from litestar.response import Response
 
+from gateway.api.access.guard import OPERATOR
 from gateway.api.admin.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
 from gateway.api.operations import describe
 from gateway.jobs.batch_knobs import BatchKnobs
@@ -34,6 +35,7 @@ async def show_batches(request: HttpRequest) -> Response[Any]:
 
 @patch(
     "/batches",
+    opt=OPERATOR,
     operation_class=describe(BatchKnobs, FileKnobsChanged[BatchKnobs]),
     summary="Change the knobs of batches",
 )

@@ -123,7 +123,7 @@ async def _redis(parts: Parts) -> Dependency:
 async def _cores(parts: Parts) -> list[Dependency]:
     cores = parts.core_knobs.cores
     there, away = await read_cores(cores)
-    policy = "Its streams end with an error, routing avoids its tiers, and the gateway reconnects."
+    policy = "Its streams end with an error, routing avoids its tiers, and the gateway starts it again, or reconnects."
     found = []
     for name in cores:
         problem = str(away[name]) if name in away else None

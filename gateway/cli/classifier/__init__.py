@@ -22,7 +22,7 @@ classifier = LazyGroup(
     commands={
         "collect": ("gateway.cli.classifier.outcomes:collect", "Collect outcomes of this catalogue's tiers."),
         "measure": ("gateway.cli.classifier.measure:measure", "Measure which everyday tasks each tier solves."),
-        "probes": ("gateway.cli.classifier.outcomes:probes", "Fit and measure stages 2 and 3 on collected outcomes."),
+        "probes": ("gateway.cli.classifier.outcomes:probes", "Fit models that judge answers, on collected outcomes."),
         "train": ("gateway.cli.classifier:train", "Train an artefact and its encoder on known outcomes."),
         "pretrain": (
             "gateway.cli.classifier.pretrain:pretrain",

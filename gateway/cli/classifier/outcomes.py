@@ -105,7 +105,9 @@ def collect(
 
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--registry", type=click.Path(path_type=Path), help="Probes registry.  [probes/ in the data folder]")
+@click.option(
+    "--registry", type=click.Path(path_type=Path), help="Registry of evidence models.  [probes/ in the data folder]"
+)
 @click.option("--promote/--no-promote", default=True, show_default=True, help="Whether `aio serve` uses them.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there as JSON.")
@@ -115,7 +117,12 @@ def collect(
 def probes(
     folder: Path, registry: Path | None, promote: bool, seed: int, report: Path | None, as_json: bool, **given: Any
 ) -> None:
-    """Fit and measure evidence models and answer lengths on the outcomes in FOLDER."""
+    """Fit models that judge an answer before it is sent, and answer lengths, on the outcomes in FOLDER, and measure
+    them.
+
+    A tier gets a model only if that judges better than the prompt alone. Running servers follow within
+    AIO_ARTEFACT_POLL_SECONDS.
+    """
     from classifier.errors import ClassifierError
     from classifier.training.commands.probes import make_probes
     from tiers.catalog.load import load_catalog

@@ -118,6 +118,7 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
         socket_of,
         watchdog_seconds_of,
     )
+    from gateway.cores.passed_adapters import inheriting
     from gateway.hub_models import fetch_core_models
     from inference_core.transport.listener import ReplacingListener, UnixListener
     from inference_core.transport.server import serve_core
@@ -131,8 +132,9 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
     path.parent.mkdir(parents=True, exist_ok=True)
     title = core_title(catalog, core)
     click.echo(f"{title.removeprefix('the ')} of catalogue {catalog.name!r} on {path}")
+    load = core_factory(catalog, settings, core)
     serve_core(
-        core_factory(catalog, settings, core),
+        inheriting(load, path) if replaces else load,
         ReplacingListener(path) if replaces else UnixListener(path),
         watchdog_seconds=watchdog_seconds_of(catalog, core),
         title=title,

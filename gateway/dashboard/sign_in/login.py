@@ -63,10 +63,9 @@ async def _by_key(request: HttpRequest, secret: str, response: Response[Any]) ->
     holder = _holder(request, secret)
     if holder is not None:
         return await begin_session(request, holder, "key", response)
-    attempt = Attempt((limits_of(request).keys, network_of(client_of(request).address)))
-    if attempt.wait():
+    attempt = await limits_of(request).begin(("key", network_of(client_of(request).address)))
+    if attempt.wait_seconds:
         return await _limited(request, attempt, "", "key")
-    attempt.count()
     return await _wrong(request, "", "key")
 
 
@@ -75,26 +74,24 @@ async def _by_password(request: HttpRequest, name: str, secret: str, response: R
     database, limits = parts_of(request).database, limits_of(request)
     device = await _device(request, name)
     if device is not None:
-        attempt = Attempt((limits.devices, device))
+        attempt = await limits.begin(("device", device))
     else:
         network = network_of(client_of(request).address)
-        attempt = Attempt((limits.accounts, name[:128]), (limits.networks, network))
-    if attempt.wait():
+        attempt = await limits.begin(("account", name[:128]), ("network", network))
+    if attempt.wait_seconds:
         return await _limited(request, attempt, name, "password")
-    # Without an await since it was allowed: concurrent attempts count too.
-    attempt.count()
     try:
         right = await reached(password_is_right(database, name, secret, is_urgent=device is not None))
         kept = await reached(kept_password(database, name)) if right else None
     except TooManyPasswordsError:
-        attempt.take_back()
+        limits.take_back(attempt)
         return _retry_later(login_form(request, 503, "Too many sign-ins at once. Try again in some seconds."), 5)
     except ApiError:
-        attempt.take_back()
+        limits.take_back(attempt)
         raise
     if kept is None:
         return await _wrong(request, name, "password")
-    attempt.take_back()
+    limits.take_back(attempt)
     signed_in = await begin_session(request, Holder(user_name=name), "password", response)
     cookie = new_device_cookie(name, kept, parts_of(request).tenancy.clock.now())
     return set_cookie(request, signed_in, device_cookie_name(name), cookie, max_age=DEVICE_SECONDS, path=PATH)
@@ -112,9 +109,9 @@ async def _device(request: HttpRequest, name: str) -> str | None:
 
 async def _limited(request: HttpRequest, attempt: Attempt, name: str, means: Means) -> Response[Any]:
     # Once each time a limit is reached, so that repeated attempts cannot fill the database.
-    if attempt.is_news():
+    if attempt.is_news:
         await note_failure(request, "session.limited", name, means)
-    seconds = attempt.wait()
+    seconds = attempt.wait_seconds
     return _retry_later(login_form(request, 429, f"Too many attempts failed. Wait {seconds} seconds."), seconds)
 
 

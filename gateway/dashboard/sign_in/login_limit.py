@@ -6,10 +6,10 @@ account or address, do not keep them out. A right key is never limited: keys are
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -22,6 +22,71 @@ MOST_RECORDED = 200
 """Failures that are written to the log and the audit trail, of all addresses together."""
 _MOST_SUBJECTS = 10_000
 
+Kind = Literal["account", "network", "key", "device", "record"]
+Subject = tuple[Kind, str]
+"""What failures are counted for: an account, a network that sends passwords or one that sends keys, a known device, and
+what is recorded."""
+MOST: dict[Kind, int] = {
+    "account": MOST_FAILURES,
+    "network": MOST_FAILURES_OF_A_NETWORK,
+    "key": MOST_FAILURES_OF_A_NETWORK,
+    "device": MOST_FAILURES,
+    "record": MOST_RECORDED,
+}
+"""Failures per window of each kind of subject."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt to sign in.
+
+    `wait_seconds`: until the next one may be made; 0: this one may, and counts as a failure of its `subjects` until it
+    is taken back. `is_news`: it is the first that was refused since a limit was reached. `member` identifies it in
+    Redis.
+    """
+
+    wait_seconds: int = 0
+    is_news: bool = False
+    subjects: tuple[Subject, ...] = ()
+    member: str = ""
+
+
+class LoginLimits(ABC):
+    """Allows each subject at most `MOST` failures of its kind in `WINDOW_SECONDS`; an attempt has several subjects."""
+
+    @abstractmethod
+    async def begin(self, *subjects: Subject) -> Attempt:
+        """Count an attempt as failed if all its subjects may make one, so that concurrent attempts count too."""
+
+    @abstractmethod
+    def take_back(self, attempt: Attempt) -> None:
+        """Uncount an attempt that was right, and no other one: a success may not clear what others did meanwhile. Does
+        not wait."""
+
+
+class OwnLoginLimits(LoginLimits):
+    """The limits of one process. `clock`: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = {kind: _FailureLimit(most, clock) for kind, most in MOST.items()}
+
+    async def begin(self, *subjects: Subject) -> Attempt:
+        """See `LoginLimits`."""
+        if wait := max(self._limits[kind].wait(subject) for kind, subject in subjects):
+            news = [self._limits[kind].is_news(subject) for kind, subject in subjects]
+            return Attempt(wait_seconds=wait, is_news=any(news))
+        self.count(*subjects)
+        return Attempt(subjects=subjects)
+
+    def count(self, *subjects: Subject) -> None:
+        """Count a failure, whatever was counted before."""
+        for kind, subject in subjects:
+            self._limits[kind].failed(subject)
+
+    def take_back(self, attempt: Attempt) -> None:
+        """See `LoginLimits`."""
+        for kind, subject in attempt.subjects:
+            self._limits[kind].take_back(subject)
+
 
 class _Failures(msgspec.Struct):
     """Times of the failures, and whether reaching the limit has been reported."""
@@ -30,10 +95,10 @@ class _Failures(msgspec.Struct):
     is_reported: bool = False
 
 
-class FailureLimit:
-    """Allows at most `most` failures per window for each subject. `clock`: monotonic seconds."""
+class _FailureLimit:
+    """Failures of the subjects of one kind."""
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self._most, self._clock = most, clock
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
@@ -45,7 +110,6 @@ class FailureLimit:
         return max(math.ceil(failures.times[0] + WINDOW_SECONDS - self._clock()), 0)
 
     def failed(self, subject: str) -> None:
-        """Count a failure; an attempt in progress counts as a failure until it is taken back."""
         failures = self._failures.setdefault(subject, _Failures(deque(maxlen=self._most)))
         failures.times.append(self._clock())
         failures.is_reported = False
@@ -54,7 +118,6 @@ class FailureLimit:
             self._failures.popitem(last=False)
 
     def take_back(self, subject: str) -> None:
-        """Uncount the last failure, and no other one: a success may not clear what others did meanwhile."""
         failures = self._failures.get(subject)
         if failures is not None and failures.times:
             failures.times.pop()
@@ -66,41 +129,3 @@ class FailureLimit:
             return False
         failures.is_reported = True
         return True
-
-
-@dataclass(slots=True)
-class LoginLimits:
-    """The limits of one process, by account, by network of passwords and of keys, by known device; and what is
-    recorded."""
-
-    accounts: FailureLimit = field(default_factory=partial(FailureLimit, MOST_FAILURES))
-    networks: FailureLimit = field(default_factory=partial(FailureLimit, MOST_FAILURES_OF_A_NETWORK))
-    keys: FailureLimit = field(default_factory=partial(FailureLimit, MOST_FAILURES_OF_A_NETWORK))
-    devices: FailureLimit = field(default_factory=partial(FailureLimit, MOST_FAILURES))
-    recorded: FailureLimit = field(default_factory=partial(FailureLimit, MOST_RECORDED))
-
-
-class Attempt:
-    """One attempt, counted by several limits until it proves right."""
-
-    def __init__(self, *counted: tuple[FailureLimit, str]) -> None:
-        self._counted = counted
-
-    def wait(self) -> int:
-        """Return the whole seconds until it is allowed; 0 if allowed now."""
-        return max(limit.wait(subject) for limit, subject in self._counted)
-
-    def is_news(self) -> bool:
-        """Return whether one of the limits was reached since this was last asked."""
-        news = [limit.is_news(subject) for limit, subject in self._counted]
-        return any(news)
-
-    def count(self) -> None:
-        """Count it as failed."""
-        for limit, subject in self._counted:
-            limit.failed(subject)
-
-    def take_back(self) -> None:
-        """Uncount it."""
-        for limit, subject in self._counted:
-            limit.take_back(subject)

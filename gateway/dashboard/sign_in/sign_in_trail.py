@@ -9,7 +9,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.api.access.client_address import client_of
-from gateway.dashboard.sign_in.login_limit import LoginLimits
+from gateway.dashboard.sign_in.login_limit import LoginLimits, OwnLoginLimits, Subject
+from gateway.dashboard.sign_in.shared_login_limit import SharedLoginLimits
 from gateway.parts import HttpRequest, parts_of
 from gateway.tenancy.orders import Order, write_down
 from migrations.tables import dashboard_users
@@ -20,12 +21,15 @@ Action = Literal["session.begun", "session.ended", "session.refused", "session.l
 Means = Literal["password", "key", "oidc"]
 ANONYMOUS, UNKNOWN = "nobody", "unknown"
 LIMITS = "login_limits"
-_ALL = "all"
+_ALL: Subject = ("record", "all")
 
 
 def limits_of(request: HttpRequest) -> LoginLimits:
-    """Return the limits of this process."""
-    limits: LoginLimits = request.app.state.setdefault(LIMITS, LoginLimits())
+    """Return the limits of all processes that share a Redis; without it, those of this process."""
+    limits: LoginLimits | None = request.app.state.get(LIMITS)
+    if limits is None:
+        redis = parts_of(request).redis
+        limits = request.app.state[LIMITS] = OwnLoginLimits() if redis is None else SharedLoginLimits(redis)
     return limits
 
 
@@ -37,12 +41,11 @@ async def note(request: HttpRequest, action: Action, actor: str, **details: str)
 async def note_failure(request: HttpRequest, action: Action, name: str, means: Means, why: str = "") -> None:
     """Log and record a failed attempt, unless so many were recorded that others would fill the log and the database. A
     `name` of no user is not kept: it may be a password in the wrong field."""
-    recorded = limits_of(request).recorded
-    if recorded.wait(_ALL):
-        if recorded.is_news(_ALL):
+    recorded = await limits_of(request).begin(_ALL)
+    if recorded.wait_seconds:
+        if recorded.is_news:
             log.warning("so many sign-ins to the dashboard failed that for some minutes no more are recorded")
         return
-    recorded.failed(_ALL)
     log.warning("a sign-in to the dashboard failed, by %s%s", means, f": {why}" if why else "")
     await _written(request, action, ANONYMOUS, name or means, {"by": means}, is_name=means == "password")
 

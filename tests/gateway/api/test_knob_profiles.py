@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
@@ -23,14 +21,6 @@ from tiers.catalog.replica_spec import BalancingSpec
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KNOBS, PATH = "/v1/admin/knobs", "/v1/admin/knobs/profiles"
 INT4, BF16 = "smollm2-int4", "smollm2-bf16"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """The laptop catalogue's tiers on a core of hash models."""
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
-        yield running
 
 
 async def models(aio: RunningGateway) -> dict[str, dict[str, Any]]:

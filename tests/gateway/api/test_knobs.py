@@ -3,13 +3,11 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from click.testing import CliRunner, Result
 from sqlalchemy import text
 
@@ -26,14 +24,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KNOBS = "/v1/admin/knobs"
 HELLO = [{"role": "user", "content": "Say the secret word."}]
 INT4, BF16 = "smollm2-int4", "smollm2-bf16"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """The laptop catalogue's tiers on a core of hash models."""
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
-        yield running
 
 
 async def values(aio: RunningGateway, knob: str) -> dict[str, Any]:

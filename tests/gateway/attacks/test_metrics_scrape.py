@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.api.worker_answers import WITH_PRIVATE, worker_answers
 from gateway.settings import Settings
 from gateway.tenancy.key_secrets import make_key
+from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 APP, ADMIN = make_key().key, make_key().key
@@ -68,6 +69,22 @@ async def test_a_scrape_with_a_key_for_viewing_sees_everything(tmp_path: Path) -
             assert 'aio_key_cost_usd_total{key="acme-corp"}' in text
         await gateway.http.post(f"/admin/api/keys/{made['key_id']}/revoke", json={}, headers=admin)
         assert (await scraped(gateway, **viewer))[1].isdisjoint(PRIVATE)
+
+
+async def test_a_key_of_the_settings_may_be_for_viewing_alone(tmp_path: Path) -> None:
+    viewer = make_key().key
+    async with running_gateway(msgspec.structs.replace(keyed(tmp_path), viewer_keys=f"wall={viewer}")) as gateway:
+        headers = {"authorization": f"Bearer {viewer}"}
+        _, names = await scraped(gateway, **headers)
+        assert names >= (OPEN | PRIVATE)
+        assert (await gateway.http.get("/v1/admin/routing", headers=headers)).status_code == 200
+        for method, path in (("PATCH", "/v1/admin/routing"), ("POST", "/v1/chat/completions")):
+            refused = await gateway.http.request(method, path, json={}, headers=headers)
+            assert refused.status_code in (401, 403), path
+        async with browser(gateway) as client:
+            assert (await sign_in(client, viewer)).status_code == 303
+            page = await client.get("/admin/requests")
+            assert (page.status_code, "viewer" in page.text) == (200, True)
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,13 @@
 """Repeated and scored prompts through the official client, on the laptop's tiers over a core of hash models."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from gateway.settings import Settings
-from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = "The cat sat on the mat, naïve 𓂀 as ever, and looked at the wall for a very long time indeed."
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
-    async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as running:
-        yield running
 
 
 async def complete(aio: RunningGateway, **fields: Any) -> Any:

@@ -19,9 +19,7 @@ from gateway.dashboard.sign_in.login_limit import (
     MOST_FAILURES_OF_A_NETWORK,
     MOST_RECORDED,
     WINDOW_SECONDS,
-    Attempt,
-    FailureLimit,
-    LoginLimits,
+    OwnLoginLimits,
 )
 from gateway.dashboard.sign_in.sign_in_trail import LIMITS
 from gateway.settings import Settings
@@ -184,9 +182,9 @@ async def test_the_right_key_signs_in_after_any_number_of_wrong_ones(aio: Runnin
 
 async def test_failures_of_all_addresses_fill_neither_log_nor_database(aio: RunningGateway) -> None:
     before = len(await sessions_in_trail(aio, 1000))
-    limits = aio.app.state.setdefault(LIMITS, LoginLimits())
+    limits = aio.app.state.setdefault(LIMITS, OwnLoginLimits())
     for _ in range(MOST_RECORDED - 1):
-        limits.recorded.failed("all")
+        limits.count(("record", "all"))
     async with browser(aio) as client:
         for _ in range(3):
             assert (await sign_in(client, "wrong")).status_code == 401
@@ -225,22 +223,22 @@ async def sessions_in_trail(aio: RunningGateway, limit: int) -> list[dict[str, A
 
 async def test_failures_are_counted_by_subject_and_forgotten_with_time() -> None:
     now = 0.0
-    accounts, networks = FailureLimit(2, lambda: now), FailureLimit(3, lambda: now)
-    attempt = Attempt((accounts, "x"), (networks, "a"))
-    attempt.count()
-    attempt.count()
-    assert attempt.wait() == Attempt((accounts, "x"), (networks, "b")).wait() == WINDOW_SECONDS
-    assert Attempt((accounts, "y"), (networks, "a")).wait() == 0
-    assert attempt.is_news()
-    assert not attempt.is_news()
+    limits = OwnLoginLimits(lambda: now)
+    for _ in range(MOST_FAILURES):
+        assert (await limits.begin(("account", "x"), ("network", "a"))).wait_seconds == 0
+    refused = [await limits.begin(("account", "x"), ("network", network)) for network in "ab"]
+    assert [attempt.wait_seconds for attempt in refused] == [WINDOW_SECONDS] * 2
+    assert [attempt.is_news for attempt in refused] == [True, False]
+    assert (await limits.begin(("account", "y"), ("network", "a"))).wait_seconds == 0
     # A success takes back itself, and nothing that others did.
-    Attempt((accounts, "y"), (networks, "a")).count()
-    Attempt((accounts, "y"), (networks, "a")).take_back()
-    assert attempt.wait() == WINDOW_SECONDS
+    limits.take_back(await limits.begin(("account", "z"), ("network", "a")))
+    assert (await limits.begin(("account", "x"))).wait_seconds == WINDOW_SECONDS
+    left = MOST_FAILURES_OF_A_NETWORK - MOST_FAILURES - 1
+    assert [(await limits.begin(("network", "a"))).wait_seconds > 0 for _ in range(left + 1)] == [False] * left + [True]
     now = WINDOW_SECONDS - 0.5
-    assert attempt.wait() == 1
+    assert (await limits.begin(("account", "x"))).wait_seconds == 1
     now = WINDOW_SECONDS
-    assert attempt.wait() == 0
+    assert (await limits.begin(("account", "x"))).wait_seconds == 0
 
 
 async def test_signing_out_ends_the_session_even_for_a_kept_cookie(aio: RunningGateway) -> None:
@@ -290,6 +288,17 @@ async def test_a_role_bounds_what_may_be_changed(aio: RunningGateway) -> None:
             routed = await client.patch("/v1/admin/routing", json={"stage_3": True}, headers=token)
             made = await client.post("/admin/api/teams", json={"name": f"of {role}"}, headers=token)
             assert {"/v1/admin/routing": routed.status_code, "/admin/api/teams": made.status_code} == statuses, role
+
+
+async def test_an_operator_changes_the_knobs_of_every_part_and_a_viewer_of_none(aio: RunningGateway) -> None:
+    parts = ("knobs", "routing", "batches", "cache", "replicas")
+    refused = {}
+    for role in ("viewer", "operator"):
+        async with with_user(aio, f"knobs-{role}", role) as client:
+            token = {"x-csrf-token": forms_of(await client.get(PAGE))["/admin/logout"]["fields"]["csrf_token"]}
+            answers = {part: await client.patch(f"/v1/admin/{part}", json={}, headers=token) for part in parts}
+            refused[role] = {part for part, answer in answers.items() if answer.status_code == 403}
+    assert refused == {"viewer": set(parts), "operator": set()}
 
 
 async def test_changes_are_written_down_with_who_made_them(aio: RunningGateway) -> None:

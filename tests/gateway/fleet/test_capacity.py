@@ -17,6 +17,7 @@ from gateway.fleet.replica_profile import profiles, replica_profile
 from gateway.fleet.simulated.cases import VOICE, cases, edge_nodes, voice_rows
 from gateway.fleet.trace_file import Arrival
 from gateway.fleet.workload import Workload, per_second, spread, trace_workload
+from tiers.catalog.load import load_catalog
 
 L4 = "llama-3.1-8b/awq-int4/l4"
 MEASUREMENTS = Path(__file__).parents[3] / "docs" / "measurements"
@@ -131,6 +132,14 @@ def test_the_measured_profile_is_what_its_measurements_say():
     assert profile.sequence_s * 1e3 == pytest.approx(slope, rel=0.01)
     assert profile.context_token_s * 1e3 == pytest.approx(context, rel=0.01)
     assert profile.prefill_s(256) * 1e3 == pytest.approx(chunk["total_ms"] - base, rel=0.01)
+
+
+def test_the_measured_profile_has_the_knobs_and_the_cache_of_its_catalogue():
+    core = load_catalog("laptop").core
+    profile = replica_profile("smollm2-135m-int4-cpu")
+    assert profile.chunk_tokens == core.knobs["prefill_chunk"]
+    assert profile.max_sequences == core.knobs["max_num_seqs"]
+    assert profile.kv_tokens == core.arena_bytes // 23_040
 
 
 def test_ten_thousand_replicas_are_planned():

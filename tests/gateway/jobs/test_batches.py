@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
+from openai.types import Batch
 from sqlalchemy import func, select, update
 
 from gateway.settings import Settings
@@ -24,6 +25,7 @@ from tests.gateway.jobs.batching import (
     uploaded,
 )
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.scripted_tier import ScriptedTier
 from tiers.errors import TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -297,18 +299,24 @@ async def test_cancelling_ends_what_is_under_way_and_keeps_what_was_answered(
     assert (await ada.batches.cancel(batch.id)).status == "cancelled"
 
 
+async def held_batch(working: RunningGateway, client: openai.AsyncOpenAI) -> tuple[ScriptedTier, Batch]:
+    """A batch of one line, `a`, and its tier, which holds the answer until `go` is set."""
+    tier = working.tier(1)
+    tier.hold_at = 1
+    batch = await made(client, [request_line("a")])
+    await tier.holding.wait()
+    return tier, batch
+
+
 async def test_a_line_that_is_delivered_twice_is_answered_once_and_billed_for_both_times(
     working: RunningGateway, ada: openai.AsyncOpenAI
 ) -> None:
-    tier = working.tier(1)
-    tier.hold_at = 1
-    batch = await made(ada, [request_line("a")])
-    await tier.holding.wait()
+    tier, batch = await held_batch(working, ada)
+    tier.holding.clear()
     lost = update(batch_lines).where(batch_lines.c.batch_id == batch.id).values(visible_at=0.0, taken_by=None)
     async with working.parts.database.begin() as connection:
         await connection.execute(lost)
-    while len(tier.requests) < 2:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await tier.holding.wait()
     tier.go.set()
     batch, output, errors = await outcome(ada, batch.id)
     assert (list(output), errors) == (["a"], {})
@@ -351,10 +359,7 @@ async def test_at_the_end_of_its_window_a_batch_expires_with_what_was_answered(
 async def test_a_deleted_input_does_not_stop_a_batch_that_has_read_it(
     working: RunningGateway, ada: openai.AsyncOpenAI
 ) -> None:
-    tier = working.tier(1)
-    tier.hold_at = 1
-    batch = await made(ada, [request_line("a")])
-    await tier.holding.wait()
+    tier, batch = await held_batch(working, ada)
     await ada.files.delete(batch.input_file_id)
     tier.go.set()
     _, output, _ = await outcome(ada, batch.id)

@@ -1,6 +1,7 @@
 """SIGUSR2 under several workers: a core with another version of the model takes over; no reply fails or mixes two."""
 
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -8,12 +9,19 @@ from pathlib import Path
 import httpx
 import pytest
 
+from inference_core.lora.random_adapter import write_random_adapter
 from tests.gateway.processes.test_core_killed import core_of
 from tests.gateway.served_process import UNCACHED, ServedProcess, served
 from tests.gateway.tiny_versions import ASKED, Versions
+from tests.inference_core.quantization.tiny_model import tiny_config
 from tests.polling import until
 
 pytestmark = pytest.mark.processes
+OLD_STAYS = "not replaced, the old one goes on"
+
+
+def log_of(folder: Path) -> str:
+    return (folder / "data" / "log").read_text()
 
 
 def reply(aio: ServedProcess) -> tuple[str, str]:
@@ -32,6 +40,13 @@ def reply_of_any(aio: ServedProcess) -> tuple[str, str]:
         assert answer.status_code == 503, answer.text
 
 
+def adapted(aio: ServedProcess) -> str | None:
+    """The text of an answer with the adapter that was loaded over HTTP; None if it is refused."""
+    asked = ASKED | {"model": "tier-1:sql"}
+    answer = httpx.post(f"{aio.url}/v1/completions", json=asked, headers=UNCACHED, timeout=60)
+    return str(answer.json()["choices"][0]["text"]) if answer.status_code == 200 else None
+
+
 def test_sigusr2_replaces_a_core_that_the_catalogue_changes(tmp_path: Path) -> None:
     versions = Versions(tmp_path)
     versions.write("old")
@@ -39,6 +54,10 @@ def test_sigusr2_replaces_a_core_that_the_catalogue_changes(tmp_path: Path) -> N
     with served(tmp_path / "data", tmp_path / "cache", *options) as aio:
         old, before = reply(aio), core_of(aio)
         assert before is not None
+        source = tmp_path / "sql"
+        write_random_adapter(source, tiny_config(versions.model("old")), rank=2, strength=1.0)
+        adapter = {"model": "tiny", "name": "sql", "path": str(source)}
+        assert aio.admin.post("/v1/admin/adapters", json=adapter).status_code == 200
         reload = aio.admin.post("/v1/admin/reload", json={"reason": "nothing new"})
         assert (reload.status_code, reload.json()["loaded"]) == (200, [])
         versions.write("new")
@@ -69,6 +88,7 @@ def test_sigusr2_replaces_a_core_that_the_catalogue_changes(tmp_path: Path) -> N
         assert old[1] != new[1]
         assert set(replies) == {old, new}
         assert core_of(aio) not in (None, before)
+        assert adapted(aio) not in (None, new[0])
         # A core that dies is restarted at its socket, the new one too.
         renewed = core_of(aio)
         assert renewed is not None
@@ -77,7 +97,16 @@ def test_sigusr2_replaces_a_core_that_the_catalogue_changes(tmp_path: Path) -> N
         # One that cannot be loaded replaces nothing.
         until(lambda: core_of(aio) not in (None, renewed))
         standing = core_of(aio)
+        until(lambda: adapted(aio) not in (None, new[0]))
+        # Nor does one that cannot have the adapter, because its folder is gone.
+        shutil.rmtree(source)
+        versions.write("old")
+        aio.process.send_signal(signal.SIGUSR2)
+        until(lambda: OLD_STAYS in log_of(tmp_path))
+        assert "the adapter tiny:sql, loaded while a core served, is refused" in log_of(tmp_path)
+        assert (core_of(aio), reply_of_any(aio)) == (standing, new)
+        refusals = log_of(tmp_path).count(OLD_STAYS)
         versions.write("missing")
         aio.process.send_signal(signal.SIGUSR2)
-        until(lambda: "not replaced, the old one goes on" in (tmp_path / "data" / "log").read_text())
+        until(lambda: log_of(tmp_path).count(OLD_STAYS) > refusals)
         assert (core_of(aio), reply_of_any(aio)) == (standing, new)

@@ -29,7 +29,8 @@ from inference_core.protocol import SamplingParams
 from inference_core.transport.core_thread import ThreadCoreClient
 from quality.verification.training_rows import encoder_of
 from tests.classifier.synthetic_outcomes import EASY, generated_rows
-from tests.classifier.tiny_model import COMPUTE, tiny_model, tiny_spec
+from tests.classifier.tiny_model import tiny_model, tiny_spec
+from tests.gateway.tiny_versions import tiny_catalog
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import core_spec
 from tiers.catalog.load import load_catalog
@@ -41,32 +42,7 @@ TURN = f"What is the {' '.join(EASY[:8])} of case 3?"
 
 def catalog_of(model: Path, path: Path) -> Catalog:
     """Four tiers on that one model."""
-    tiers = "".join(
-        f"""
-[[tiers]]
-number = {number}
-name = "tier-{number}"
-class = "{kind}"
-model = "tiny"
-price = {{ input_usd_per_million = {10**number}, output_usd_per_million = {10**number} }}
-objective = {{ ttft_ms = 500, itl_ms = 100 }}
-expected_answer_tokens = 20
-mean_latency_ms = 1000
-max_tokens = 64
-"""
-        for number, kind in enumerate(("SIMPLE", "MEDIUM", "COMPLEX", "EXPERT"), start=1)
-    )
-    core = f"""
-name = "tiny"
-[core]
-arena_bytes = 16_777_216
-slab_bytes = 4_194_304
-[[core.models]]
-name = "tiny"
-path = "{model}"
-compute = "{COMPUTE}"
-"""
-    path.write_text(core + tiers)
+    path.write_text(tiny_catalog(model))
     return load_catalog(str(path))
 
 

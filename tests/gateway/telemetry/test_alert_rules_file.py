@@ -140,6 +140,15 @@ def test_a_queue_at_a_server_elsewhere_fires_too_and_processes_that_see_the_same
     assert fires(ALERTS[name]["expr"], 30, seen(limit + 1), NOW)
 
 
+@pytest.mark.parametrize(("name", "limit"), [("AioQueueLong", 500), ("AioQueueVeryLong", 1000)])
+def test_queues_of_cores_and_of_servers_elsewhere_add_up_as_in_the_gateways_own_alert(name: str, limit: int) -> None:
+    def seen(here: int, elsewhere: int) -> list[Series]:
+        return [*waiting(here), Series("aio_remote_waiting", elsewhere, worker="0")]
+
+    assert not fires(ALERTS[name]["expr"], 30, seen(limit - 100, 100), NOW)
+    assert fires(ALERTS[name]["expr"], 30, seen(limit - 100, 102), NOW)
+
+
 def test_the_evaluator_knows_what_it_is_used_for() -> None:
     series = [Series("a", 6.0, x="1"), Series("a", 2.0, x="2"), Series("b", 2.0, x="1"), grown("c_total", 3.0)]
     assert evaluate("a / b", series, 0) == {(("x", "1"),): 3.0}

@@ -9,11 +9,12 @@ import pytest_asyncio
 from sqlalchemy import event, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.settings import Settings
 from gateway.tenancy.budget_commands import remove_budget, set_budget
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import PAGE, Directory, UnknownKeyError
 from gateway.tenancy.key_commands import change_key, create_key, create_team, revoke_key, rotate_key
-from gateway.tenancy.key_secrets import ApiKeys, make_key
+from gateway.tenancy.key_secrets import keys_of, make_key
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.orders import Order
 from migrations.tables import api_keys, tenancy_state
@@ -59,9 +60,9 @@ class Reads:
 
 
 def directory_of(engine: AsyncEngine, catalog: Catalog, folder: Path) -> Directory:
-    none = ApiKeys.parse("")
+    none = keys_of(Settings())
     return Directory(
-        engine, catalog, none, none, DatabaseTime(), marker=folder / "marker", open_at_first=True, may_be_open=True
+        engine, catalog, none, DatabaseTime(), marker=folder / "marker", open_at_first=True, may_be_open=True
     )
 
 

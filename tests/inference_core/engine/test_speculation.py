@@ -3,8 +3,9 @@
 import pytest
 from core_driver import BLOCK, CoreDriver, GuessingRunner, greedy
 
-from inference_core.errors import InvalidRequestError
+from inference_core.errors import IntegrityError, InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams
+from inference_core.speculation.draft_model import DraftModel
 
 FIXED = Knobs(speculation="draft_model", draft_control="fixed", max_draft_tokens=5)
 PAIR = {"models": {"m": 1, "d": 1}, "drafts": {"m": "d"}}
@@ -110,6 +111,16 @@ def test_the_draft_gives_its_memory_back_before_anyone_is_preempted():
     assert driver.core.stats().models[0].running == 2
     driver.drain()
     assert driver.core.stats().models[0].preemptions == 0
+
+
+def test_a_draft_that_keeps_its_memory_ends_the_step_with_an_error_and_no_loop(monkeypatch):
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED, slabs=2), 0)
+    driver.add([1, 2, 3], sampling=greedy(60))
+    driver.step(3)
+    monkeypatch.setattr(DraftModel, "_rest", lambda self: None)
+    driver.add([4] * 100, sampling=greedy(5))
+    with pytest.raises(IntegrityError, match="m: drafters gave their memory back in this step, and still hold some"):
+        driver.step()
 
 
 def test_a_request_that_ends_frees_its_blocks_in_the_draft_model_at_once():

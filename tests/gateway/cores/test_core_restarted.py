@@ -1,0 +1,137 @@
+"""A core of the gateway's own process dies: its streams end, `/health/ready` says why, and it is started again."""
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import gateway.cores.engine
+from gateway.settings import Settings
+from gateway.stores.retries import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, STEADY_SECONDS, RestartPauses
+from inference_core.core import Core
+from inference_core.errors import ModelFileError
+from inference_core.protocol import CoreStats, SequenceOutput
+from inference_core.transport.core_thread import ThreadCoreClient
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.inference_core.hash_model import VirtualClock, hash_core
+from tests.polling import eventually
+
+INT4 = "smollm2-int4"
+
+
+class MortalCore:
+    """The laptop's models as hash models: a core that dies after `steps_left` steps, and loads only while `loadable`.
+
+    `looks`: how often it was asked for its statistics.
+    """
+
+    def __init__(self) -> None:
+        self.client = ThreadCoreClient(self._load)
+        self.loadable = threading.Event()
+        self.loadable.set()
+        self.steps_left: int | None = None
+        self.looks = 0
+
+    def _load(self) -> Any:
+        if not self.loadable.is_set():
+            raise ModelFileError("the disk is away")
+        self.steps_left = None
+        core = hash_core(INT4, "smollm2-bf16", slabs=256, max_context=8192, vocab_size=49152, adapter_slots=2)
+        return _Mortal(core, self)
+
+
+class _Mortal:
+    def __init__(self, core: Core, owner: MortalCore) -> None:
+        self._core, self._owner = core, owner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def stats(self, query_id: str) -> CoreStats:
+        self._owner.looks += 1
+        return self._core.stats(query_id)
+
+    def step(self) -> list[SequenceOutput]:
+        if self._owner.steps_left is not None:
+            self._owner.steps_left -= 1
+            if self._owner.steps_left < 0:
+                raise ZeroDivisionError("of logits")
+        return self._core.step()
+
+
+@pytest.fixture(autouse=True)
+def watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway.cores.engine, "WATCH_SECONDS", 0.01)
+
+
+async def said(aio: RunningGateway, model: str) -> str:
+    answer = await aio.openai.completions.create(model=model, prompt="Which rows?", max_tokens=8, temperature=0)
+    return answer.choices[0].text
+
+
+async def streamed(aio: RunningGateway) -> None:
+    stream = await aio.openai.completions.create(
+        model="tier-1", prompt="Which rows?", max_tokens=100, stream=True, extra_body={"ignore_eos": True}
+    )
+    async for _ in stream:
+        pass
+
+
+async def ready(aio: RunningGateway) -> dict[str, Any]:
+    answer = await aio.http.get("/health/ready")
+    shown: dict[str, Any] = answer.json()
+    return {"status_code": answer.status_code} | shown
+
+
+async def test_a_core_that_dies_ends_its_streams_and_is_started_again_with_its_adapters(tmp_path: Path) -> None:
+    core = MortalCore()
+    settings = Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
+    async with running_gateway(settings, core=core.client, scripted=False) as aio:
+        adapter = {"model": INT4, "name": "sql", "path": "/srv/sql"}
+        assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
+        plain, sql = [await said(aio, name) for name in ("tier-1", "tier-1:sql")]
+        looks = core.looks
+        await eventually(lambda: core.looks > looks + 5)
+
+        core.loadable.clear()
+        core.steps_left = 4
+        with pytest.raises(openai.APIError):
+            await streamed(aio)
+        shown = await ready(aio)
+        assert (shown["status_code"], shown["status"]) == (503, "not ready")
+        await eventually(lambda: "the disk is away" in aio.parts.problems.get("core", ""))
+        refused = await aio.http.post("/v1/completions", json={"model": "tier-1", "prompt": "Which rows?"})
+        assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+
+        core.loadable.set()
+        await eventually(lambda: not aio.parts.problems)
+        await eventually(lambda: aio.parts.routing.tier(1).load().healthy)
+        assert (await ready(aio))["status"] == "ok"
+        assert [await said(aio, name) for name in ("tier-1", "tier-1:sql")] == [plain, sql]
+
+
+async def test_a_core_that_was_closed_is_not_started_again(tmp_path: Path) -> None:
+    core = MortalCore()
+    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False), core=core.client) as aio:
+        await core.client.close()
+        await eventually(lambda: "core" in aio.parts.problems)
+        assert core.client.gone == "the core client is closed"
+        assert not core.client.died
+
+
+def test_pauses_double_up_to_a_limit_and_begin_again_after_a_steady_run() -> None:
+    clock = VirtualClock()
+    pauses = RestartPauses(clock)
+    first = [pauses.after_end() for _ in range(12)]
+    assert first[0] == FIRST_PAUSE_SECONDS
+    assert all(later == min(2 * earlier, LAST_PAUSE_SECONDS) for earlier, later in pairwise(first))
+    assert first[-1] == LAST_PAUSE_SECONDS
+    pauses.note_start()
+    clock.advance(STEADY_SECONDS)
+    assert pauses.after_end() == LAST_PAUSE_SECONDS
+    pauses.note_start()
+    clock.advance(STEADY_SECONDS + 1)
+    assert pauses.after_end() == FIRST_PAUSE_SECONDS

@@ -1,0 +1,58 @@
+"""A core that takes another's socket over has the adapters that were loaded into that, or refuses with the reason."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.cores.passed_adapters import inheriting
+from inference_core.errors import ModelFileError
+from inference_core.lora.adapter import Adapter
+from inference_core.transport.core_thread import SteppingCore
+from inference_core.transport.listener import UnixListener
+from inference_core.transport.server import CoreServer
+from inference_core.transport.unix_socket import SocketCoreClient
+from tests.inference_core.hash_model import HashAdapterBank, hash_core
+
+
+async def inherited(path: Path, *names: str) -> SteppingCore:
+    """Load a core of models `names` in place of the one at `path`, on another thread as a core's process does."""
+    return await asyncio.to_thread(inheriting(lambda: hash_core(*names, adapter_slots=2), path))
+
+
+def adapters_of(core: SteppingCore, model: str) -> list[tuple[str, str]]:
+    return [(adapter.name, adapter.path) for adapter in core.adapters(model)]
+
+
+async def test_the_next_core_has_the_adapters_of_the_models_that_both_have_or_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "core.sock"
+    server = CoreServer(lambda: hash_core("kept", "dropped", adapter_slots=2), UnixListener(path))
+    await server.start()
+    client = SocketCoreClient(path)
+    await client.start()
+    for model, name in (("kept", "sql"), ("kept", "unloaded"), ("dropped", "poems")):
+        await client.load_adapter(model, name, f"/srv/{name}")
+    await client.unload_adapter("kept", "unloaded")
+
+    new = await inherited(path, "kept", "added")
+    assert adapters_of(new, "kept") == [("sql", "/srv/sql")]
+    assert adapters_of(new, "added") == []
+
+    def gone(self: HashAdapterBank, folder: Path) -> Adapter:
+        raise ModelFileError(f"{folder} is gone")
+
+    monkeypatch.setattr(HashAdapterBank, "read", gone)
+    with pytest.raises(ModelFileError, match=r"the adapter kept:sql.*is refused.*/srv/sql is gone.*Unload it"):
+        await inherited(path, "kept")
+    await client.close()
+    await server.stop()
+
+
+async def test_without_an_answer_of_the_other_core_there_is_nothing_to_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = await inherited(tmp_path / "missing.sock", "kept")
+    assert adapters_of(new, "kept") == []
+    assert "are not passed on" in caplog.text
