@@ -96,7 +96,9 @@ async def speculate(
     and `OSError` for a file of prompts."""
     bench = _Bench(target, options)
     asked = {name: workload(name, options.prompts) for name in options.workloads}
-    await bench.warm_up(asked[options.workloads[-1]])
+    for each in asked.values():
+        # A grammar is compiled when it is first asked for.
+        await bench.warm_up(each)
     for turn, name, level in itertools.product(range(options.rounds), options.workloads, options.levels):
         for mode in options.modes[::-1] if turn % 2 else options.modes:
             keys = {"round": turn, "workload": name, "level": level, "mode": mode}
