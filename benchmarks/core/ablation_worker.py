@@ -21,6 +21,7 @@ import msgspec
 from benchmarks.core.contiguous_cache import ContiguousArena
 from benchmarks.core.copy_load import copy_jobs
 from benchmarks.core.core_memory import layout_in
+from benchmarks.core.memory_watch import MemoryWatch
 from benchmarks.core.mixed_load import ORDERS, mixed_jobs
 from gateway.bench.open_core import core_target
 from gateway.bench.options import BenchOptions
@@ -34,7 +35,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
-from inference_core.protocol import AddRequest, Knobs, ModelStats
+from inference_core.protocol import AddRequest, Knobs
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 Batching = Literal["static", "dynamic", "continuous"]
@@ -179,45 +180,6 @@ class FeatureTarget(CoreTarget):
         return request
 
 
-class _MemoryWatch:
-    """Samples of what a core holds while a load runs."""
-
-    def __init__(
-        self, target: CoreTarget, model: str, reserved: ContiguousArena | None, token_bytes: int, block_size: int
-    ) -> None:
-        self._target = target
-        self._model = model
-        self._reserved = reserved
-        self._token_bytes = token_bytes
-        self._block_size = block_size
-        self.running: list[float] = []
-        self.kv_mb: list[float] = []
-
-    @contextlib.asynccontextmanager
-    async def sampling(self, seconds: float = 0.1) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._sample(seconds))
-        try:
-            yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    async def stats(self) -> ModelStats:
-        """What the core says of the model now."""
-        models = (await self._target.client.stats()).models
-        return next(model for model in models if model.name == self._model)
-
-    async def _sample(self, seconds: float) -> None:
-        while True:
-            model = await self.stats()
-            paged = model.blocks_in_use * self._block_size
-            tokens = paged if self._reserved is None else self._reserved.reserved
-            self.running.append(model.running)
-            self.kv_mb.append(tokens * self._token_bytes / 1e6)
-            await asyncio.sleep(seconds)
-
-
 def _spec(task: ArmTask) -> ModelSpec:
     chosen = task.configuration
     return msgspec.structs.replace(
@@ -263,7 +225,7 @@ async def measure(task: ArmTask) -> dict[str, Any]:
         run = LoadRun(target, task.timeout)
         await run.warm_up(jobs_of(task.seed + 500_000, 1))
         busy = await busy_share()
-        watch = _MemoryWatch(inner, task.model.name, arena, layout.bytes_per_token, layout.block_size)
+        watch = MemoryWatch(inner, task.model.name, layout, arena)
         load = Load({"concurrency": task.concurrency}, jobs_of(task.seed, task.requests), task.concurrency)
         began = time.perf_counter()
         async with watch.sampling():

@@ -8,7 +8,7 @@ import argparse
 import json
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from inference_core.model_config import ModelConfig
 
 ADAPTER_RANK = 16
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# What every stream of a voice bot is to exceed (SPEC TB-02).
+STREAM_TOK_S = 30.0
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -111,6 +113,17 @@ def run_stage(name: str, stage: Stage, device: torch.device) -> Iterator[dict[st
         yield {"stage": name, "shape": stage.shape, "compute": stage.compute, "kv_dtype": stage.kv_dtype, **row}
 
 
+def most_streams(rows: Sequence[dict[str, Any]]) -> int:
+    """The highest concurrency of a ladder up to which every stream of every level has more than `STREAM_TOK_S`; 0 if
+    the lowest level has not."""
+    found = 0
+    for row in sorted(rows, key=lambda row: int(row["concurrency"])):
+        if not row["slowest_stream_tok_s"] or row["slowest_stream_tok_s"] <= STREAM_TOK_S:
+            break
+        found = row["concurrency"]
+    return found
+
+
 def _core(stage: Stage, device: torch.device) -> Core:
     cuda = device.type == "cuda"
     config = SHAPES[stage.shape]
@@ -181,8 +194,13 @@ def main() -> None:
     device = torch.device("cpu" if given.tiny else "cuda")
     print(json.dumps({"machine": machine(device)}), flush=True)
     for name in given.stages or STAGES:
+        rows: list[dict[str, Any]] = []
         for row in run_stage(name, tiny(STAGES[name]) if given.tiny else STAGES[name], device):
+            rows.append(row)
             print(json.dumps(row), flush=True)
+        if len(rows) > 2:
+            found = {"stage": name, f"most_streams_above_{STREAM_TOK_S:g}_tok_s": most_streams(rows)}
+            print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

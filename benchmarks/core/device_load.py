@@ -70,6 +70,7 @@ def run_load(
 def figures(timings: list[_Timing], load: DeviceLoad, seconds: float) -> dict[str, Any]:
     first = sorted((t.tokens[0] - t.began) * 1e3 for t in timings)
     gaps = sorted((b - a) * 1e3 for t in timings for a, b in zip(t.tokens, t.tokens[1:], strict=False))
+    speeds = [(len(t.tokens) - 1) / (t.tokens[-1] - t.tokens[0]) for t in timings if t.tokens[-1] > t.tokens[0]]
     produced = load.requests * load.output_tokens
     return {
         "concurrency": load.concurrency,
@@ -84,6 +85,7 @@ def figures(timings: list[_Timing], load: DeviceLoad, seconds: float) -> dict[st
         **{f"ttft_{name}_ms": _rounded(first, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
         **{f"itl_{name}_ms": _rounded(gaps, q) for name, q in (("p50", 0.5), ("p99", 0.99))},
         "itl_mean_ms": round(statistics.fmean(gaps), 3) if gaps else None,
+        "slowest_stream_tok_s": round(min(speeds), 2) if speeds else None,
     }
 
 

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from benchmarks.core.speculation import geometric_interval
-from benchmarks.report.rounds import spread
+from benchmarks.report.rounds import geometric_interval, spread
 from gateway.reporting.measured import Spread
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import Knobs, ModelInfo, SequenceOutput

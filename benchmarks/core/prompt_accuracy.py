@@ -1,10 +1,8 @@
 """What prompt arithmetic changes: perplexity on real text, and greedy answers to real prompts."""
 
-import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +83,3 @@ def shared_answers(fast: list[list[int]], exact: list[list[int]]) -> dict[str, A
 
 def _common(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def read_prompts(paths: Sequence[Path], count: int) -> list[str]:
-    """The first `count` prompts of files of JSON lines, as `turns` or as `prompt`. Raises OSError, ValueError."""
-    prompts: list[str] = []
-    for path in paths:
-        with path.open(encoding="utf-8") as lines:
-            rows = map(json.loads, islice(lines, count - len(prompts)))
-            prompts += [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
-    return prompts

@@ -1,209 +1,199 @@
-"""What drafts are worth: the same requests with and without them, in turn (SPEC SD-06, SD-11)."""
+"""What drafts are worth by workload: the same requests without, with automatic and with constant drafts, in turn
+(SPEC SD-06, SD-11, TB-06)."""
 
-import asyncio
 import itertools
-import math
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from benchmarks.core.copy_load import copy_prompt
+from benchmarks.core.load_rows import load_row
+from benchmarks.core.workloads import OWN, WORKLOADS, Workload, WorkloadTarget, workload
 from benchmarks.report.measurement import Measurement, Row
-from benchmarks.report.rounds import spread
-from gateway.bench.run import busy_share
+from benchmarks.report.rounds import geometric_interval, spread
+from gateway.bench.run import LoadRun
+from gateway.bench.workload import Load
 from gateway.reporting.measured import Spread
 from inference_core.errors import CoreError
-from inference_core.protocol import AddRequest, KnobValue, SamplingParams, SpeculationStats
-from inference_core.tokenization.tokenizer import Tokenizer
-from inference_core.transport.client import CoreClient
+from inference_core.protocol import KnobValue, SpeculationStats
 
-Workload = Literal["copy", "open chat"]
-WORKLOADS: tuple[Workload, ...] = ("copy", "open chat")
-# What a model is asked when there is nothing to copy.
-_QUESTIONS = (
-    "What should I look at when I buy a used bicycle?",
-    "Why is the sky blue in the day and red in the evening?",
-    "Give me three ideas for a rainy Sunday with two small children.",
-    "How does a refrigerator keep things cold?",
-    "Write a short poem about a lighthouse keeper who is afraid of the sea.",
-    "What is the difference between weather and climate?",
-    "Explain to a ten-year-old what a volcano is.",
-    "How can I sleep better when it is hot?",
-    "Who invented the printing press, and why did it matter?",
-    "Tell me a story about a dog that learns to open doors.",
-    "What are good questions to ask in a job interview?",
-    "How do I keep basil alive on a window sill?",
-    "What happens to my body when I run for half an hour?",
-    "Describe a market in a small town early in the morning.",
-    "Why do we have leap years?",
-    "How would you teach somebody to swim?",
-)
-# The 97.5th percentile of Student's t by degrees of freedom; beyond, of the normal distribution.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+# No drafts; as many as pay by measured acceptance and time; always as many as there may be.
+Mode = Literal["off", "auto", "on"]
+_CONTROL: dict[Mode, str] = {"auto": "adaptive", "on": "fixed"}
+FIGURES = ("out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms", "e2e_p95_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationOptions:
-    """`way` is the value of the knob `speculation`. At each of `levels` in flight, `requests` or twice the level, of up
-    to `output_tokens`, are answered without and with drafts, `rounds` times. Raises `ValueError`."""
+    """`way` is the value of the knob `speculation`. At each of `levels` in flight, each of `workloads` is answered in
+    each of `modes`, `rounds` times: at least `requests` (None: what the workload says) of up to `output_tokens`.
+    `prompts`: the file of the workload `own`. Raises `ValueError`."""
 
     way: Literal["prompt_lookup", "draft_model"] = "prompt_lookup"
     rounds: int = 5
     levels: tuple[int, ...] = (1, 8, 32)
-    requests: int = 8
+    requests: int | None = 8
     output_tokens: int = 96
     seed: int = 7
+    workloads: tuple[str, ...] = ("copy", "open chat")
+    modes: tuple[Mode, ...] = ("off", "auto")
+    prompts: str = ""
+    timeout: float = 1800.0
 
     def __post_init__(self) -> None:
         for name in ("rounds", "requests", "output_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
         if min(self.levels, default=0) < 1:
             raise ValueError(f"levels are {self.levels}; give some of 1 and more")
+        known = [*WORKLOADS, *([OWN] if self.prompts else [])]
+        if not self.workloads or set(self.workloads) - set(known):
+            raise ValueError(f"workloads are {', '.join(self.workloads) or 'none'}; give some of {', '.join(known)}")
+        if "off" not in self.modes or set(self.modes) - set(get_args(Mode)):
+            raise ValueError(f"modes are {', '.join(self.modes)}; give off, which ratios are to, and of auto and on")
 
 
 class DraftsWorth(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens a second of a workload without and with drafts; `ratio` is the geometric mean over pairs with its
-    95% interval. `accepted`: share of drafted tokens; `per_round`: tokens of a step with drafts, per sequence."""
+    95% interval, None of a single one. `accepted`: share of drafted tokens; `per_round`: tokens of a step with drafts,
+    per sequence."""
 
-    workload: Workload
+    workload: str
     level: int
     without: Spread | None
     having: Spread | None
-    ratio: Spread
+    ratio: Spread | None
     pairs: int
     accepted: float | None
     per_round: float | None
+    mode: Mode = "auto"
+
+
+class WorkloadFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians and ranges over the rounds of a workload at a level in a mode, by column."""
+
+    workload: str
+    level: int
+    mode: Mode
+    figures: dict[str, Spread | None]
 
 
 class SpeculationResults(msgspec.Struct, frozen=True, kw_only=True):
     way: str
     worth: list[DraftsWorth]
+    loads: list[WorkloadFigures] = []
 
 
 async def speculate(
-    client: CoreClient,
-    tokenizer: Tokenizer,
-    model: str,
+    target: WorkloadTarget,
     options: SpeculationOptions,
     measurement: Measurement,
     progress: Callable[[str], None] = lambda _: None,
 ) -> SpeculationResults:
-    """Measure what `measurement` lacks, in pairs, and finish it. Raises `CoreError`."""
-    bench = _Bench(client, tokenizer, model, options)
-    await bench.answer("open chat", 1, 1, seed=options.seed - 1)
-    for turn, workload, level in itertools.product(range(options.rounds), WORKLOADS, options.levels):
-        for having in (True, False) if turn % 2 else (False, True):
-            keys = {"round": turn, "workload": workload, "level": level, "drafts": having}
+    """Measure what `measurement` lacks, every other round backwards, and finish it. Raises `CoreError`, `ValueError`
+    and `OSError` for a file of prompts."""
+    bench = _Bench(target, options)
+    asked = {name: workload(name, options.prompts) for name in options.workloads}
+    for each in asked.values():
+        # A grammar is compiled when it is first asked for.
+        await bench.warm_up(each)
+    for turn, name, level in itertools.product(range(options.rounds), options.workloads, options.levels):
+        for mode in options.modes[::-1] if turn % 2 else options.modes:
+            keys = {"round": turn, "workload": name, "level": level, "mode": mode}
             if measurement.find(**keys) is None:
-                progress(f"round {turn + 1}/{options.rounds}: {workload}, {level} in flight, drafts {having}")
-                await bench.switch(options.way if having else "off")
-                busy = await busy_share()
-                measurement.add({**keys, "busy_before": busy, **await bench.measured(workload, level, turn)})
-    await bench.switch(None)
-    results = results_of(options.way, measurement.rows)
+                progress(f"round {turn + 1}/{options.rounds}: {name}, {level} in flight, drafts {mode}")
+                await bench.switch(mode)
+                measurement.add({**keys, **await bench.measured(asked[name], level, turn, mode)})
+    await bench.restore()
+    results = results_of(options, measurement.rows)
     measurement.finish(msgspec.to_builtins(results))
     return results
 
 
-def results_of(way: str, rows: Sequence[Row]) -> SpeculationResults:
-    """What the pairs say, by workload and level."""
-    keys = sorted({(WORKLOADS.index(row["workload"]), row["level"]) for row in rows})
-    return SpeculationResults(way=way, worth=[_worth(WORKLOADS[w], level, rows) for w, level in keys])
-
-
-def _worth(workload: Workload, level: int, rows: Sequence[Row]) -> DraftsWorth:
-    chosen = [row for row in rows if row["workload"] == workload and row["level"] == level]
-    without, having = (
-        [row["out_tok_s"] for row in sorted(chosen, key=lambda row: row["round"]) if row["drafts"] is drafts]
-        for drafts in (False, True)
+def results_of(options: SpeculationOptions, rows: Sequence[Row]) -> SpeculationResults:
+    """What the rows say, by workload, level and mode in the order of the options."""
+    loads = list(itertools.product(options.workloads, options.levels))
+    return SpeculationResults(
+        way=options.way,
+        worth=[_worth(rows, *load, mode) for load in loads for mode in options.modes if mode != "off"],
+        loads=[_figures(rows, *load, mode) for load in loads for mode in options.modes],
     )
-    drafted, accepted, rounds = (sum(row[name] for row in chosen) for name in ("drafted", "accepted", "rounds"))
+
+
+def _chosen(rows: Sequence[Row], name: str, level: int, mode: Mode) -> list[Row]:
+    """The rows of one load in one mode, by round."""
+    chosen = (row for row in rows if (row["workload"], row["level"], row["mode"]) == (name, level, mode))
+    return sorted(chosen, key=lambda row: row["round"])
+
+
+def _figures(rows: Sequence[Row], name: str, level: int, mode: Mode) -> WorkloadFigures:
+    chosen = _chosen(rows, name, level, mode)
+    figures = {column: spread([row[column] for row in chosen]) for column in (*FIGURES, "mean_output")}
+    return WorkloadFigures(workload=name, level=level, mode=mode, figures=figures)
+
+
+def _worth(rows: Sequence[Row], name: str, level: int, mode: Mode) -> DraftsWorth:
+    drafting = _chosen(rows, name, level, mode)
+    without = [row["out_tok_s"] for row in _chosen(rows, name, level, "off")]
+    having = [row["out_tok_s"] for row in drafting]
+    pairs = list(zip(having, without, strict=True))
+    drafted, accepted, steps = (sum(row[column] for row in drafting) for column in ("drafted", "accepted", "rounds"))
     return DraftsWorth(
-        workload=workload,
+        workload=name,
         level=level,
+        mode=mode,
         without=spread(without),
         having=spread(having),
-        ratio=geometric_interval([h / w for h, w in zip(having, without, strict=True)]),
-        pairs=len(having),
+        ratio=geometric_interval([h / w for h, w in pairs]) if len(pairs) > 1 else None,
+        pairs=len(pairs),
         accepted=accepted / drafted if drafted else None,
-        per_round=(accepted + rounds) / rounds if rounds else None,
+        per_round=(accepted + steps) / steps if steps else None,
     )
-
-
-def geometric_interval(ratios: Sequence[float]) -> Spread:
-    """The geometric mean and its 95% interval by Student's t over logarithms; of one ratio, all there is."""
-    logs = [math.log(ratio) for ratio in ratios]
-    mean, degrees = statistics.fmean(logs), len(logs) - 1
-    if not degrees:
-        return Spread(ratios[0], 0.0, math.inf)
-    t = _T[degrees - 1] if degrees <= len(_T) else 1.96
-    half = t * statistics.stdev(logs) / math.sqrt(len(logs))
-    return Spread(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 class _Bench:
-    """Requests to one model whose prompts and seeds a turn decides, so that a pair says the same word for word."""
+    """Loads on one model whose prompts and seeds a turn decides, so that all modes say the same word for word."""
 
-    def __init__(self, client: CoreClient, tokenizer: Tokenizer, model: str, options: SpeculationOptions) -> None:
-        self._client = client
-        self._tokenizer = tokenizer
-        self._model = model
+    def __init__(self, target: WorkloadTarget, options: SpeculationOptions) -> None:
+        self._target = target
         self._options = options
-        self._numbers = itertools.count()
+        self._run = LoadRun(target, options.timeout)
 
-    async def switch(self, way: KnobValue) -> None:
-        await self._client.set_knobs({"speculation": way}, self._model)
+    async def switch(self, mode: Mode) -> None:
+        knobs: dict[str, KnobValue] = {"speculation": "off"}
+        if mode != "off":
+            knobs = {"speculation": self._options.way, "draft_control": _CONTROL[mode]}
+        await self._target.client.set_knobs(knobs, self._target.model)
 
-    async def measured(self, workload: Workload, level: int, turn: int) -> dict[str, Any]:
-        before, began = await self._stats(), time.perf_counter()
-        tokens = await self.answer(workload, level, max(self._options.requests, 2 * level), seed=1000 * turn)
-        seconds, after = time.perf_counter() - began, await self._stats()
-        counts = {
+    async def restore(self) -> None:
+        await self._target.client.set_knobs({"speculation": None, "draft_control": None}, self._target.model)
+
+    async def warm_up(self, asked: Workload) -> None:
+        most = min(96, self._options.output_tokens)
+        await self._run.warm_up(asked.jobs(self._options.seed - 1, 1, requests=1, most_tokens=most, salt="warm-up")[:1])
+
+    async def measured(self, asked: Workload, level: int, turn: int, mode: Mode) -> dict[str, Any]:
+        """A row of `load_row`, with tokens drafted and accepted and the steps with drafts. Raises `CoreError`."""
+        jobs = asked.jobs(
+            self._options.seed + 1000 * turn,
+            level,
+            requests=self._options.requests,
+            most_tokens=self._options.output_tokens,
+            salt=f"round {turn}, {level} in flight, drafts {mode}",
+        )
+        before = await self._stats()
+        row = await load_row(self._run, Load({}, jobs, level), self._target.api)
+        if row["ok"] < row["requests"]:
+            raise CoreError(f"{asked.name}, {level} in flight: {row['errors']} of {row['requests']} requests failed")
+        after = await self._stats()
+        return row | {
             "drafted": sum(after.proposed) - sum(before.proposed),
             "accepted": sum(after.accepted) - sum(before.accepted),
             "rounds": after.rounds - before.rounds,
         }
-        return {"output_tokens": tokens, "seconds": round(seconds, 4), "out_tok_s": tokens / seconds, **counts}
-
-    async def answer(self, workload: Workload, level: int, requests: int, *, seed: int) -> int:
-        """Answer so many requests, `level` in flight; returns how many tokens were said."""
-        waiting = iter([self._request(workload, seed + i) for i in range(requests)])
-
-        async def worker() -> int:
-            return sum([await self._tokens(request) for request in waiting])
-
-        return sum(await asyncio.gather(*(worker() for _ in range(level))))
-
-    async def _tokens(self, request: AddRequest) -> int:
-        said = 0
-        async for output in self._client.generate(request):
-            said += len(output.token_ids)
-            if output.finish_reason == "error":
-                raise CoreError(output.error or "the request failed")
-        return said
-
-    def _request(self, workload: Workload, number: int) -> AddRequest:
-        if workload == "copy":
-            prompt = self._tokenizer.encode(copy_prompt(number), add_special_tokens=True)
-            sampling = SamplingParams(temperature=0.0, max_tokens=self._options.output_tokens, ignore_eos=True)
-        else:
-            question = _QUESTIONS[number % len(_QUESTIONS)]
-            prompt = self._tokenizer.encode_chat([{"role": "user", "content": question}])
-            sampling = SamplingParams(temperature=0.7, seed=number, max_tokens=self._options.output_tokens)
-        return AddRequest(
-            request_id=f"bench-{next(self._numbers)}",
-            model=self._model,
-            prompt_token_ids=prompt,
-            sampling=sampling,
-            arrival=time.monotonic(),
-            salt=f"bench {next(self._numbers)}",
-        )
 
     async def _stats(self) -> SpeculationStats:
-        models = {model.name: model for model in (await self._client.stats()).models}
-        return models[self._model].speculation or SpeculationStats()
+        models = {model.name: model for model in (await self._target.client.stats()).models}
+        return models[self._target.model].speculation or SpeculationStats()

@@ -1,20 +1,18 @@
-"""The latency-throughput curve: a closed loop at every concurrency, in rounds, and its knee (SPEC BS-11)."""
+"""The latency-throughput curve: a closed loop at every concurrency, in rounds, and its knee (SPEC BS-11, TB-07)."""
 
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from benchmarks.core.knee import OperatingPoint, knee, saturation
+from benchmarks.core.load_rows import load_row
 from benchmarks.report.measurement import Measurement, Row
-from benchmarks.report.rounds import spread
-from gateway.bench.options import BenchOptions
-from gateway.bench.report import summary
-from gateway.bench.run import LoadRun, ProgressHook, busy_share
+from benchmarks.report.rounds import geometric_interval, spread
+from gateway.bench.run import LoadRun, ProgressHook
 from gateway.bench.target import BenchTarget
 from gateway.bench.workload import Load, Prompts, jobs_of
-from gateway.reporting.measured import SweepPoint, SweepResults
+from gateway.reporting.measured import Spread, SweepPoint, SweepResults
 
 COLUMNS = ("out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")
 
@@ -22,7 +20,8 @@ COLUMNS = ("out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
     """`levels` of concurrency, each measured once in each of `rounds` with `per_level` requests per unit of it, and at
-    least `requests`. Lengths are in words and tokens, as in `BenchOptions`. Raises `ValueError`.
+    least `requests`. Every round begins with the loop of one request at a time, whether `levels` name it or not.
+    Lengths are in words and tokens, as in `BenchOptions`. Raises `ValueError`.
     """
 
     levels: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -45,11 +44,12 @@ class SweepOptions:
 async def sweep(
     target: BenchTarget, options: SweepOptions, measurement: Measurement, progress: ProgressHook = lambda _: None
 ) -> SweepResults:
-    """Measure what `measurement` lacks, row by row, and finish it. No prompt is sent twice. Raises `CoreError`."""
+    """Measure what `measurement` lacks, row by row, and finish it. The levels of a round have the same prompts, as many
+    as each needs, and share no cached prefix. Raises `CoreError`."""
     run = LoadRun(target, options.timeout)
     await run.warm_up(jobs_of(Prompts(options.seed, 0), 2, options.prompt_tokens, options.output_tokens))
     for turn in range(options.rounds):
-        for level in options.levels:
+        for level in (1, *(level for level in options.levels if level != 1)):
             if measurement.find(round=turn, concurrency=level) is None:
                 measurement.add({"round": turn} | await _row(run, target, options, turn, level, progress))
     results = results_of(measurement.rows)
@@ -60,13 +60,11 @@ async def sweep(
 async def _row(
     run: LoadRun, target: BenchTarget, options: SweepOptions, turn: int, level: int, progress: ProgressHook
 ) -> dict[str, Any]:
-    prompts = Prompts(options.seed + 1000 * (turn + 1) + level, 0)
+    prompts = Prompts(options.seed + 1000 * (turn + 1), 0)
     count = max(options.requests, options.per_level * level)
     jobs = jobs_of(prompts, count, options.prompt_tokens, options.output_tokens)
-    notes = {"api": target.api, "busy_before": await busy_share()}
-    began = time.perf_counter()
-    timings = await run.measured(Load({"concurrency": level}, jobs, level), progress)
-    return summary({"concurrency": level}, timings, time.perf_counter() - began, BenchOptions(), notes)
+    jobs = [replace(job, salt=f"round {turn}, {level} in flight") for job in jobs]
+    return await load_row(run, Load({"concurrency": level}, jobs, level), target.api, progress)
 
 
 def results_of(rows: list[Row]) -> SweepResults:
@@ -75,10 +73,19 @@ def results_of(rows: list[Row]) -> SweepResults:
     points = []
     for level in levels:
         of_level = [row for row in rows if row["concurrency"] == level]
-        points.append(SweepPoint(level, {name: spread([row[name] for row in of_level]) for name in COLUMNS}))
+        figures = {name: spread([row[name] for row in of_level]) for name in COLUMNS}
+        points.append(SweepPoint(level, figures, _gain(rows, level)))
     curve = []
     for point in points:
         speed, latency = point.figures["out_tok_s"], point.figures["e2e_p50_ms"]
         if speed and latency:
             curve.append(OperatingPoint(point.concurrency, speed.median, latency.median))
     return SweepResults(points, knee(curve).concurrency, saturation(curve))
+
+
+def _gain(rows: list[Row], level: int) -> Spread | None:
+    """Tokens per second of a level over those of the loop of one request in the same round; None of a single round."""
+    alone = {row["round"]: row["out_tok_s"] for row in rows if row["concurrency"] == 1 and row["out_tok_s"]}
+    pairs = [(row["out_tok_s"], alone.get(row["round"])) for row in rows if row["concurrency"] == level]
+    gains = [speed / base for speed, base in pairs if speed and base]
+    return geometric_interval(gains) if level != 1 and len(gains) > 1 else None

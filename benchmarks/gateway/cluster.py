@@ -10,8 +10,7 @@ from functools import partial
 
 import msgspec
 
-from benchmarks.core.speculation import geometric_interval
-from benchmarks.report.rounds import spread
+from benchmarks.report.rounds import geometric_interval, spread
 from gateway.cluster import fleet
 from gateway.cluster.local_cluster import LocalCluster
 from gateway.cluster.replicated_core import Discover, ReplicatedCore

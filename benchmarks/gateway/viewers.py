@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import httpx
 import msgspec
 
-from benchmarks.core.speculation import geometric_interval
 from benchmarks.gateway.proxy import Target, one_round
+from benchmarks.report.rounds import geometric_interval
 from gateway.processes.server_process import ServerProcess
 from gateway.reporting.measured import Spread
 

@@ -10,10 +10,18 @@ from typing import Any
 import msgspec
 
 from benchmarks.core.interference import InterferenceResults
+from benchmarks.core.limits import LimitResults
+from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import goals_table, results_of, systems_table
-from benchmarks.report.tables import interference_tables, speculation_table
+from benchmarks.report.tables import (
+    interference_tables,
+    limit_table,
+    profiles_table,
+    speculation_table,
+    workloads_table,
+)
 from gateway.reporting.measured import MeasurementError, machine_line
 from gateway.reporting.measured_tables import measured_tables
 from gateway.reporting.tables import markdown, number
@@ -124,11 +132,28 @@ def _speculation(measurement: Measurement, folder: Path, kind: str) -> dict[str,
     return {name: speculation_table(results)}
 
 
+def _workloads(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
+    return {"workloads": workloads_table(msgspec.convert(measurement.results, SpeculationResults))}
+
+
+def _profiles(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
+    return {"profiles": profiles_table(msgspec.convert(measurement.results, ProfileResults))}
+
+
+def _limit(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
+    results = msgspec.convert(measurement.results, LimitResults)
+    return {results.profile: limit_table(results)}
+
+
 _MEASURED: dict[str, Callable[[Measurement, Path, str], dict[str, str]]] = {
     "peers": _peers,
     "interference": _interference,
     "lookup": _speculation,
     "draft": _speculation,
+    "workloads": _workloads,
+    "profiles": _profiles,
+    "voice": _limit,
+    "rewrite": _limit,
 }
 
 

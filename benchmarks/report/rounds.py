@@ -1,9 +1,13 @@
-"""Figures of interleaved rounds: medians with their ranges, and ratios within a round."""
+"""Figures of rounds: medians with their ranges, ratios within a round, and ratios with a 95% interval."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
 from gateway.reporting.measured import Spread
+
+# The 97.5th percentile of Student's t by degrees of freedom; beyond, of the normal distribution.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
@@ -26,3 +30,38 @@ def ratio(values: Sequence[float | None], base: Sequence[float | None]) -> Sprea
     each = [v / b for v, b in pairs]
     middle = statistics.median(v for v, _ in pairs) / statistics.median(b for _, b in pairs)
     return Spread(middle, min(each), max(each))
+
+
+def geometric_interval(ratios: Sequence[float]) -> Spread:
+    """The geometric mean and its 95% interval by Student's t over logarithms; of one ratio, all there is."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean, degrees = statistics.fmean(logs), len(logs) - 1
+    if not degrees:
+        return Spread(ratios[0], 0.0, math.inf)
+    return _interval(mean, statistics.stdev(logs) / math.sqrt(len(logs)), degrees)
+
+
+def ratio_of_runs(values: Sequence[float | None], base: Sequence[float | None]) -> Spread | None:
+    """The ratio of the geometric means of two runs whose rounds were not interleaved, with its 95% interval by Welch's
+    t over logarithms.
+
+    With a single round on either side the interval is everything, 0 to infinity. None if a side has no positive value.
+    """
+    samples = [[math.log(value) for value in side if value] for side in (values, base)]
+    if not all(samples):
+        return None
+    mean = statistics.fmean(samples[0]) - statistics.fmean(samples[1])
+    if min(map(len, samples)) < 2:
+        return Spread(math.exp(mean), 0.0, math.inf)
+    parts = [statistics.variance(side) / len(side) for side in samples]
+    if not sum(parts):
+        return Spread(math.exp(mean), math.exp(mean), math.exp(mean))
+    # Welch and Satterthwaite: between the smaller side's degrees of freedom and both together.
+    degrees = sum(parts) ** 2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, samples, strict=True))
+    return _interval(mean, math.sqrt(sum(parts)), max(1, int(degrees)))
+
+
+def _interval(mean: float, error: float, degrees: int) -> Spread:
+    """exp(mean) with the 95% interval of a mean of logarithms whose standard error is `error`."""
+    half = (_T[degrees - 1] if degrees <= len(_T) else 1.96) * error
+    return Spread(math.exp(mean), math.exp(mean - half), math.exp(mean + half))

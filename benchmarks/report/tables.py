@@ -1,6 +1,8 @@
-"""Tables in Markdown of interference and of speculation; the command line shows the same."""
+"""Tables in Markdown of benchmarks of the core; the command line shows the same."""
 
 from benchmarks.core.interference import InterferenceResults
+from benchmarks.core.limits import LimitResults
+from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
 from gateway.reporting.tables import markdown, middle, number, ranged, times
 
@@ -49,3 +51,64 @@ def speculation_table(results: SpeculationResults) -> str:
         for worth in results.worth
     ]
     return markdown(head, rows)
+
+
+def workloads_table(results: SpeculationResults) -> str:
+    """One row per workload, level and mode of drafting, never pooled."""
+    worth = {(each.workload, each.level, each.mode): each for each in results.worth}
+    head = ["workload", "in flight", f"{results.way} drafts", "answer tokens", "output tokens/s"]
+    head += ["to off [95% interval]", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms", "E2E p95 ms"]
+    head += ["drafts accepted", "tokens a step"]
+    rows = []
+    for load in results.loads:
+        figures, drafts = load.figures, worth.get((load.workload, load.level, load.mode))
+        accepted = None if drafts is None else drafts.accepted
+        columns = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p95_ms")
+        rows.append(
+            [
+                load.workload,
+                str(load.level),
+                load.mode,
+                middle(figures["mean_output"]),
+                ranged(figures["out_tok_s"]),
+                "–" if drafts is None else times(drafts.ratio),
+                *(middle(figures[name]) for name in columns),
+                "–" if accepted is None else f"{accepted:.0%}",
+                number(None if drafts is None else drafts.per_round),
+            ]
+        )
+    return markdown(head, rows)
+
+
+def profiles_table(results: ProfileResults) -> str:
+    """One row per set of knobs, with its tokens per second relative to the catalogue's own knobs."""
+    head = ["knobs", "output tokens/s", "to the catalogue's", "TTFT p50 ms", "TTFT p99 ms", "ITL p99 ms", "E2E p95 ms"]
+    head += ["running", "KV MB", "refused"]
+    columns = ("ttft_p50_ms", "ttft_p99_ms", "itl_p99_ms", "e2e_p95_ms")
+    rows = [
+        [
+            each.profile,
+            ranged(each.figures["out_tok_s"]),
+            times(each.gain),
+            *(ranged(each.figures[name]) for name in columns),
+            middle(each.figures["running_mean"]),
+            middle(each.figures["kv_mb_mean"]),
+            str(each.failed),
+        ]
+        for each in results.profiles
+    ]
+    return markdown(head, rows)
+
+
+def limit_table(results: LimitResults) -> str:
+    """Every load that was tried, and the highest that kept the promise in each round."""
+    head = [results.offered, "kept in rounds", "requests/s", "output tokens/s", "TTFT p50 ms", "TTFT p99 ms"]
+    head += ["E2E p50 ms", "E2E p99 ms", "slowest stream, tokens/s"]
+    columns = ("req_s", "out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "slowest_stream_tok_s")
+    rows = [
+        [str(load.offered), f"{load.kept} of {load.rounds}", *(ranged(load.figures[name]) for name in columns)]
+        for load in results.loads
+    ]
+    most = results.highest
+    found = "–" if most is None else f"{most.median:g} ({most.low:g} to {most.high:g} over the rounds)"
+    return f"{markdown(head, rows)}\n\nThe most with {results.promise}: {found}."

@@ -62,7 +62,7 @@ class CoreTarget(BenchTarget):
             prompt_token_ids=self._tokenizer.encode(job.prompt, add_special_tokens=True),
             sampling=SamplingParams(temperature=0.0, max_tokens=job.output_tokens, ignore_eos=True),
             arrival=time.monotonic(),
-            salt="bench",
+            salt=job.salt,
         )
 
     async def ask(self, job: Job, due: float, timing: Timing) -> None:

@@ -26,13 +26,15 @@ WORDS = _WORD_LIST.split()
 class Job:
     """One request; `due` is in seconds after the load began, None for a closed loop.
 
-    `limit`: the longest answer that its sender would have asked for, not knowing how long it turns out.
+    `limit`: the longest answer that its sender would have asked for, not knowing how long it turns out. `salt`: jobs of
+    different ones share no cached prefix; only for a core in this process.
     """
 
     prompt: str
     output_tokens: int
     due: float | None = None
     limit: int | None = None
+    salt: str = "bench"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,15 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
-    """Medians and ranges over the rounds at one concurrency, by column."""
+    """Medians and ranges over the rounds at one concurrency, by column.
+
+    `gain`: tokens per second over those of the loop of one request in the same round, the geometric mean with its 95%
+    interval; None at a concurrency of 1 and of a single round (SPEC TB-07).
+    """
 
     concurrency: int
     figures: dict[str, Spread | None]
+    gain: Spread | None = None
 
 
 class SweepResults(msgspec.Struct, frozen=True):

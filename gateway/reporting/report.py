@@ -131,7 +131,11 @@ def _naive(sweep: tuple[Head, SweepResults] | None) -> str:
     knee = points[sweep[1].knee]
     rows = [
         ["a loop that sends a request when the one before is answered", _tokens(points[1]), "–"],
-        [f"{knee.concurrency} in flight, the knee of the sweep", _tokens(knee), times(_gain(points[1], knee))],
+        [
+            f"{knee.concurrency} in flight, the knee of the sweep",
+            _tokens(knee),
+            times(knee.gain or _gain(points[1], knee)),
+        ],
     ]
     table = _table(["load", "output tokens/s", "to one request at a time"], rows)
     return f"{table}\n\nSource 004 says 10 to 50 times; here with {_model(sweep[0])}."

@@ -51,7 +51,7 @@ def times(figure: Spread | None) -> str:
 
 
 def sweep_table(results: SweepResults) -> str:
-    """One row per concurrency, and the knee."""
+    """One row per concurrency, with its gain over the loop of one request if there were several rounds; the knee."""
     head = ["in flight", "output tokens/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms", "E2E p50 ms"]
     rows = [
         [
@@ -64,5 +64,8 @@ def sweep_table(results: SweepResults) -> str:
         ]
         for point in results.points
     ]
+    if any(point.gain for point in results.points):
+        head.append("to one request at a time [95% interval]")
+        rows = [[*row, times(point.gain)] for row, point in zip(rows, results.points, strict=True)]
     bend = f"The knee is at {results.knee} in flight; the asymptotes meet at {number(results.saturation)}."
     return f"{markdown(head, rows)}\n\n{bend}"

@@ -75,6 +75,7 @@ def amx(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: bool
 
 def _rows(part: str, spec: Any, cache: Path, tiles: str, options: dict[str, Any]) -> Any:
     from benchmarks.core import prompt_accuracy, prompt_speed
+    from benchmarks.core.workloads import read_prompts
     from classifier.training.data.dataset import data_folder
 
     if part == "text":
@@ -83,7 +84,7 @@ def _rows(part: str, spec: Any, cache: Path, tiles: str, options: dict[str, Any]
         folder = data_folder()
         paths = options["prompts"] or (folder / "chat_prompts.jsonl", folder / "gsm8k_sample.jsonl")
         try:
-            prompts = prompt_accuracy.read_prompts(paths, options["count"])
+            prompts = read_prompts(paths, options["count"])
         except OSError as error:
             raise click.ClickException(f"no prompts: {error}; name a file with --prompts") from error
         return [prompt_accuracy.compare_answers(spec, cache, tiles, prompts, answer_tokens=options["answer"])]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds for one request.")
 @kept_options
 def sweep(**given: Any) -> None:
-    """A closed loop at every level, in rounds, with room for all of them to run at once.
+    """A closed loop at every level, in rounds that begin with one request at a time, with room for all to run at once.
 
     Example: python -m benchmarks sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
     """

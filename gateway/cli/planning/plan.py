@@ -1,4 +1,4 @@
-"""`aio plan`: how many replicas a load needs within its objectives, and what they cost (SPEC AS-07, FR-04)."""
+"""`aio plan`: how many replicas a load needs within its objectives, and what they cost (SPEC AS-07, FR-04, TB-08)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +9,8 @@ from gateway.cli.options import echo_json, json_option, table
 
 if TYPE_CHECKING:
     from gateway.fleet.capacity import Objectives, Plan
+    from gateway.fleet.replica_profile import ReplicaProfile
+    from gateway.fleet.simulated.scheduled_core import SimulatedSchedule
     from gateway.fleet.workload import Workload
 
 
@@ -48,6 +50,12 @@ if TYPE_CHECKING:
 @click.option(
     "--profile", "knobs", metavar="NAME", help="throughput, latency, tail or cost, instead of the objectives."
 )
+@click.option(
+    "--simulate",
+    type=click.IntRange(min=100),
+    metavar="REQUESTS",
+    help="Serve so many on one replica in virtual time, by the scheduler of the core: TTFT and ITL at p50 and p99.",
+)
 @click.option("--sources", is_flag=True, help="Plan the loads of the sources, and compare.")
 @json_option
 def plan(
@@ -68,6 +76,7 @@ def plan(
     busy: float,
     spare: int,
     knobs: str | None,
+    simulate: int | None,
     sources: bool,
     as_json: bool,
 ) -> None:
@@ -107,10 +116,17 @@ def plan(
         chosen = knob_profile(knobs)
         candidates, wanted = [chosen.applied(each) for each in candidates], chosen.objectives
     found = cheapest(candidates, load, wanted)
+    simulated = None
+    if simulate is not None:
+        profile = next(each for each in candidates if each.name == found.profile)
+        simulated = _simulated(profile, load.at(load.rate / found.replicas), simulate)
     if as_json:
-        echo_json({"load": load, "objectives": wanted, "plan": found})
+        extra = {} if simulated is None else {"simulation": simulated}
+        echo_json({"load": load, "objectives": wanted, "plan": found} | extra)
     else:
         click.echo(_text(load, wanted, found))
+        if simulated is not None:
+            click.echo(_simulated_text(simulated))
 
 
 def _seconds(milliseconds: float | None) -> float | None:
@@ -129,6 +145,25 @@ def _text(load: "Workload", wanted: "Objectives", found: "Plan") -> str:
             f"${found.usd_per_hour:,.2f} an hour, ${found.usd_per_month:,.0f} a month, "
             f"${found.usd_per_1k_tokens:.6f} per 1k tokens, ${found.usd_per_1k_output_tokens:.6f} per 1k output tokens",
         ]
+    )
+
+
+def _simulated(profile: "ReplicaProfile", load: "Workload", requests: int) -> "SimulatedSchedule":
+    """Raises `ClickException` where the core is not installed."""
+    try:
+        from gateway.fleet.simulated.scheduled_core import simulate_schedule
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"--simulate runs the core: pip install 'aio-gateway[local]' ({error})") from error
+    return simulate_schedule(profile, load, requests=requests)
+
+
+def _simulated_text(found: "SimulatedSchedule") -> str:
+    return (
+        f"simulated, not measured: {found.requests:,} requests at {found.rate:.3f}/s on one replica, each step planned "
+        f"by the scheduler of the core, step times {found.evidence}\n"
+        f"TTFT p50 {found.ttft_p50_s * 1e3:,.0f} ms, p99 {found.ttft_p99_s * 1e3:,.0f} ms; "
+        f"ITL p50 {found.itl_p50_s * 1e3:.1f} ms, p99 {found.itl_p99_s * 1e3:.1f} ms; "
+        f"{found.mean_batch:.1f} sequences in a step, {found.preemptions:,} preempted"
     )
 
 

@@ -1,6 +1,5 @@
 """The benchmark of prompts in tiles: what it compares, and what it says where there are none."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.core import prompt_speed
-from benchmarks.core.prompt_accuracy import exact_kernels, kernels, read_prompts, shared_answers
+from benchmarks.core.prompt_accuracy import exact_kernels, kernels, shared_answers
 from inference_core.model_spec import ModelSpec
 from inference_core.native import cpu
 from tests.inference_core.hash_model import hash_core
@@ -19,14 +18,6 @@ pytestmark = pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels we
 def test_answers_are_compared_whole_by_first_token_and_by_where_they_part() -> None:
     row = shared_answers([[1, 2, 3], [1, 2], [5, 6], [7]], [[1, 2, 3], [1, 2, 9], [5, 7], [8]])
     assert row == {"prompts": 4, "same": 0.25, "same_first_token": 0.75, "median_tokens_before_they_part": 1}
-
-
-def test_prompts_come_from_several_files_up_to_the_count(tmp_path: Path) -> None:
-    chats, questions = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    chats.write_text("".join(json.dumps({"turns": [f"chat {i}", "and?"]}) + "\n" for i in range(3)))
-    questions.write_text("".join(json.dumps({"prompt": f"question {i}"}) + "\n" for i in range(9)))
-    assert read_prompts([chats, questions], 5) == ["chat 0", "chat 1", "chat 2", "question 0", "question 1"]
-    assert read_prompts([chats, questions], 2) == ["chat 0", "chat 1"]
 
 
 @pytest.mark.skipif(cpu.AVAILABLE and cpu.extension().instruction_sets()[0] == "amx", reason="this machine has AMX")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.core.device import STAGES, run_stage, tiny
+from benchmarks.core.device import STAGES, most_streams, run_stage, tiny
 from benchmarks.core.device_load import DeviceLoad, _Timing, figures
 
 
@@ -21,3 +21,11 @@ def test_figures_are_of_requests_and_of_gaps_between_tokens() -> None:
     assert (row["out_tok_s"], row["total_tok_s"]) == (3.0, 13.0)
     assert (row["ttft_p50_ms"], row["ttft_p99_ms"]) == (pytest.approx(300), pytest.approx(300))
     assert row["itl_mean_ms"] == pytest.approx(125)
+    assert row["slowest_stream_tok_s"] == pytest.approx(2 / 0.3, abs=0.01)
+
+
+def test_the_most_streams_of_a_ladder_are_those_of_the_last_level_before_one_is_too_slow() -> None:
+    speeds = {1: 120.0, 2: 80.0, 4: 31.0, 8: 29.0, 16: 35.0}
+    rows = [{"concurrency": level, "slowest_stream_tok_s": speed} for level, speed in speeds.items()]
+    assert most_streams(rows) == 4
+    assert most_streams(rows[3:]) == 0

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.core.sweep import SweepOptions, results_of, sweep
 from benchmarks.report.measurement import Measurement
 from gateway.bench import CoreTarget
+from gateway.reporting.tables import sweep_table
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.bench.word_tokenizer import WordTokenizer
 from tests.inference_core.hash_model import hash_core
@@ -17,7 +18,7 @@ def no_look_at_the_machine(monkeypatch):
     async def share():
         return 0.25
 
-    monkeypatch.setattr("benchmarks.core.sweep.busy_share", share)
+    monkeypatch.setattr("benchmarks.core.load_rows.busy_share", share)
 
 
 @pytest.fixture
@@ -52,12 +53,12 @@ async def test_a_sweep_that_was_cut_short_measures_only_what_it_lacks(target, tm
     assert Measurement.read(path).results["points"][0]["concurrency"] == 1
 
 
-async def test_no_prompt_is_sent_twice(target, monkeypatch):
-    prompts = []
+async def test_levels_of_a_round_have_the_same_prompts_and_share_no_cached_prefix(target, monkeypatch):
+    asked = []
     ask = target.ask
 
     async def remembering(job, due, timing):
-        prompts.append(job.prompt)
+        asked.append((job.prompt, job.salt))
         await ask(job, due, timing)
 
     monkeypatch.setattr(target, "ask", remembering)
@@ -66,22 +67,47 @@ async def test_no_prompt_is_sent_twice(target, monkeypatch):
         target, SweepOptions(levels=(1, 2, 4), rounds=2, requests=8, prompt_tokens=20), Measurement.begin("s", {})
     )
 
-    assert len(prompts) == len(set(prompts)) == 2 + 2 * 3 * 8
+    assert len(asked) == len(set(asked)) == 2 + 2 * 3 * 8
+    loads = [{prompt for prompt, _ in asked[start : start + 8]} for start in range(2, len(asked), 8)]
+    assert loads[0] == loads[1] == loads[2]
+    assert not loads[0] & loads[3]
+
+
+async def test_every_round_begins_with_the_loop_of_one_request_whatever_the_levels(target):
+    measurement = Measurement.begin("sweep", {})
+
+    results = await sweep(target, SweepOptions(levels=(2, 3, 4), rounds=2, requests=2, output_tokens=2), measurement)
+
+    assert [row["concurrency"] for row in measurement.rows] == [1, 2, 3, 4] * 2
+    assert [point.gain is None for point in results.points] == [True, False, False, False]
+
+
+def row(turn, level, speed, latency=1.0):
+    rest = dict.fromkeys(("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"))
+    return {"round": turn, "concurrency": level, "out_tok_s": speed, "e2e_p50_ms": latency, **rest}
 
 
 def test_the_curve_is_of_medians_and_keeps_the_range():
-    def row(level, speed, latency):
-        rest = dict.fromkeys(("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"))
-        return {"concurrency": level, "out_tok_s": speed, "e2e_p50_ms": latency, **rest}
-
-    rows = [row(1, s, 100.0) for s in (90.0, 100.0, 500.0)]
-    rows += [row(4, 400.0, 100.0), row(16, 410.0, 400.0), row(64, 405.0, 1600.0)]
+    rows = [row(turn, 1, s, 100.0) for turn, s in enumerate((90.0, 100.0, 500.0))]
+    rows += [row(0, 4, 400.0, 100.0), row(0, 16, 410.0, 400.0), row(0, 64, 405.0, 1600.0)]
 
     results = results_of(rows)
 
     speed = results.points[0].figures["out_tok_s"]
     assert (speed.median, speed.low, speed.high) == (100, 90, 500)
     assert (results.knee, results.saturation) == (4, pytest.approx(4.1))
+    assert [point.gain for point in results.points] == [None] * 4
+
+
+def test_gains_are_over_the_loop_of_one_request_in_the_same_round():
+    rows = [row(0, 1, 10.0), row(1, 1, 20.0), row(0, 2, 20.0), row(1, 2, 40.0), row(0, 4, 30.0), row(1, 4, 90.0)]
+
+    _, two, four = (point.gain for point in results_of(rows).points)
+
+    assert (two.median, two.low, two.high) == pytest.approx((2.0, 2.0, 2.0))
+    assert four.median == pytest.approx(13.5**0.5)
+    assert four.low < 3 < 4.5 < four.high
+    assert "2.00×" in sweep_table(results_of(rows))
 
 
 @pytest.mark.parametrize(("field", "value"), [("levels", (1, 2)), ("levels", (0, 1, 2)), ("rounds", 0)])

@@ -8,6 +8,9 @@ import click
 import pytest
 
 from benchmarks.__main__ import main
+from benchmarks.core.limits import FIGURES as LIMIT_FIGURES
+from benchmarks.core.profiles import FIGURES as PROFILE_FIGURES
+from benchmarks.core.speculation import FIGURES as WORKLOAD_FIGURES
 from benchmarks.core.sweep import COLUMNS
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.page import PageError, filled, parts_of, places
@@ -96,6 +99,28 @@ def test_another_kind_of_machine_has_tables_of_its_own(tmp_path):
     assert "200 |" not in parts["peers"]
     assert "Measured on 20" in parts["goals-avx512"]
     assert "peers.png" not in parts["goals-avx512"]
+
+
+def test_searches_profiles_and_workloads_become_tables_of_their_own(tmp_path):
+    one = {"median": 1.0, "low": 1.0, "high": 1.0}
+    load = {"offered": 2, "rounds": 1, "kept": 1, "figures": dict.fromkeys(LIMIT_FIGURES, one)}
+    found = {"profile": "voice", "offered": "in flight", "promise": "p", "highest": one, "loads": [load]}
+    profile = {"profile": "tail", "figures": dict.fromkeys(PROFILE_FIGURES, one), "gain": one, "failed": 0}
+    figures = dict.fromkeys((*WORKLOAD_FIGURES, "mean_output"), one)
+    loads = [{"workload": "code", "level": 8, "mode": "off", "figures": figures}]
+    for name, results in (
+        ("voice", found),
+        ("profiles", {"profiles": [profile]}),
+        ("workloads", {"way": "prompt_lookup", "worth": [], "loads": loads}),
+    ):
+        Measurement.begin(name, {}, tmp_path / f"{name}.jsonl").finish(results)
+
+    parts = parts_of(tmp_path)
+
+    assert list(parts) == ["workloads", "profiles", "voice"]
+    assert "| code     |         8 |" in parts["workloads"]
+    assert "| tail  |" in parts["profiles"]
+    assert "The most with p: 1 (1 to 1 over the rounds)." in parts["voice"]
 
 
 def test_an_unfinished_measurement_says_nothing(tmp_path):

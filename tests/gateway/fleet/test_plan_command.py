@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from gateway.cli.planning.plan import plan
@@ -49,3 +50,21 @@ def test_one_rate_and_one_only_is_wanted():
 
 def test_the_page_shows_what_the_command_prints():
     assert run("--sources").strip() in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_simulation_is_of_one_replica_at_its_share_of_the_rate_and_said_to_be_no_measurement():
+    options = ("--rate", "100", "--replica", "llama-3.3-70b/fp8/8xh100", "--ttft-ms", "800", "--simulate", "100")
+    found = json.loads(run(*options, "--json"))
+    simulation = found["simulation"]
+    assert simulation["rate"] == 100 / found["plan"]["replicas"]
+    assert 0 < simulation["ttft_p50_s"] <= simulation["ttft_p99_s"]
+    text = run(*options)
+    assert "simulated, not measured: 100 requests" in text
+    assert f"TTFT p50 {simulation['ttft_p50_s'] * 1e3:,.0f} ms" in text
+
+
+@pytest.mark.parametrize("objective", ["800", "200"])
+def test_the_page_shows_the_simulation_of_the_70b_tier(objective):
+    options = ("--rate", "10000", "--output-tokens", "50", "--replica", "llama-3.3-70b/fp8/8xh100")
+    shown = run(*options, "--ttft-ms", objective, "--simulate", "2000")
+    assert shown.strip() in PAGE.read_text(encoding="utf-8")

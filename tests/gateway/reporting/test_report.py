@@ -74,3 +74,14 @@ def test_model_load_and_the_loop_of_one_request_are_those_of_the_file(tmp_path):
 
     assert "of 5 tokens in and 6 out with another (int4-int8) on 2 CPUs" in text
     assert "| 4 in flight, the knee of the sweep | 40.0 | 4.00× |" in text
+
+
+def test_the_gain_over_the_loop_of_one_request_has_the_interval_of_the_rounds(tmp_path):
+    head, *_, last = (MEASUREMENTS / "sweep.jsonl").read_text().splitlines()
+    results = json.loads(last)["results"]
+    results["knee"] = 4
+    point = next(point for point in results["points"] if point["concurrency"] == 4)
+    point["gain"] = {"median": 3.0, "low": 2.5, "high": 3.6}
+    (tmp_path / "sweep.jsonl").write_text(f"{head}\n{json.dumps({'results': results})}\n")
+
+    assert "| 3.00× [2.50 to 3.60] |" in report(tmp_path)

@@ -1,0 +1,167 @@
+"""The most that a profile of requests bears: voice bots at a time, query rewrites a second (SPEC TB-02, TB-03)."""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from benchmarks.core.load_rows import load_row
+from benchmarks.report.measurement import Measurement, Row
+from benchmarks.report.rounds import spread
+from gateway.bench.run import LoadRun
+from gateway.bench.target import BenchTarget
+from gateway.bench.workload import Job, Load, Prompts, jobs_of
+from gateway.reporting.measured import Spread
+
+FIGURES = ("req_s", "out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "slowest_stream_tok_s")
+# Source 001: 1,900 to 2,000 tokens in and 200 out; 10 to 20 tokens in and out.
+_VOICE_WORDS, _VOICE_TOKENS = 1950, 200
+_REWRITE_TOKENS = (10, 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """`voice`: a closed loop of long prompts, streamed, at most `most` in flight; every stream is to have more than
+    `tokens_s` tokens per second after its first. `rewrite`: Poisson arrivals for `seconds` of requests of 10 to 20
+    tokens each way, at most `most` a second; the 99th percentile of whole answers, which nothing streams, is to be at
+    most `p99_ms`. At least `requests` are asked at each load; `prompt_tokens` and `output_tokens` replace the profile's
+    lengths. `rounds` searches, each with prompts of its own. Raises `ValueError`.
+    """
+
+    profile: Literal["voice", "rewrite"] = "voice"
+    rounds: int = 3
+    most: int = 256
+    tokens_s: float = 30.0
+    p99_ms: float = 95.0
+    seconds: float = 10.0
+    requests: int = 4
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    seed: int = 7
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "most", "requests", "prompt_tokens", "output_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        for name in ("tokens_s", "p99_ms", "seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+    @property
+    def offered(self) -> str:
+        """What a load is counted in."""
+        return "in flight" if self.profile == "voice" else "offered requests/s"
+
+    @property
+    def promise(self) -> str:
+        if self.profile == "voice":
+            return f"every stream above {self.tokens_s:g} tokens/s"
+        return f"p99 of whole answers within {self.p99_ms:g} ms"
+
+
+class LimitLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians and ranges at one load over the rounds that tried it; `kept`: in how many the promise was kept."""
+
+    offered: int
+    rounds: int
+    kept: int
+    figures: dict[str, Spread | None]
+
+
+class LimitResults(msgspec.Struct, frozen=True, kw_only=True):
+    """`highest`: over the rounds, the highest load that kept the promise; 0 where none did."""
+
+    profile: str
+    offered: str
+    promise: str
+    highest: Spread | None
+    loads: list[LimitLoad]
+
+
+async def highest(keeps: Callable[[int], Awaitable[bool]], most: int) -> int:
+    """The highest load of 1 to `most` that keeps its promise, 0 if none does: by doubling, then by halving the interval
+    until it is a tenth. Assumes that every load keeps what a higher one does."""
+    low, high = 0, 1
+    while high <= most and await keeps(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > max(1, low // 10):
+        middle = (low + high) // 2
+        if await keeps(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+async def find_limit(
+    target: BenchTarget,
+    options: LimitOptions,
+    measurement: Measurement,
+    progress: Callable[[str], None] = lambda _: None,
+) -> LimitResults:
+    """Search in every round, with a row per load that was tried, and finish `measurement`. Raises `CoreError`."""
+    run = LoadRun(target, options.timeout)
+    await run.warm_up(_load(options, 1, seed=options.seed - 1).jobs[:2])
+    found = []
+    for turn in range(options.rounds):
+
+        async def keeps(offered: int, turn: int = turn) -> bool:
+            row = measurement.find(round=turn, offered=offered)
+            if row is None:
+                progress(f"round {turn + 1}/{options.rounds}: {offered} {options.offered}")
+                load = _load(options, offered, seed=options.seed + 1000 * turn + offered)
+                row = {"round": turn, **await load_row(run, load, target.api)}
+                row["kept"] = _kept(options, row)
+                measurement.add(row)
+            return bool(row["kept"])
+
+        found.append(await highest(keeps, options.most))
+    results = results_of(options, found, measurement.rows)
+    measurement.finish(msgspec.to_builtins(results))
+    return results
+
+
+def _load(options: LimitOptions, offered: int, *, seed: int) -> Load:
+    """The load of one row; the same for the same seed."""
+    columns, prompts = {"offered": offered}, Prompts(seed, 0)
+    if options.profile == "voice":
+        words, tokens = options.prompt_tokens or _VOICE_WORDS, options.output_tokens or _VOICE_TOKENS
+        return Load(columns, jobs_of(prompts, max(options.requests, 2 * offered), words, tokens), offered)
+    draw, due, jobs = random.Random(f"{seed} arrivals"), 0.0, []
+    for _ in range(max(options.requests, round(offered * options.seconds))):
+        words = options.prompt_tokens or draw.randint(*_REWRITE_TOKENS)
+        tokens = options.output_tokens or draw.randint(*_REWRITE_TOKENS)
+        jobs.append(Job(prompts.draw(words), tokens, due))
+        due += draw.expovariate(offered)
+    return Load(columns, jobs)
+
+
+def _kept(options: LimitOptions, row: Row) -> bool:
+    if row["ok"] < row["requests"]:
+        return False
+    if options.profile == "rewrite":
+        return bool(row["e2e_p99_ms"] <= options.p99_ms)
+    slowest = row["slowest_stream_tok_s"]
+    return slowest is not None and bool(slowest > options.tokens_s)
+
+
+def results_of(options: LimitOptions, found: Sequence[int], rows: Sequence[Row]) -> LimitResults:
+    """`found`: the highest load of each round."""
+    loads = []
+    for offered in sorted({row["offered"] for row in rows}):
+        chosen: list[dict[str, Any]] = [row for row in rows if row["offered"] == offered]
+        figures = {name: spread([row[name] for row in chosen]) for name in FIGURES}
+        kept = sum(row["kept"] for row in chosen)
+        loads.append(LimitLoad(offered=offered, rounds=len(chosen), kept=kept, figures=figures))
+    return LimitResults(
+        profile=options.profile,
+        offered=options.offered,
+        promise=options.promise,
+        highest=spread([float(each) for each in found]),
+        loads=loads,
+    )

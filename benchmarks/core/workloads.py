@@ -1,0 +1,207 @@
+"""What models are asked: chat, code, JSON, long answers, copies, and own prompts, each a workload (SPEC TB-06)."""
+
+import hashlib
+import importlib.util
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.core.copy_load import copy_prompt
+from benchmarks.core.mixed_load import ORDERS
+from gateway.bench.target import CoreTarget
+from gateway.bench.workload import Job
+from inference_core.protocol import AddRequest, Grammar, SamplingParams
+from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.transport.client import CoreClient
+
+# What a model is asked when there is nothing to copy.
+_QUESTIONS = (
+    "What should I look at when I buy a used bicycle?",
+    "Why is the sky blue in the day and red in the evening?",
+    "Give me three ideas for a rainy Sunday with two small children.",
+    "How does a refrigerator keep things cold?",
+    "Write a short poem about a lighthouse keeper who is afraid of the sea.",
+    "What is the difference between weather and climate?",
+    "Explain to a ten-year-old what a volcano is.",
+    "How can I sleep better when it is hot?",
+    "Who invented the printing press, and why did it matter?",
+    "Tell me a story about a dog that learns to open doors.",
+    "What are good questions to ask in a job interview?",
+    "How do I keep basil alive on a window sill?",
+    "What happens to my body when I run for half an hour?",
+    "Describe a market in a small town early in the morning.",
+    "Why do we have leap years?",
+    "How would you teach somebody to swim?",
+)
+_SUBJECTS = (
+    "a voyage around the world in a small boat",
+    "a town that moves because of a dam",
+    "the first year of a school in the mountains",
+    "a family that repairs clocks",
+    "the history of bread from the field to the table",
+    "two engineers who build a bridge",
+    "an archive in which letters disappear",
+    "a winter in a research station",
+)
+_SHOPS = ("books", "garden tools", "shoes", "bicycle parts", "coffee", "toys", "lamps", "musical instruments")
+# Modules of the standard library, a file each, whose source is to be continued.
+_MODULES = (
+    "argparse", "calendar", "configparser", "csv", "dataclasses", "difflib", "fractions", "heapq", "ipaddress",
+    "optparse", "pickle", "shutil", "smtplib", "statistics", "tarfile", "textwrap",
+)  # fmt: skip
+# Each excerpt, after the imports and the first docstring.
+_FIRST_LINE, _CODE_LINES = 120, 40
+_MOST_OWN_PROMPTS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Requests of one kind: the `prompt` of each number, as a chat or as text to be continued.
+
+    Answers have `answer_tokens`, or end before where the model ends them if `full_length` is False. A load has
+    `requests`, or `per_level` for each in flight if that is more. With a `temperature`, a request's number is its seed.
+    """
+
+    name: str
+    prompt: Callable[[int], str]
+    answer_tokens: int
+    is_chat: bool = True
+    full_length: bool = True
+    temperature: float = 0.7
+    grammar: Grammar | None = None
+    requests: int = 8
+    per_level: int = 1
+
+    def jobs(self, seed: int, level: int, *, requests: int | None, most_tokens: int, salt: str) -> list[Job]:
+        """The jobs of a load with `level` in flight, the same for the same seed."""
+        count = max(requests or self.requests, self.per_level * level)
+        tokens = min(self.answer_tokens, most_tokens)
+        return [self._job(seed + number, tokens, f"{salt}, {number}") for number in range(count)]
+
+    def _job(self, number: int, tokens: int, salt: str) -> Job:
+        sampling = SamplingParams(
+            temperature=self.temperature,
+            seed=number if self.temperature else None,
+            max_tokens=tokens,
+            # A grammar says itself when an answer is complete.
+            ignore_eos=self.full_length and self.grammar is None,
+            grammar=self.grammar,
+        )
+        return SampledJob(self.prompt(number), tokens, salt=salt, sampling=sampling, is_chat=self.is_chat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledJob(Job):
+    """A job that says how it is sampled, and whether its prompt is a message of a chat."""
+
+    sampling: SamplingParams
+    is_chat: bool
+
+
+class WorkloadTarget(CoreTarget):
+    """Asks each job as it says: through the chat template, at a temperature with a seed, in a grammar."""
+
+    def __init__(self, client: CoreClient, tokenizer: Tokenizer, model: str) -> None:
+        super().__init__(client, tokenizer, model)
+        self._chat = tokenizer
+        self.model = model
+
+    def _request(self, job: Job) -> AddRequest:
+        request = super()._request(job)
+        if not isinstance(job, SampledJob):
+            return request
+        prompt = request.prompt_token_ids
+        if job.is_chat:
+            prompt = self._chat.encode_chat([{"role": "user", "content": job.prompt}])
+        return msgspec.structs.replace(request, prompt_token_ids=prompt, sampling=job.sampling)
+
+
+def code_prompt(number: int) -> str:
+    """The excerpt of this number: lines of a module of the running Python's standard library."""
+    lines = _source(_MODULES[number % len(_MODULES)])
+    first = _FIRST_LINE + number // len(_MODULES) * 20 % max(1, len(lines) - _FIRST_LINE - _CODE_LINES)
+    return "\n".join(lines[first : first + _CODE_LINES]) + "\n"
+
+
+@cache
+def _source(module: str) -> list[str]:
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        raise ValueError(f"the standard library has no source of {module}")
+    return Path(found.origin).read_text(encoding="utf-8").splitlines()
+
+
+def _question(number: int) -> str:
+    return _QUESTIONS[number % len(_QUESTIONS)]
+
+
+def _long_request(number: int) -> str:
+    return f"Write a long report in many chapters about {_SUBJECTS[number % len(_SUBJECTS)]}."
+
+
+def _orders_request(number: int) -> str:
+    return f"Make up orders of a shop that sells {_SHOPS[number % len(_SHOPS)]}, as a JSON list."
+
+
+def read_prompts(paths: Sequence[Path], count: int) -> list[str]:
+    """The first `count` prompts of files of JSON lines, as `turns` or as `prompt`. Raises OSError, ValueError."""
+    prompts: list[str] = []
+    for path in paths:
+        with path.open(encoding="utf-8") as lines:
+            for row in map(json.loads, islice(lines, count - len(prompts))):
+                if not isinstance(row, dict) or not row.keys() & {"turns", "prompt"}:
+                    raise ValueError(f"{path} has a line without `prompt` and `turns`")
+                prompts.append(row["turns"][0] if "turns" in row else row["prompt"])
+    return prompts
+
+
+# The mixes of the sources: chat of 50 tokens, code of 1,000, 4,096 tokens (SPEC TB-06); JSON in a grammar (SD-11).
+MIXES = ("chat", "code", "json", "long")
+WORKLOADS: Mapping[str, Workload] = {
+    each.name: each
+    for each in (
+        Workload(name="chat", prompt=_question, answer_tokens=50, requests=16, per_level=2),
+        Workload(name="code", prompt=code_prompt, answer_tokens=1000, is_chat=False, temperature=0.2, requests=4),
+        Workload(name="json", prompt=_orders_request, answer_tokens=300, grammar=ORDERS),
+        Workload(name="long", prompt=_long_request, answer_tokens=4096, requests=1),
+        Workload(
+            name="copy", prompt=copy_prompt, answer_tokens=4096, is_chat=False, temperature=0.0, per_level=2
+        ),
+        Workload(name="open chat", prompt=_question, answer_tokens=4096, full_length=False, per_level=2),
+    )
+}  # fmt: skip
+OWN = "own"
+
+
+def workload(name: str, prompts: str = "") -> Workload:
+    """The workload `name`; `own` asks the prompts of the file `prompts`, JSON lines with `prompt` or `turns`.
+
+    Raises `ValueError` for a name that there is not and for a file without prompts, `OSError`.
+    """
+    if name != OWN:
+        return WORKLOADS[name]
+    asked = read_prompts([Path(prompts)], _MOST_OWN_PROMPTS)
+    if not asked:
+        raise ValueError(f"{prompts} has no prompts; give JSON lines with `prompt`")
+    return own_workload(asked)
+
+
+def content_digest(path: str) -> str:
+    """SHA-256 of a file of prompts, so that a measurement says which it was. Raises `OSError`."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def own_workload(asked: Sequence[str]) -> Workload:
+    """A workload of these prompts in a random order that is always the same; answers end where the model ends them."""
+    order = sorted(asked, key=lambda prompt: zlib.crc32(prompt.encode()))
+
+    def prompt(number: int) -> str:
+        return order[number % len(order)]
+
+    return Workload(name=OWN, prompt=prompt, answer_tokens=256, full_length=False, requests=16, per_level=2)
