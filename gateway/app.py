@@ -17,6 +17,7 @@ from gateway.answering.active_probes import ActiveProbes
 from gateway.answering.answer import Answer
 from gateway.api.batch_files.line_answers import LineAnswers
 from gateway.api.worker_answers import worker_answers
+from gateway.cache.answer_file import AnswerFile, answers_path, delete_answers_beyond
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.response_cache import ResponseCache
 from gateway.cache.stores import AnswerStore, MemoryStore, SharedStore
@@ -348,7 +349,30 @@ class Composition:
             if redis is None or self.settings.redaction
             else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
         )
+        await self._keep_answers(stack, store)
         return ResponseCache(knobs, store, routing)
+
+    async def _keep_answers(self, stack: AsyncExitStack, store: AnswerStore) -> None:
+        """Let the cache in memory outlive the process, where texts may be written down."""
+        settings = self.settings
+        number, count = (0, 1) if self._peers is None else (self._peers.place.number, self._peers.place.count)
+        file = AnswerFile(answers_path(settings.data_path, number))
+        if number == 0:
+            await asyncio.to_thread(delete_answers_beyond, settings.data_path, count)
+        found = await asyncio.to_thread(file.take)
+        if (
+            not isinstance(store, MemoryStore)
+            or not settings.cache_over_restarts
+            or settings.redaction
+            or settings.text_days == 0
+        ):
+            return
+        store.adopt(found)
+
+        async def write() -> None:
+            await asyncio.to_thread(file.write, store.answers())
+
+        stack.push_async_callback(write)
 
     async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
         knobs = RoutingKnobFile(self.settings.routing_knobs_path, len(self.catalog.tiers))

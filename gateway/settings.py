@@ -327,6 +327,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         Meta(description="Record messages and answers; a request may opt out with `store: false`"),
     ] = True
+    cache_over_restarts: Annotated[
+        bool,
+        Meta(
+            description="Write cached answers to the state folder when the process stops, so that the next one has "
+            "them for the rest of their time; never with `AIO_REDACTION` or `AIO_TEXT_DAYS=0`"
+        ),
+    ] = True
     private_keys: Annotated[
         str,
         Meta(description="Comma-separated names of `AIO_API_KEYS` whose texts are neither stored nor sampled"),

@@ -14,16 +14,25 @@ from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.engine.model_stats import model_stats
-from inference_core.engine.request_validation import validate_request, validate_token_ids
+from inference_core.engine.pinned_prefixes import Pin, PinnedPrefix, PinnedPrefixes
+from inference_core.engine.request_validation import validate_memory, validate_request, validate_token_ids
 from inference_core.engine.step_executor import StepExecutor
 from inference_core.engine.step_statistics import StepMeasurement, StepStatistics
-from inference_core.errors import CoreError, IntegrityError, InvalidRequestError, KVTransferError, QueueFullError
+from inference_core.errors import (
+    CoreError,
+    IntegrityError,
+    InvalidRequestError,
+    KVTransferError,
+    PrefixError,
+    QueueFullError,
+)
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.kv_cache.block_pool import BlockPool
-from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
+from inference_core.kv_cache.prefix_hash import chain_digests, root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.lora.slots import AdapterSlots
+from inference_core.model_spec import PINNED_SHARE
 from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
@@ -65,6 +74,7 @@ class Core:
     `LiveKnobs` over just these models. `use_threads` gives the kernels another number of threads (0: one per CPU).
     `vocabulary_of` gives the tokens that grammars of a model are compiled for, by default those of its file.
     `drafts`: which of the models drafts for which, by name; they have the same vocabulary.
+    `pinned_share`: the most of the arena's slabs that pinned prefixes may take.
     Raises `MemoryPlanError` if a model's block is larger than a slab.
     """
 
@@ -80,6 +90,7 @@ class Core:
         use_threads: Callable[[int], object] | None = None,
         vocabulary_of: "Callable[[ModelInfo], Vocabulary]" = vocabulary_of_file,
         drafts: Mapping[str, str] | None = None,
+        pinned_share: float = PINNED_SHARE,
     ) -> None:
         self._runners = dict(models)
         self._knobs = knobs if isinstance(knobs, LiveKnobs) else LiveKnobs(dict.fromkeys(models, knobs or Knobs()))
@@ -106,6 +117,7 @@ class Core:
         self._kv_transfers = {
             name: KVTransfer(scheduler.pool, self._runners[name]) for name, scheduler in self._schedulers.items()
         }
+        self._pins = PinnedPrefixes(self._arena, pinned_share)
         self._meters = {name: StepMeter() for name in self._runners}
         self._tuners = {name: AutoTuner(self._knobs.of(name)) for name in self._runners}
         self._statistics = {name: StepStatistics() for name in self._runners}
@@ -133,7 +145,7 @@ class Core:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._requests) or bool(self._grammars)
+        return bool(self._requests) or bool(self._grammars) or self._pins.is_waiting
 
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises `InvalidRequestError` (it can never be served) or `QueueFullError` (try later).
@@ -164,6 +176,7 @@ class Core:
         given = request.sampling.seed
         request_seed = self._random.getrandbits(63) if given is None else given
         fast = self._computes_prompts_fast(request.model)
+        public = self._public_head(scheduler, request.salt, adapter_digest, request.prompt_token_ids)
         choices: list[Sequence] = []
         for index in range(request.n):
             sequence = Sequence.of_request(
@@ -177,6 +190,7 @@ class Core:
                 now=now,
                 adapter_digest=adapter_digest,
                 fast=fast,
+                public=public,
             )
             if make_matcher is not None:
                 sequence.sample_spec.matcher = make_matcher()
@@ -196,7 +210,10 @@ class Core:
 
     def _admit_one(self, compiled: Compiled) -> list[SequenceOutput]:
         request = compiled.request
+        scheduler = self._schedulers[request.model]
         try:
+            # Prefixes may have been pinned since the request was validated.
+            validate_memory(request, self._runners[request.model].info, scheduler.pool)
             self._admit(request, compiled.matchers.result())
         except IntegrityError:
             raise
@@ -259,6 +276,13 @@ class Core:
         Raises `RankLostError` when the models' mesh has lost a rank: the core is dead then.
         """
         began = self._clock()
+        for pin in self._pins.due(began):
+            if self._pins.allocate(pin, began):
+                self._start_pin(pin, began)
+        outputs = self._step(began)
+        return self._pins.settle(outputs, began)
+
+    def _step(self, began: float) -> list[SequenceOutput]:
         outputs = self._admit_compiled() + self._end_the_late(began)
         due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
         for name in self._turns.order(due):
@@ -284,7 +308,10 @@ class Core:
     def pause_seconds(self) -> float:
         """Seconds until the next step has work, while all waiting sequences are held back; else 0."""
         now = self._clock()
-        return min((s.seconds_held(now) for s in self._schedulers.values() if s.has_work), default=0.0)
+        held = [s.seconds_held(now) for s in self._schedulers.values() if s.has_work]
+        if not held and not self._grammars:
+            return self._pins.seconds_until_due(now)
+        return min(held, default=0.0)
 
     def call_at_close(self, release: Callable[[], object]) -> None:
         """Register `release` to be called by `close`, in reverse order."""
@@ -309,11 +336,16 @@ class Core:
         """
         for name in self._schedulers if model is None else [model]:
             self._require_drafter(changes.get("speculation"), name)
+        was_fast = {name: self._computes_prompts_fast(name) for name in self._schedulers}
         self._knobs.change(changes, model, keep)
         if "threads" in changes and self._use_threads is not None:
             self._use_threads(next(iter(self._knobs.active.values())).threads)
         for name, scheduler in self._schedulers.items():
             scheduler.knobs = self._tuners[name].set_limits(self._knobs.of(name))
+            if not scheduler.knobs.prefix_caching or self._computes_prompts_fast(name) != was_fast[name]:
+                # Prompts no longer find what was computed for them: it is computed again once they do.
+                for pin in self._pins.of(name):
+                    self._release_pin(pin)
             if not scheduler.knobs.prefix_caching:
                 scheduler.pool.drop_cache()
 
@@ -337,30 +369,91 @@ class Core:
         """The adapters of `model`. Raises `InvalidRequestError` if it is unknown."""
         return self._scheduler(model).adapters.infos()
 
+    # -- pinned prefixes -----------------------------------------------------------------------
+
+    def pin(self, prefix: PinnedPrefix) -> None:
+        """Compute `prefix` ahead, after everything that users wait for, and keep it cached until `unpin` (SPEC KV-06).
+
+        Raises `InvalidRequestError` for an unknown model or a token that it does not have, and `PrefixError` for a
+        prefix that is too long or too short, or takes more memory than may be pinned.
+        """
+        scheduler, info = self._scheduler(prefix.model), self._runners[prefix.model].info
+        validate_token_ids("token_ids", prefix.token_ids, info.vocab_size)
+        if len(prefix.token_ids) >= info.max_context:
+            raise PrefixError(
+                f"{prefix.model}: prefix {prefix.name!r} has {len(prefix.token_ids)} tokens, which leave nothing of "
+                f"the context of {info.max_context} for prompt and answer; shorten it"
+            )
+        self._pins.add(prefix, scheduler)
+
+    def unpin(self, model: str, name: str) -> None:
+        """Drop a pinned prefix; its memory is free once no running request uses it. Raises `PrefixError` if there is
+        none of this name."""
+        self._release_pin(self._pins.remove(model, name))
+
+    def _start_pin(self, pin: Pin, now: float) -> None:
+        """Queue the request that computes `pin` into the blocks allocated for it."""
+        model, scheduler = pin.prefix.model, pin.scheduler
+        fast = self._computes_prompts_fast(model)
+        request = self._pins.request(pin, fast=fast)
+        sequence = Sequence.of_request(
+            request,
+            0,
+            number=next(self._numbers),
+            request_seed=0,
+            eos_token_ids=(),
+            max_context=self._runners[model].info.max_context,
+            leader=None,
+            now=now,
+            fast=fast,
+        )
+        sequence.pinned = pin.blocks
+        scheduler.add([sequence], now)
+        self._requests[request.request_id] = _Request(scheduler, [sequence], 1)
+
+    def _release_pin(self, pin: Pin) -> None:
+        self.abort(pin.request_id)
+        self._pins.release(pin)
+
+    def _public_head(self, scheduler: Scheduler, salt: str, adapter: bytes, token_ids: list[int]) -> list[bytes]:
+        """Return the digests of the public prefix that a prompt begins with, unless as much is cached of its own
+        tenant's blocks, where more may follow."""
+        fast = self._computes_prompts_fast(scheduler.name)
+        public = [] if adapter else self._pins.public_head(scheduler, token_ids, fast=fast)
+        if public:
+            pool, root = scheduler.pool, root_digest(salt, fast=fast)
+            own = chain_digests(root, token_ids, 0, len(public), pool.block_size)
+            if len(pool.match(own)) == len(public):
+                return []
+        return public
+
+    # -- transfer of blocks --------------------------------------------------------------------
+
     def export_blocks(self, chain: BlockChain, first: int, most_bytes: int) -> BlockFrame:
         """See `ExportBlocks`. Raises `KVTransferError`."""
-        transfer, root = self._kv_transfer(chain)
-        return transfer.export(root, chain.token_ids, first, most_bytes)
+        transfer, root, public = self._kv_transfer(chain)
+        return transfer.export(root, public, chain.token_ids, first, most_bytes)
 
     def import_blocks(self, chain: BlockChain, frame: BlockFrame | None) -> int:
         """See `ImportBlocks`; how many of the chain's blocks are cached then. Raises `KVTransferError`."""
-        transfer, root = self._kv_transfer(chain)
+        transfer, root, public = self._kv_transfer(chain)
         if frame is None:
-            return transfer.held(root, chain.token_ids)
+            return transfer.held(root, public, chain.token_ids)
         if not self._knobs.of(chain.model).prefix_caching:
             raise KVTransferError(f"{chain.model} caches no prefixes; set prefix_caching", "refused")
-        return transfer.take(root, chain.token_ids, frame)
+        return transfer.take(root, public, chain.token_ids, frame)
 
-    def _kv_transfer(self, chain: BlockChain) -> tuple[KVTransfer, bytes]:
-        """Return the transfer of the chain's model, and the digest of the chain's root."""
+    def _kv_transfer(self, chain: BlockChain) -> tuple[KVTransfer, bytes, list[bytes]]:
+        """Return the transfer of the chain's model, the digest of the chain's root, and its public head."""
         try:
-            adapters = self._scheduler(chain.model).adapters
-            digest = adapters.require(chain.adapter).digest if chain.adapter else b""
+            scheduler = self._scheduler(chain.model)
+            digest = scheduler.adapters.require(chain.adapter).digest if chain.adapter else b""
             validate_token_ids("token_ids", chain.token_ids, self._runners[chain.model].info.vocab_size)
         except InvalidRequestError as error:
             raise KVTransferError(str(error), "refused") from error
         fast = self._computes_prompts_fast(chain.model)
-        return self._kv_transfers[chain.model], root_digest(chain.salt, digest, fast=fast)
+        public = self._public_head(scheduler, chain.salt, digest, chain.token_ids)
+        return self._kv_transfers[chain.model], root_digest(chain.salt, digest, fast=fast), public
 
     def stats(self, query_id: str = "") -> CoreStats:
         """Return counts and estimates. `blocks_total`: the blocks that a model would have in an arena of its own."""
@@ -384,6 +477,7 @@ class Core:
                     handover=self._kv_transfers[name].stats(),
                     weight_bytes=self._runners[name].info.weight_bytes,
                     pipeline=self._runners[name].pipeline,
+                    prefixes=self._pins.stats(name),
                     models_sharing=sharing,
                 )
                 for name, scheduler in self._schedulers.items()
@@ -408,6 +502,7 @@ class Core:
             speculator.check_integrity()
         for scheduler in self._schedulers.values():
             scheduler.check_integrity()
+            self._pins.check_integrity(scheduler)
             queued |= dict.fromkeys(scheduler.running, Status.RUNNING)
             queued |= dict.fromkeys(scheduler.waiting, Status.WAITING)
         if live != queued:

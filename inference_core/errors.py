@@ -19,6 +19,10 @@ class MemoryPlanError(CoreError):
     """A model or its KV cache does not fit; the message holds the arithmetic. Shrink or add memory."""
 
 
+class PrefixError(CoreError):
+    """A prefix cannot be pinned as it is; the message says what would help. Change the prefix or its limits."""
+
+
 class InvalidRequestError(CoreError):
     """The request can never be served as it is; `param` names the offending field. Change the request."""
 

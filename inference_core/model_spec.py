@@ -13,6 +13,8 @@ MeasuredCompute = Literal[Compute, "int8", "fp8"]
 """What a comparison computes with: the CPU's arithmetic, or a card's 8-bit one on the CPU."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+PinnedShare = Annotated[float, msgspec.Meta(ge=0, le=0.9)]
+PINNED_SHARE = 0.25
 
 
 class QualityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,11 +77,38 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     quality: QualityGate | None = None
 
 
+class PrefixMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A turn of a pinned prefix, as in a chat request."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prefix that is computed ahead and pinned in the prefix cache (SPEC KV-06): `messages`, such as a system prompt
+    and examples, with which chats begin. The last one is not a user's, so that a user's turn may follow.
+
+    `models`: those of the core that it is pinned for; [] for all. Either `public`, so that the prompts of all tenants
+    find it, or of one `tenant`: a team, the id of a key without a team, or "" on a server without keys.
+    """
+
+    name: str
+    messages: list[PrefixMessage]
+    models: list[str] = []
+    tenant: str | None = None
+    public: bool = False
+
+    def is_for(self, model: str) -> bool:
+        """Whether it is pinned for `model`, one of its core's."""
+        return not self.models or model in self.models
+
+
 class CoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One core: its models and the bytes of its KV arena, cut into slabs. `threads` None is one per CPU.
 
     `knobs`: live knobs (`protocol.Knobs`) that every model starts with, by name, where they differ from the defaults.
     `watchdog_seconds`: a step that takes longer makes the core unhealthy until it ends.
+    `prefixes` are pinned at start; they take at most `pinned_share` of the arena's slabs.
     """
 
     models: list[ModelSpec]
@@ -88,3 +117,5 @@ class CoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     threads: int | None = None
     knobs: dict[str, KnobValue] = {}
     watchdog_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    prefixes: list[PrefixSpec] = []
+    pinned_share: PinnedShare = PINNED_SHARE

@@ -3,7 +3,9 @@
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from gateway.cache.knobs import CacheKnobs
 from gateway.knobs.file import KnobFile
@@ -13,6 +15,14 @@ Clock = Callable[[], float]
 # What an entry takes besides its value: key, tuple and places in the table, in bytes.
 ENTRY_BYTES = 320
 PREFIX = b"aio:answer:"
+
+
+class AgedAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """A kept value, `age_seconds` after it was put there."""
+
+    key: bytes
+    age_seconds: float
+    value: bytes
 
 
 class AnswerStore(ABC):
@@ -71,6 +81,24 @@ class MemoryStore(AnswerStore):
         """Forget everything."""
         self._entries.clear()
         self.bytes = 0
+
+    def answers(self) -> list[AgedAnswer]:
+        """What is kept and not stale, the least recently used first."""
+        now = self._clock()
+        return [
+            AgedAnswer(key, now - kept_at, value)
+            for key, (kept_at, value) in self._entries.items()
+            if not self._is_stale(kept_at)
+        ]
+
+    def adopt(self, answers: Iterable[AgedAnswer]) -> None:
+        """Keep `answers` of an earlier process, in their order, for the rest of their time."""
+        for answer in answers:
+            kept_at = self._clock() - answer.age_seconds
+            if not self._is_stale(kept_at) and answer.key not in self._entries:
+                self._entries[answer.key] = kept_at, answer.value
+                self.bytes += len(answer.value) + ENTRY_BYTES
+        self.shrink()
 
     def _is_stale(self, kept_at: float) -> bool:
         return self._clock() - kept_at >= self._knobs.active.ttl_seconds

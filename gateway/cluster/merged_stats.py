@@ -16,7 +16,16 @@ from inference_core.protocol import (
 )
 
 # Current state, which is lost with a replica.
-_LEVELS = ("running", "waiting", "blocks_in_use", "blocks_cached", "blocks_total", "adapter_slots", "weight_bytes")
+_LEVELS = (
+    "running",
+    "waiting",
+    "blocks_in_use",
+    "blocks_cached",
+    "blocks_total",
+    "blocks_pinned",
+    "adapter_slots",
+    "weight_bytes",
+)
 # Counts since start, which outlive a replica.
 _COUNTS = (
     "prompt_tokens",
@@ -74,6 +83,7 @@ def _counts_alone(stats: CoreStats) -> CoreStats:
             **dict.fromkeys(_LEVELS, 0),
             queue_alert=False,
             adapters=[],
+            prefixes=[],
             swap=msgspec.structs.replace(model.swap, **dict.fromkeys(_SWAP_LEVELS, 0)),
         )
         for model in stats.models

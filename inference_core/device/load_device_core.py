@@ -26,6 +26,7 @@ from inference_core.linear.device_packing import DeviceScheme
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loading.load_adapters import load_adapters
+from inference_core.loading.pin_prefixes import pin_prefixes
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import MOST_HOST_BLOCKS, Knobs, ModelInfo
 from inference_core.protocol.kv_blocks import KVIdentity
@@ -57,7 +58,9 @@ def load_device_core(
     benchmarks replace it. `title`: the core's name in the log. `knobs_file`: stores knob changes that outlast the
     process.
 
-    Raises ModelFileError for a bad file and MemoryPlanError, with the arithmetic, if the models do not fit.
+    Raises ModelFileError for a bad file, MemoryPlanError, with the arithmetic, if the models do not fit, and
+    PrefixError
+    for a prefix that cannot be pinned.
     """
     drafts = paired_drafts(spec.models)
 
@@ -104,8 +107,16 @@ def load_device_core(
     arena = torch.zeros(arena_bytes, dtype=torch.uint8, device=device)
     runners = {m.name: runner(m, decoders[m.name], arena, make_graphs()) for m in spec.models}
     knobs = device_knobs(spec, {name: made.layout for name, made in runners.items()}, knobs_file)
-    core = Core(runners, arena_bytes=arena_bytes, slab_bytes=spec.slab_bytes, knobs=knobs, drafts=drafts)
+    core = Core(
+        runners,
+        arena_bytes=arena_bytes,
+        slab_bytes=spec.slab_bytes,
+        knobs=knobs,
+        drafts=drafts,
+        pinned_share=spec.pinned_share,
+    )
     load_adapters(core, spec.models)
+    pin_prefixes(core, spec.models, spec.prefixes)
     return core
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from inference_core.kv_cache.layout import KVDtype
-from inference_core.model_spec import DeviceScheme
+from inference_core.model_spec import PINNED_SHARE, DeviceScheme, PinnedShare, PrefixSpec
 from inference_core.protocol import KnobValue
 
 Activations = Literal["bfloat16", "float16", "float32"]
@@ -45,6 +45,7 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One core on one device. The KV arena takes what weights and the activations of a step of `max_num_batched_tokens`
     in `max_num_seqs` leave of `memory_utilization` of the device. Knobs cannot exceed these two limits later.
+    `prefixes`, `pinned_share`: see `CoreSpec`.
     """
 
     models: list[DeviceModelSpec]
@@ -53,6 +54,8 @@ class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
     max_num_seqs: Annotated[int, msgspec.Meta(ge=1)] = 256
     knobs: dict[str, KnobValue] = {}
+    prefixes: list[PrefixSpec] = []
+    pinned_share: PinnedShare = PINNED_SHARE
 
 
 class DeviceGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

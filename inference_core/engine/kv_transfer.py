@@ -9,7 +9,7 @@ from inference_core.errors import KVTransferError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.block_io import BlockBytes
 from inference_core.kv_cache.block_pool import BlockPool
-from inference_core.kv_cache.prefix_hash import chain_digests, shareable_blocks
+from inference_core.kv_cache.prefix_hash import digests_after, shareable_blocks
 from inference_core.protocol import KVTransferStats
 from inference_core.protocol.kv_blocks import BlockFrame, KVIdentity, TransferredBlock, checksum
 
@@ -22,7 +22,10 @@ class _Totals:
 
 
 class KVTransfer:
-    """Exports and imports blocks of `pool`, whose content `runner` reads and writes. Stateless between calls."""
+    """Exports and imports blocks of `pool`, whose content `runner` reads and writes. Stateless between calls.
+
+    `public`, in each of them: the digests of the public prefix that the prompt begins with here; another core that has
+    pinned other prefixes names the blocks of this prompt otherwise, and refuses them."""
 
     def __init__(self, pool: BlockPool, runner: ModelRunner) -> None:
         self._pool = pool
@@ -36,18 +39,18 @@ class KVTransfer:
             out_blocks=totals.out_blocks, in_blocks=totals.in_blocks, refused_frames=totals.refused_frames
         )
 
-    def held(self, root: bytes, token_ids: list[int]) -> int:
+    def held(self, root: bytes, public: list[bytes], token_ids: list[int]) -> int:
         """Return how many full blocks of a prompt, from the first on, are cached."""
-        return len(self._pool.match(self._digests(root, token_ids)))
+        return len(self._pool.match(self._digests(root, public, token_ids)))
 
-    def export(self, root: bytes, token_ids: list[int], first: int, most_bytes: int) -> BlockFrame:
+    def export(self, root: bytes, public: list[bytes], token_ids: list[int], first: int, most_bytes: int) -> BlockFrame:
         """Return the cached blocks of a prompt from its block `first` on, up to `most_bytes` but at least one.
 
         `root` names the chain's first parent (`prefix_hash`). Raises `KVTransferError` if the model's blocks cannot be
         transferred, or if there is no such block.
         """
         kv, content = self._require()
-        digests = self._digests(root, token_ids)
+        digests = self._digests(root, public, token_ids)
         if not 0 <= first <= len(digests):
             raise KVTransferError(f"block {first} is asked for; the prompt has {len(digests)} full ones", "refused")
         most = max(1, most_bytes // self._pool.block_bytes)
@@ -61,14 +64,14 @@ class KVTransfer:
             blocks=[TransferredBlock.of(digest, bytes_) for digest, bytes_ in named],
         )
 
-    def take(self, root: bytes, token_ids: list[int], frame: BlockFrame) -> int:
+    def take(self, root: bytes, public: list[bytes], token_ids: list[int], frame: BlockFrame) -> int:
         """Cache the blocks of `frame`, all or none; return how many of the prompt's blocks are cached then.
 
         Raises `KVTransferError` for blocks of another model, layout, token sequence, tenant or adapter, for damaged
         blocks, for blocks whose predecessors are not cached, and without free memory.
         """
         try:
-            return self._take(root, self._digests(root, token_ids), frame)
+            return self._take(root, self._digests(root, public, token_ids), frame)
         except KVTransferError:
             self._totals.refused_frames += 1
             raise
@@ -108,9 +111,9 @@ class KVTransfer:
         if len(block.content) != self._pool.block_bytes or checksum(block.digest, block.content) != block.checksum:
             raise KVTransferError("a block's content does not match its checksum", "corrupt")
 
-    def _digests(self, root: bytes, token_ids: list[int]) -> list[bytes]:
+    def _digests(self, root: bytes, public: list[bytes], token_ids: list[int]) -> list[bytes]:
         size = self._pool.block_size
-        return chain_digests(root, token_ids, 0, shareable_blocks(len(token_ids), size), size)
+        return digests_after(public, root, token_ids, shareable_blocks(len(token_ids), size), size)
 
     def _require(self) -> tuple[KVIdentity, BlockBytes]:
         kv, content = self._runner.info.kv, self._runner.blocks

@@ -4,7 +4,15 @@ from copy import copy
 
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.step_statistics import StepStatistics
-from inference_core.protocol import Knobs, KVTransferStats, ModelStats, PipelineStats, SpeculationStats, SwapStats
+from inference_core.protocol import (
+    Knobs,
+    KVTransferStats,
+    ModelStats,
+    PipelineStats,
+    PrefixStats,
+    SpeculationStats,
+    SwapStats,
+)
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.wait_estimate import StepMeter
 
@@ -22,6 +30,7 @@ def model_stats(
     handover: KVTransferStats,
     weight_bytes: int,
     pipeline: PipelineStats | None,
+    prefixes: list[PrefixStats],
     models_sharing: int,
 ) -> ModelStats:
     """`knobs` as they were set, and at the `start`; `models_sharing`: models of the core that have work now."""
@@ -59,6 +68,8 @@ def model_stats(
         handover=handover,
         weight_bytes=weight_bytes,
         pipeline=copy(pipeline),
+        blocks_pinned=pool.num_pinned,
+        prefixes=prefixes,
     )
 
 

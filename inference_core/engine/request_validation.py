@@ -33,7 +33,7 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
     _validate_sampling(request.sampling, info.vocab_size)
     _validate_evidence(request, info)
     _validate_prefill(request, pool, knobs)
-    _validate_memory(request, info, pool)
+    validate_memory(request, info, pool)
 
 
 def _validate_sampling(sampling: SamplingParams, vocab_size: int) -> None:
@@ -97,18 +97,21 @@ def _validate_with_grammar(sampling: SamplingParams, param: str) -> None:
         _refuse("min_tokens", f"cannot be combined with {param}, which says where the answer ends")
 
 
-def _validate_memory(request: AddRequest, info: ModelInfo, pool: BlockPool) -> None:
+def validate_memory(request: AddRequest, info: ModelInfo, pool: BlockPool) -> None:
+    """Raises `InvalidRequestError` unless the arena, pinned prefixes aside, holds the request's longest choice."""
     prompt, answer = len(request.prompt_token_ids), request.sampling.max_tokens
     # The last token is drawn but never computed, so it needs no room.
     tokens = min(prompt + answer, info.max_context) - 1
-    needed = pool.blocks_for(tokens)
-    if needed > pool.capacity:
-        room = pool.capacity * pool.block_size
+    needed, most = pool.blocks_for(tokens), pool.unpinned_capacity
+    if needed > most:
+        room = most * pool.block_size
+        besides = "" if most == pool.capacity else " besides pinned prefixes"
         _refuse(
             "max_tokens" if prompt <= room else "prompt_token_ids",
             f"makes the request too large for memory: {prompt} prompt tokens + {answer} answer tokens keep {tokens} "
-            f"tokens in {needed} blocks of {pool.block_size}, but the whole arena has {pool.capacity} blocks of "
-            f"{pool.block_bytes} bytes for {info.name} ({room} tokens); shorten the request or enlarge the arena",
+            f"tokens in {needed} blocks of {pool.block_size}, but the whole arena has {most} blocks of "
+            f"{pool.block_bytes} bytes for {info.name}{besides} ({room} tokens); shorten the request or enlarge the "
+            "arena",
         )
 
 

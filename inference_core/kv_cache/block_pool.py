@@ -22,7 +22,8 @@ class _Slab:
 
 
 class BlockPool(SlabHolder):
-    """Blocks of one model (SPEC KV-01, KV-05). Block `b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`.
+    """Blocks of one model (SPEC KV-01, KV-05, KV-06). Block `b` is block `b % blocks_per_slab` of slab
+    `b // blocks_per_slab`.
 
     A block of a held slab is in exactly one of three states: *free*; *referenced* by one or more block
     tables; or *evictable*: unreferenced, but its content is still cached under a digest. Only full blocks have
@@ -34,6 +35,10 @@ class BlockPool(SlabHolder):
 
     `host` may keep what this pool's own allocations evict; blocks of a slab taken by another pool are lost, since that
     pool's steps write there.
+
+    *Pinned* blocks have a reference until `unpin`, so they are never evicted. They are in slabs of their own, which
+    `allocate` and moves pass over: of a pinned slab nothing else could be used by other pools, and so what pins leave
+    of the arena is known (`unpinned_capacity`). Such a block is free or referenced, never evictable.
     """
 
     def __init__(self, name: str, layout: KVLayout, arena: SlabArena) -> None:
@@ -56,6 +61,8 @@ class BlockPool(SlabHolder):
         self._digest_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._moves: dict[int, int] = {}
+        self._pinned_slabs: dict[int, _Slab] = {}
+        self._pinned: set[int] = set()
         self._num_free = 0
         arena.join(self)
 
@@ -65,6 +72,19 @@ class BlockPool(SlabHolder):
     def capacity(self) -> int:
         """Blocks that the whole arena would hold for this model."""
         return self._arena.num_slabs * self.blocks_per_slab
+
+    @property
+    def unpinned_capacity(self) -> int:
+        """Blocks that the slabs without pinned blocks, of any pool, would hold for this model."""
+        return (self._arena.num_slabs - self._arena.num_pinned) * self.blocks_per_slab
+
+    @property
+    def num_pinned(self) -> int:
+        return len(self._pinned)
+
+    @property
+    def num_pinned_slabs(self) -> int:
+        return len(self._pinned_slabs)
 
     @property
     def num_referenced(self) -> int:
@@ -180,12 +200,70 @@ class BlockPool(SlabHolder):
         return blocks
 
     def drop_cache(self) -> None:
-        """Drop all cached content, in host memory too; referenced blocks stay with their tables."""
+        """Drop all cached content that is not pinned, in host memory too; referenced blocks stay with their tables."""
         self.host.clear()
         for block in list(self._evictable):
             self._evict(block)
-        self._digest_of.clear()
-        self._block_of.clear()
+        self._digest_of = {block: digest for block, digest in self._digest_of.items() if block in self._pinned}
+        self._block_of = {digest: block for block, digest in self._digest_of.items()}
+
+    # -- pinned blocks -------------------------------------------------------------------------
+
+    def slabs_to_pin(self, count: int) -> int:
+        """How many more slabs `allocate_pinned` takes for `count` blocks."""
+        room = sum(len(slab.free) for slab in self._pinned_slabs.values())
+        return -(-max(0, count - room) // self.blocks_per_slab)
+
+    def allocate_pinned(self, count: int) -> list[int] | None:
+        """Allocate `count` pinned blocks, evicting cached content; None, with nothing changed, if slabs are lacking."""
+        slabs = self.slabs_to_pin(count)
+        if slabs > self._arena.obtainable(self) + len(self._unreferenced_slabs):
+            return None
+        for _ in range(slabs):
+            self._take_slab_to_pin()
+        blocks: list[int] = []
+        for slab in self._pinned_slabs.values():
+            while slab.free and len(blocks) < count:
+                blocks.append(slab.free.pop())
+                slab.referenced += 1
+        self._references.update(dict.fromkeys(blocks, 1))
+        self._pinned.update(blocks)
+        return blocks
+
+    def cache_pinned(self, blocks: list[int], digests: list[bytes]) -> None:
+        """Cache the pinned `blocks`, now full, under `digests`, in place of equal content that is not pinned."""
+        for block, digest in zip(blocks, digests, strict=True):
+            other = self._block_of.get(digest)
+            if other is not None:
+                if other in self._pinned:
+                    continue  # Of another prefix, which begins alike.
+                if other in self._evictable:
+                    self._evict(other)
+                else:
+                    del self._digest_of[other]
+            self._block_of[digest], self._digest_of[block] = block, digest
+
+    def unpin(self, blocks: list[int]) -> None:
+        """Drop the pinned `blocks` from the cache; each is free once no table holds it."""
+        for block in blocks:
+            self._pinned.discard(block)
+            digest = self._digest_of.pop(block, None)
+            if digest is not None:
+                del self._block_of[digest]
+        self.release(blocks)
+
+    def _take_slab_to_pin(self) -> None:
+        number = self._arena.take(self)
+        if number is None:
+            self.evict_slab(None)
+            number = self._arena.take(self)
+        assert number is not None  # the caller checked `obtainable` and the unreferenced slabs
+        self._arena.pin(number)
+        self._slabs[number] = self._pinned_slabs[number] = self._empty_slab(number)
+
+    def _empty_slab(self, number: int) -> _Slab:
+        first = number * self.blocks_per_slab
+        return _Slab(number, list(range(first + self.blocks_per_slab - 1, first - 1, -1)))
 
     # -- slabs ---------------------------------------------------------------------------------
 
@@ -215,7 +293,8 @@ class BlockPool(SlabHolder):
         evictable blocks where room is needed, are evicted. References and digests move to the new blocks at once; the
         old ones stay out of use until `finish_moves`, after the content was copied, or `undo_moves`.
         """
-        slabs = sorted((s for s in self._slabs.values() if s.referenced), key=lambda s: (s.referenced, -s.number))
+        unpinned = (s for s in self._slabs.values() if s.referenced and s.number not in self._pinned_slabs)
+        slabs = sorted(unpinned, key=lambda s: (s.referenced, -s.number))
         while len(slabs) > 1 and len(self._moves) < most:
             source = slabs.pop(0)
             if source.referenced > sum(self.blocks_per_slab - s.referenced for s in slabs):
@@ -298,8 +377,7 @@ class BlockPool(SlabHolder):
         number = self._arena.take(self, colder_than=coldest)
         if number is None:
             return None
-        first = number * self.blocks_per_slab
-        slab = _Slab(number, list(range(first + self.blocks_per_slab - 1, first - 1, -1)))
+        slab = self._empty_slab(number)
         self._slabs[number] = slab
         self._by_room[self.blocks_per_slab][number] = slab
         self._num_free += self.blocks_per_slab
@@ -342,8 +420,14 @@ class BlockPool(SlabHolder):
     def _free(self, block: int) -> None:
         slab = self._slabs[block // self.blocks_per_slab]
         slab.free.append(block)
+        is_empty = len(slab.free) == self.blocks_per_slab
+        if slab.number in self._pinned_slabs:
+            if is_empty:
+                del self._slabs[slab.number], self._pinned_slabs[slab.number], self._unreferenced_slabs[slab.number]
+                self._arena.give_back(self, slab.number)
+            return
         self._refile(slab, len(slab.free) - 1)
-        if len(slab.free) == self.blocks_per_slab:
+        if is_empty:
             del self._slabs[slab.number], self._unreferenced_slabs[slab.number]
             del self._by_room[self.blocks_per_slab][slab.number]
             self._num_free -= self.blocks_per_slab
@@ -354,6 +438,7 @@ class BlockPool(SlabHolder):
     def check_integrity(self, tables: Iterable[list[int]]) -> None:
         """Check that every block is free, evictable or referenced as `tables` say. Raises `IntegrityError`."""
         held = Counter(block for table in tables for block in table)
+        held.update(self._pinned)
         if held != self._references:
             wrong = next(b for b in held.keys() | self._references.keys() if held[b] != self._references.get(b, 0))
             raise IntegrityError(
@@ -366,7 +451,8 @@ class BlockPool(SlabHolder):
             raise IntegrityError(f"{self.name}: holds slabs {sorted(self._slabs)}, but owns {sorted(owned)}")
         for slab in self._slabs.values():
             self._check_slab(slab)
-        if self._num_free != sum(len(slab.free) for slab in self._slabs.values()):
+        unpinned = [slab for number, slab in self._slabs.items() if number not in self._pinned_slabs]
+        if self._num_free != sum(len(slab.free) for slab in unpinned):
             raise IntegrityError(f"{self.name}: counts {self._num_free} free blocks, which its slabs do not hold")
         if {block: digest for digest, block in self._block_of.items()} != self._digest_of:
             raise IntegrityError(f"{self.name}: digests and blocks do not name each other")
@@ -391,5 +477,11 @@ class BlockPool(SlabHolder):
             raise IntegrityError(f"{self.name}: slab {slab.number} is empty but not given back")
         if (slab.number in self._unreferenced_slabs) != (referenced == 0):
             raise IntegrityError(f"{self.name}: slab {slab.number} has {referenced} references but is filed wrongly")
-        if slab.number not in self._by_room[len(free)] or sum(slab.number in s for s in self._by_room) != 1:
+        filed = [room for room, slabs in enumerate(self._by_room) if slab.number in slabs]
+        if filed != ([] if slab.number in self._pinned_slabs else [len(free)]):
             raise IntegrityError(f"{self.name}: slab {slab.number} with {len(free)} free blocks is filed wrongly")
+        if slab.number in self._pinned_slabs:
+            if any(block in self._evictable for block in self._blocks_of(slab)):
+                raise IntegrityError(f"{self.name}: slab {slab.number} is pinned but holds evictable blocks")
+        elif not self._pinned.isdisjoint(self._blocks_of(slab)):
+            raise IntegrityError(f"{self.name}: slab {slab.number} holds pinned blocks but is not pinned")

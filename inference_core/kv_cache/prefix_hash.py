@@ -34,6 +34,28 @@ def border_digest(parent: bytes, fast_until: int) -> bytes:
     return blake2b(parent + border, digest_size=DIGEST_BYTES, person=b"aio-kv-border").digest()
 
 
+def public_root(*, fast: bool = False) -> bytes:
+    """Return the parent digest of the first blocks of public prefixes, which belong to no tenant (SPEC KV-06)."""
+    return blake2b(digest_size=DIGEST_BYTES, person=b"aio-kv-public-f" if fast else b"aio-kv-public").digest()
+
+
+def private_digest(public: bytes, root: bytes) -> bytes:
+    """Return what stands for `public`, the last block of a public prefix, as the parent of the block that follows it in
+    a prompt with the chain's `root`: from there on nothing is shared with other tenants."""
+    return blake2b(public + root, digest_size=DIGEST_BYTES, person=b"aio-kv-private").digest()
+
+
+def digests_after(public: list[bytes], root: bytes, token_ids: list[int], count: int, block_size: int) -> list[bytes]:
+    """Return the digests of the first `count` blocks of a prompt that begins with the blocks `public` of a public
+    prefix, or with none."""
+    if not public:
+        return chain_digests(root, token_ids, 0, count, block_size)
+    if count <= len(public):
+        return public[:count]
+    parent = private_digest(public[-1], root)
+    return public + chain_digests(parent, token_ids, len(public), count - len(public), block_size)
+
+
 def chain_digests(parent: bytes, token_ids: list[int], first: int, count: int, block_size: int) -> list[bytes]:
     """Return the digests of blocks `first` to `first + count - 1` of `token_ids`; `parent`: that of the block before.
 

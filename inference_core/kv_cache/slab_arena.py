@@ -42,12 +42,18 @@ class SlabArena:
         self.num_slabs = arena_bytes // slab_bytes
         self._free = list(range(self.num_slabs))
         self._owner: dict[int, str] = {}
+        self._pinned: set[int] = set()
         self._holders: list[SlabHolder] = []
         self._tick = 0
 
     @property
     def num_free(self) -> int:
         return len(self._free)
+
+    @property
+    def num_pinned(self) -> int:
+        """How many slabs hold pinned blocks alone."""
+        return len(self._pinned)
 
     def join(self, holder: SlabHolder) -> None:
         """Register `holder`, so that its unreferenced slabs can be taken."""
@@ -76,11 +82,16 @@ class SlabArena:
         self._owner[slab] = asker.name
         return slab
 
+    def pin(self, slab: int) -> None:
+        """Count `slab`, which has an owner, as pinned until it is given back."""
+        self._pinned.add(slab)
+
     def give_back(self, holder: SlabHolder, slab: int) -> None:
         """Free `slab`, which `holder` no longer uses."""
         if self._owner.get(slab) != holder.name:
             raise IntegrityError(f"{holder.name} gives back slab {slab}, owned by {self._owner.get(slab, 'no pool')}")
         del self._owner[slab]
+        self._pinned.discard(slab)
         heapq.heappush(self._free, slab)
 
     def slabs_of(self, holder: SlabHolder) -> set[int]:
@@ -94,6 +105,8 @@ class SlabArena:
             raise IntegrityError(f"slabs {sorted(both)} are free and owned at once")
         if set(self._free) | self._owner.keys() != set(range(self.num_slabs)):
             raise IntegrityError(f"{self.num_slabs} slabs, but {len(self._free)} free and {len(self._owner)} owned")
+        if not self._pinned <= self._owner.keys():
+            raise IntegrityError(f"slabs {sorted(self._pinned - self._owner.keys())} are pinned and free at once")
 
     def coldest_tick(self, asker: SlabHolder) -> int | None:
         """Tick of the last use of the longest unreferenced slab that `asker` does not own; None without any."""

@@ -25,6 +25,7 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_adapters import load_adapters
+from inference_core.loading.pin_prefixes import pin_prefixes
 from inference_core.lora.packing import Storage
 from inference_core.lora.reference import TorchAdapterBank
 from inference_core.model_config import ModelConfig
@@ -52,7 +53,8 @@ def load_core(
 
     `knobs` replaces the initial knobs of `spec`; `knobs_file` stores knob changes that outlast the process.
 
-    Raises ModelFileError for a missing or corrupt file, and MemoryPlanError, with the arithmetic, if it does not fit.
+    Raises ModelFileError for a missing or corrupt file, MemoryPlanError, with the arithmetic, if it does not fit, and
+    PrefixError for a prefix that cannot be pinned.
     """
     start = start_knobs(spec)
     if knobs is not None:
@@ -72,8 +74,10 @@ def load_core(
         clock=clock,
         use_threads=use_threads,
         drafts=drafts,
+        pinned_share=spec.pinned_share,
     )
     load_adapters(core, spec.models)
+    pin_prefixes(core, spec.models, spec.prefixes)
     return core
 
 

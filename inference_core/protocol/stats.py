@@ -98,6 +98,19 @@ class PipelineStats(msgspec.Struct, kw_only=True):
     idle_sum: float = 0.0
 
 
+class PrefixStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A pinned prefix (SPEC KV-06) of `tokens` in `blocks`: public if `tenant` is None. `ready`: prompts find it;
+    until then it waits or is computed. `error`: why it was not computed the last time; "" if nothing went wrong.
+    """
+
+    name: str
+    tenant: str | None
+    tokens: int
+    blocks: int
+    ready: bool
+    error: str = ""
+
+
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core: current sequences and blocks, and totals since start.
 
@@ -107,6 +120,8 @@ class ModelStats(msgspec.Struct, kw_only=True):
     sequences in them.
     `adapter_installs` and `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`,
     and how often that evicted another one.
+    `blocks_pinned`: how many of `blocks_in_use` hold pinned prefixes. `prefixes`: of a core with replicas, those of the
+    first.
     """
 
     name: str
@@ -141,6 +156,8 @@ class ModelStats(msgspec.Struct, kw_only=True):
     adapter_evictions: int = 0
     weight_bytes: int = 0
     pipeline: PipelineStats | None = None
+    blocks_pinned: int = 0
+    prefixes: list[PrefixStats] = []
 
 
 class CoreStats(msgspec.Struct, tag="core_stats", kw_only=True):

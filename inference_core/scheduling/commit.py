@@ -100,7 +100,7 @@ class StepCommit:
             if status is finished:
                 continue
             if status is running and sequence.admissions == admissions:
-                if prefix_caching and computed // size > sequence.num_registered_blocks and not sequence.exits:
+                if prefix_caching and computed // size > sequence.num_registered_blocks and sequence.caches_blocks:
                     self._register_full_blocks(sequence, computed // size)
                 if not sequence.prompt_computed:
                     sequence.prompt_computed = sequence.prompt_is_shareable(computed, size)
@@ -216,7 +216,8 @@ class StepCommit:
         return _with_evidence(sequence, output, [token])
 
     def _register_full_blocks(self, sequence: Sequence, full: int) -> None:
-        known = sequence.num_registered_blocks
+        # A public prefix is cached by its pin alone: what one tenant has computed is not shared with another.
+        known = min(max(sequence.num_registered_blocks, sequence.num_public_blocks), full)
         sequence.extend_digests(full, self._pool.block_size)
         self._pool.register(sequence.block_table[known:full], sequence.digests[known:full])
         sequence.num_registered_blocks = full

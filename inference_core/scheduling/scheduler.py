@@ -80,6 +80,12 @@ class Scheduler:
         """Prompt tokens that running sequences still have to compute."""
         return sum(sequence.num_uncomputed_tokens for sequence in self._running_set.prefilling.values())
 
+    @property
+    def largest_need(self) -> int:
+        """The most blocks that a live sequence needs by its end, those to be pinned aside."""
+        live = (s for s in (*self.running.values(), *self.waiting.values()) if not s.pinned)
+        return max((self.pool.blocks_for(len(s.prompt_token_ids) + s.max_output_tokens - 1) for s in live), default=0)
+
     def seconds_held(self, now: float) -> float:
         """Seconds that an idle model still holds back waiting sequences so that their batch can grow."""
         return 0.0 if self.running else self._batch.seconds_held(self.knobs, self.waiting, now)
@@ -283,7 +289,7 @@ class Scheduler:
         sequence.share.adapter = self.adapters.pin(sequence.adapter)
         self._running_set.add(sequence)
         sequence.admissions += 1
-        if sequence.admissions == 1:
+        if sequence.admissions == 1 and not sequence.pinned:
             self._count_first_admission(sequence, now)
 
     def _count_first_admission(self, sequence: Sequence, now: float) -> None:
@@ -305,6 +311,8 @@ class Scheduler:
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
         """Whether all known tokens of `sequence` fit besides the running sequences' reservations (SPEC KV-10)."""
         pool = self.pool
+        if sequence.pinned:
+            return True
         needed = pool.blocks_for(len(sequence.token_ids)) - len(hits) + pool.count_evictable(hits)
         reserved = sum(peer.reserved_bytes() for peer in self.peers)
         return (pool.available - needed) * pool.block_bytes >= reserved
@@ -360,6 +368,11 @@ class Scheduler:
         lacking = self.pool.blocks_for(sequence.num_computed_tokens + tokens) - len(sequence.block_table)
         if lacking <= 0:
             return True
+        if sequence.pinned:
+            own = sequence.pinned[len(sequence.block_table) :][:lacking]
+            self.pool.acquire(own)
+            self._extend_table(sequence, own)
+            return True
         while (blocks := self.pool.allocate(lacking)) is None:
             if self._reclaimed():
                 continue
@@ -369,8 +382,7 @@ class Scheduler:
                 self._preempt(sequence, now)
                 return False
             victim[0]._preempt(victim[1], now)
-        sequence.block_table += blocks
-        self._running_set.reserved_blocks -= lacking
+        self._extend_table(sequence, blocks)
         return True
 
     def _reclaimed(self) -> bool:
@@ -382,6 +394,10 @@ class Scheduler:
             raise IntegrityError(f"{self.name}: drafters gave their memory back in this step, and still hold some")
         self._budget.reclaimed = True
         return True
+
+    def _extend_table(self, sequence: Sequence, blocks: list[int]) -> None:
+        sequence.block_table += blocks
+        self._running_set.reserved_blocks -= len(blocks)
 
     def _victim(self, claim: Rank, schedulers: "list[Scheduler]") -> "tuple[Scheduler, Sequence] | None":
         """Return the running sequence to preempt for `claim`: the lowest class first, then this model's own.

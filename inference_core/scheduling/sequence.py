@@ -1,12 +1,13 @@
 """One choice of one request while it is in a core: its tokens, its blocks, its place in the queue."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from typing import Self
 
-from inference_core.kv_cache.prefix_hash import border_digest, chain_digests, root_digest
+from inference_core.kv_cache.prefix_hash import border_digest, chain_digests, private_digest, root_digest
 from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
 from inference_core.protocol.evidence import Evidence
 from inference_core.scheduling.hidden_state_pool import StatePool
@@ -43,6 +44,9 @@ class Sequence:
     `num_scored`: prompt tokens after the first whose log-probabilities are known, if requested. `num_accepted`: drafts
     accepted in that step. `states` pools the prompt's hidden state, if requested of this choice. `prefills`: it exists
     for its prompt's blocks alone.
+
+    `num_public_blocks`: how many of its first blocks are those of a public prefix, and named accordingly. `pinned`: the
+    pinned blocks that it fills, all that it needs; [] for a sequence that allocates its blocks as it grows.
     """
 
     id: str
@@ -90,6 +94,8 @@ class Sequence:
     states: StatePool | None = None
     wants_evidence: bool = False
     prefills: bool = False
+    num_public_blocks: int = 0
+    pinned: list[int] = field(default_factory=list)
 
     @classmethod
     def of_request(
@@ -105,9 +111,12 @@ class Sequence:
         now: float,
         adapter_digest: bytes = b"",
         fast: bool = False,
+        public: Iterable[bytes] = (),
     ) -> Self:
         """Choice `index` of a validated request. Choices after the first follow `leader`. `adapter_digest`
-        names the content of its adapter. `fast`: the prompt, and only it, is computed in prompt arithmetic."""
+        names the content of its adapter. `fast`: the prompt, and only it, is computed in prompt arithmetic. `public`:
+        the digests of the public prefix that it begins with."""
+        digests = list(public)
         sampling = request.sampling
         ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
         stop_ids = tuple(dict.fromkeys(ends))
@@ -150,6 +159,8 @@ class Sequence:
             states=states,
             wants_evidence=wants_tokens or states is not None,
             prefills=request.prefill,
+            digests=digests,
+            num_public_blocks=len(digests),
         )
 
     @property
@@ -163,7 +174,9 @@ class Sequence:
 
     def shareable_digests(self, block_size: int) -> list[bytes]:
         """Return the digests of the full blocks that may come from the cache: the last token is always computed, and so
-        are tokens that prompt scores or states need."""
+        are tokens that prompt scores or states need, and the blocks to be pinned."""
+        if self.pinned:
+            return []
         most = self.num_scored if self.scores_prompt else len(self.token_ids) - 1
         if self.states is not None and not self.states.is_full:
             most = min(most, self.states.num_needless)
@@ -179,6 +192,8 @@ class Sequence:
             known = len(self.digests)
             if known < end:
                 parent = self.digests[-1] if known else self.root
+                if known and known == self.num_public_blocks:
+                    parent = private_digest(parent, self.root)
                 if fast_until and known == border:
                     parent = border_digest(parent, fast_until)
                 self.digests += chain_digests(parent, self.token_ids, known, end - known, block_size)
@@ -221,6 +236,11 @@ class Sequence:
     def exits(self) -> bool:
         """Whether the sequence exists for its hidden state alone: its blocks are not shared, and no token is drawn."""
         return self.states is not None and self.states.exits
+
+    @property
+    def caches_blocks(self) -> bool:
+        """Whether its full blocks go into the prefix cache as they are computed; pinned ones do once all are."""
+        return not (self.exits or self.pinned)
 
     @property
     def draws(self) -> bool:

@@ -20,6 +20,7 @@ from inference_core.errors import (
     MemoryPlanError,
     MeshError,
     ModelFileError,
+    PrefixError,
 )
 from inference_core.protocol import (
     AbortRequest,
@@ -55,7 +56,7 @@ log = logging.getLogger(__name__)
 WATCHDOG_SECONDS = 60.0
 THE_CORE = "the core"
 # Errors that the operator can fix are logged without a traceback; all others are bugs.
-_MENDABLE = (DevicesMissingError, MemoryPlanError, MeshError, ModelFileError)
+_MENDABLE = (DevicesMissingError, MemoryPlanError, MeshError, ModelFileError, PrefixError)
 
 
 class SteppingCore(Protocol):

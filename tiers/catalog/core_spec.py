@@ -56,6 +56,8 @@ def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
             max_num_batched_tokens=group.max_num_batched_tokens,
             max_num_seqs=group.max_num_seqs,
             knobs=group.knobs,
+            prefixes=group.prefixes,
+            pinned_share=group.pinned_share,
         ),
     )
 

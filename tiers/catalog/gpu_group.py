@@ -9,7 +9,7 @@ from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import Devices
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.lora.adapter import adapter_targets
-from inference_core.model_spec import DeviceScheme, QualityGate
+from inference_core.model_spec import PINNED_SHARE, DeviceScheme, PinnedShare, PrefixSpec, QualityGate
 from inference_core.protocol import KnobValue
 
 GpuWeights = Literal["awq-int4", "gptq-int4", "q4_0", "q4_1", "q4_k", "bfloat16", "int8", "fp8"]
@@ -94,7 +94,8 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `first_card`: the number of the first card, the others follow; None is the first that no earlier group uses.
     `device` "cpu" runs the group on the host, slowly (see `DeviceGroupSpec`). `max_num_batched_tokens` and
     `max_num_seqs` bound a step, and memory is reserved for such a step; `knobs` may set less. `watchdog_seconds`: a
-    step that takes longer makes the core unhealthy until it ends.
+    step that takes longer makes the core unhealthy until it ends. `prefixes` are pinned at start; they take at most
+    `pinned_share` of the KV cache.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
@@ -109,6 +110,8 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     first_card: Annotated[int, msgspec.Meta(ge=0)] | None = None
     knobs: dict[str, KnobValue] = {}
     watchdog_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    prefixes: list[PrefixSpec] = []
+    pinned_share: PinnedShare = PINNED_SHARE
     models: list[GpuModelSpec]
 
     @property

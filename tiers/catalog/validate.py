@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from inference_core.engine.live_knobs import COMMON_KNOBS, changed_knobs
 from inference_core.errors import InvalidRequestError
 from inference_core.loaders.known_shapes import SHAPES
-from inference_core.model_spec import ModelSpec
+from inference_core.model_spec import ModelSpec, PrefixSpec
 from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
@@ -76,6 +76,7 @@ def _check_models(catalog: Catalog) -> Iterator[str]:
         if model.block_size < 1:
             yield f"{where}.block_size = {model.block_size}: must be 1 or more"
         yield from _check_draft(where, model, core.models, core.knobs, "core")
+    yield from _check_prefixes("core", core.prefixes, [m.name for m in core.models])
     for group in catalog.gpu_groups:
         yield from _check_group(group)
 
@@ -131,12 +132,28 @@ def _check_group(group: GpuGroupSpec) -> Iterator[str]:
             yield f"{where}, model '{model.name}': {model.num_layers} layers make no {group.pipeline} stages"
         yield from _check_draft(f"{where}, model '{model.name}'", model, group.models, group.knobs, "group")
     yield from _check_knobs(where, group.knobs, {m.name: m.knobs for m in group.models})
+    yield from _check_prefixes(where, group.prefixes, [m.name for m in group.models])
     most = {"max_num_batched_tokens": group.max_num_batched_tokens, "max_num_seqs": group.max_num_seqs}
     for owner, knobs in ((where, group.knobs), *((f"{where}, model '{m.name}'", m.knobs) for m in group.models)):
         for knob, room in most.items():
             value = knobs.get(knob)
             if isinstance(value, int) and value > room:
                 yield f"{owner}: knob {knob} = {value}: memory is set aside for {room}; raise {where}.{knob}"
+
+
+def _check_prefixes(where: str, prefixes: Sequence[PrefixSpec], models: Sequence[str]) -> Iterator[str]:
+    """Check what can be known before the core's tokenisers are loaded."""
+    yield from _duplicates(f"{where}.prefixes", (prefix.name for prefix in prefixes))
+    for prefix in prefixes:
+        entry = f"{where}.prefixes '{prefix.name}'"
+        if unknown := [name for name in prefix.models if name not in models]:
+            yield f"{entry}.models: no such model here: {', '.join(unknown)}; there are {', '.join(models) or 'none'}"
+        if prefix.public == (prefix.tenant is not None):
+            yield f"{entry}: give either tenant, whose prompts find it, or public = true, for the prompts of all"
+        if not prefix.messages:
+            yield f"{entry}.messages: is empty; give the messages that chats begin with"
+        elif prefix.messages[-1].role == "user":
+            yield f"{entry}.messages: ends with a user's; end it with a system prompt or an example's answer"
 
 
 def _check_draft(

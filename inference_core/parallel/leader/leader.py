@@ -13,6 +13,7 @@ from inference_core.errors import RankLostError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loading.load_adapters import load_adapters
+from inference_core.loading.pin_prefixes import pin_prefixes
 from inference_core.parallel.communication.connections import own_address
 from inference_core.parallel.communication.control import Followers
 from inference_core.parallel.communication.messages import AllocateArena, ProfileMemory
@@ -100,9 +101,11 @@ class MeshLeader:
             clock=clock,
             use_threads=self.leader.use_threads,
             drafts=drafts,
+            pinned_share=spec.core.pinned_share,
         )
         try:
             load_adapters(self.core, spec.core.models)
+            pin_prefixes(self.core, spec.core.models, spec.core.prefixes)
         except BaseException:
             self.close()
             raise

@@ -189,6 +189,43 @@ async def test_adapters_loaded_meanwhile_pass_to_the_new_version(
     assert answer.json()["choices"][0]["text"] != (await reply(aio))[0]
 
 
+def pinned(name: str, content: str) -> str:
+    """A table of the catalogue that pins a system prompt."""
+    return f"""
+[[core.prefixes]]
+name = "{name}"
+public = true
+messages = [{{ role = "system", content = "{content}" }}]
+"""
+
+
+async def cached_tokens(aio: RunningGateway, system: str) -> int:
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": "Where?"}]
+    asked = {"model": "tier-1", "messages": messages, "max_tokens": 2, "temperature": 0}
+    answer = await aio.http.post("/v1/chat/completions", json=asked, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+async def test_a_new_core_pins_the_prefixes_of_its_catalogue_and_one_that_is_refused_changes_nothing(
+    aio: RunningGateway, versions: Versions
+) -> None:
+    template = versions.model("new") / "chat_template.jinja"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    system = "Be brief. " * 6
+    versions.write("new", pinned("brief", system))
+    assert (await reload(aio)).json()["loaded"] == ["tiny"]
+    await eventually(lambda: any(p.ready for core in cores() for m in core.stats().models for p in m.prefixes))
+    # Every character is a token here.
+    assert await cached_tokens(aio, system) == len("system: " + system) // 16 * 16
+    versions.write("new", pinned("long", "Be brief. " * 40))
+    refused = await reload(aio)
+    assert refused.status_code >= 400
+    assert "prefix 'long' has" in refused.text
+    assert await cached_tokens(aio, system) > 0
+    template.unlink()
+
+
 async def test_aio_reload_says_what_it_loaded(aio: RunningGateway, versions: Versions) -> None:
     versions.write("new")
     said = await asyncio.to_thread(

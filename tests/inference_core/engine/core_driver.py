@@ -6,6 +6,7 @@ import msgspec
 from letters import know_grammars, matcher_of
 
 from inference_core.core import Core
+from inference_core.engine.pinned_prefixes import PinnedPrefix
 from inference_core.errors import BadLogitsError, QueueFullError
 from inference_core.execution.runner import OverlappingRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput, TokenLogprob
@@ -191,6 +192,7 @@ class CoreDriver:
         drafts: Mapping[str, str] | None = None,
         adapter_slots: int = 0,
         prompt_arithmetic: bool = False,
+        pinned_share: float = 0.5,
     ) -> None:
         models = models or {"m": 1}
         self.clock = VirtualClock()
@@ -236,6 +238,7 @@ class CoreDriver:
             clock=self.clock,
             seed=seed,
             drafts=drafts,
+            pinned_share=pinned_share,
         )
         know_grammars(self.core)
         self.requests: dict[str, AddRequest] = {}
@@ -244,7 +247,7 @@ class CoreDriver:
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.scores: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceOutput] = {}
-        self.handed: list[tuple[tuple[str, str, bytes], list[int]]] = []
+        self.handed: list[tuple[tuple[str, str | None, bytes], list[int]]] = []
         self.first_token_step: dict[tuple[str, int], int] = {}
         self.steps = 0
         self._check = check
@@ -307,6 +310,13 @@ class CoreDriver:
                 if output.finish_reason == "error":
                     assert self.may_fail(output), f"{key} failed though it did nothing wrong: {output.error}"
                 self._verify(self.requests[output.request_id], output)
+
+    def pin(self, prefix: PinnedPrefix) -> None:
+        """Pin a prefix, which requests of its tenant may find from now on; those of all if it is public."""
+        self.core.pin(prefix)
+        self.handed.append(((prefix.model, prefix.tenant, b""), prefix.token_ids))
+        if self._check:
+            self.core.check_integrity()
 
     def take(self, chain: BlockChain, frame: BlockFrame) -> int:
         """Import a frame, whose blocks requests may find from now on."""
@@ -371,8 +381,10 @@ class CoreDriver:
             other = self.requests[request_id]
             if (request_id, other_index) != (request.request_id, index) and self._scope(other) == self._scope(request):
                 longest = max(longest, _common_prefix(prompt, other.prompt_token_ids + tokens))
+        model, _, adapter = self._scope(request)
         for scope, token_ids in self.handed:
-            if scope == self._scope(request):
+            # Scopes without a tenant are those of public prefixes.
+            if scope in (self._scope(request), (model, None, adapter)):
                 longest = max(longest, _common_prefix(prompt, token_ids))
         return min(longest, len(prompt) - 1) // BLOCK * BLOCK
 

@@ -166,16 +166,20 @@ class CoreMachine(RuleBasedStateMachine):
     def step(self, count: int) -> None:
         self.driver.step(count)
 
-    @precondition(lambda self: self.driver.core.has_work)
+    def live(self) -> list[str]:
+        """Those of the driver's requests that have not ended."""
+        return sorted(self.driver.core._requests.keys() & self.driver.requests.keys())
+
+    @precondition(lambda self: self.live())
     @rule(which=st.integers(0, 100))
     def abort(self, which: int) -> None:
-        live = sorted(self.driver.core._requests)
+        live = self.live()
         self.driver.abort(live[which % len(live)])
 
-    @precondition(lambda self: self.driver.core.has_work)
+    @precondition(lambda self: self.live())
     @rule(which=st.integers(0, 100), index=st.integers(0, 3))
     def abort_choice(self, which: int, index: int) -> None:
-        live = sorted(self.driver.core._requests)
+        live = self.live()
         self.driver.abort(live[which % len(live)], index)
 
     @rule(knobs=knob_settings, way=st.integers(0, 59))
@@ -198,11 +202,11 @@ class CoreMachine(RuleBasedStateMachine):
         runner = self.driver.runners[sorted(self.models)[model % len(self.models)]]
         runner.fault, runner.early = fault, early
 
-    @precondition(lambda self: self.driver.core.has_work)
+    @precondition(lambda self: self.live())
     @rule(which=st.integers(0, 100), early=st.booleans())
     def poison(self, which: int, early: bool) -> None:
         """A live request with which every step fails from now on: it ends with an error, alone."""
-        live = sorted(self.driver.core._requests)
+        live = self.live()
         victim = self.driver.requests[live[which % len(live)]]
         runner = self.driver.runners[victim.model]
         runner.poisoned |= {f"{victim.request_id}/{i}" for i in range(victim.n)}

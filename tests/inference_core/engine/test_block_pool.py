@@ -216,3 +216,15 @@ def test_only_its_owner_may_give_a_slab_back() -> None:
     owner.allocate(1)
     with pytest.raises(IntegrityError, match="thief gives back slab 0, owned by owner"):
         arena.give_back(thief, 0)
+
+
+def test_pinned_blocks_have_slabs_of_their_own_which_allocation_and_moves_pass_over() -> None:
+    arena = SlabArena(3 * SLAB, SLAB)
+    pool = BlockPool("m", FOUR_PER_SLAB, arena)
+    pinned, others = pool.allocate_pinned(1), pool.allocate(5)
+    assert (pinned, others) == ([0], [4, 5, 6, 7, 8])
+    assert pool.plan_moves(64) == {}
+    assert (pool.available, pool.unpinned_capacity, pool.capacity) == (3, 8, 12)
+    pool.unpin([0])
+    pool.check_integrity([[4, 5, 6, 7, 8]])
+    assert (arena.num_free, arena.num_pinned) == (1, 0)

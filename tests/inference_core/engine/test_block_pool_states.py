@@ -1,4 +1,4 @@
-"""Stateful property test of block pools over one arena, without a scheduler (SPEC KV-01, KV-05)."""
+"""Stateful property test of block pools over one arena, without a scheduler (SPEC KV-01, KV-05, KV-06)."""
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -29,7 +29,12 @@ class PoolMachine(RuleBasedStateMachine):
             for name, width in WIDTHS.items()
         }
         self.tables: dict[str, list[list[int]]] = {name: [] for name in NAMES}
+        self.pins: dict[str, list[tuple[list[int], list[bytes]]]] = {name: [] for name in NAMES}
         self.content: dict[tuple[str, int], bytes] = {}
+
+    def held(self, name: str) -> set[int]:
+        pinned = [blocks for blocks, _ in self.pins[name]]
+        return {block for table in [*self.tables[name], *pinned] for block in table}
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 20), digests=st.integers(0, 30))
     def take(self, name: str, count: int, digests: int) -> None:
@@ -39,7 +44,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert (blocks is not None) == (count <= promised)
         if blocks is None:
             return
-        held = {block for table in self.tables[name] for block in table}
+        held = self.held(name)
         assert len(set(blocks)) == count
         assert not held & set(blocks)
         self.tables[name].append(blocks)
@@ -50,6 +55,30 @@ class PoolMachine(RuleBasedStateMachine):
                 key = ((digests + offset) % 40).to_bytes(16, "little")
                 self.content[name, block] = key
                 pool.register([block], [key])
+
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 12), first=st.integers(0, 39))
+    def pin(self, name: str, count: int, first: int) -> None:
+        """Pinned blocks were not held before, and stay cached in place of equal content."""
+        pool, held = self.pools[name], self.held(name)
+        blocks = pool.allocate_pinned(count)
+        if blocks is None:
+            return
+        assert len(set(blocks)) == count
+        assert not held & set(blocks)
+        keys = [((first + i) % 40).to_bytes(16, "little") for i in range(count)]
+        self.content.update({(name, block): key for block, key in zip(blocks, keys, strict=True)})
+        self.pins[name].append((blocks, keys))
+        pool.cache_pinned(blocks, keys)
+
+    @precondition(lambda self: any(self.pins.values()))
+    @rule(which=st.integers(0, 1000))
+    def unpin(self, which: int) -> None:
+        live = [(name, i) for name in NAMES for i in range(len(self.pins[name]))]
+        name, i = live[which % len(live)]
+        blocks, _ = self.pins[name].pop(i)
+        self.pools[name].unpin(blocks)
+        for rest in self.pins[name]:
+            self.pools[name].cache_pinned(*rest)
 
     @rule(name=st.sampled_from(NAMES), first=st.integers(0, 39), count=st.integers(1, 4))
     def hit(self, name: str, first: int, count: int) -> None:
@@ -83,6 +112,9 @@ class PoolMachine(RuleBasedStateMachine):
             self.arena.check_integrity()
             for name, pool in self.pools.items():
                 pool.check_integrity(self.tables[name])
+                pinned = {block for blocks, _ in self.pins[name] for block in blocks}
+                assert pool.num_pinned == len(pinned)
+                assert all(pool.match([key])[0] in pinned for _, keys in self.pins[name] for key in keys)
 
     def teardown(self) -> None:
         """Without tables and cache every slab is free again: the free count is restored."""
@@ -90,6 +122,8 @@ class PoolMachine(RuleBasedStateMachine):
             for name, pool in self.pools.items():
                 for table in self.tables[name]:
                     pool.release(table)
+                for blocks, _ in self.pins[name]:
+                    pool.unpin(blocks)
                 pool.drop_cache()
             assert self.arena.num_free == self.arena.num_slabs
 

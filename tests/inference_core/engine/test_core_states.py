@@ -1,8 +1,9 @@
-"""Stateful property tests of scheduler and core (SPEC KV-01, KV-05, KV-09, KV-10, BS-01)."""
+"""Stateful property tests of scheduler and core (SPEC KV-01, KV-05, KV-06, KV-09, KV-10, BS-01)."""
 
 from core_machine import OneModelMachine, OverlappingMachine, SpeculatingMachine, ThreeModelMachine
 from hypothesis import settings
 from kv_transfer_machine import KVTransferMachine
+from pin_machine import OverlappingPinMachine, PinMachine
 
 from tests.examples import examples
 
@@ -35,5 +36,17 @@ class TestSpeculationUnderRandomLoad(SpeculatingMachine.TestCase):
 
 class TestKVTransferUnderRandomLoad(KVTransferMachine.TestCase):
     """The same where prompts are computed for other cores and blocks of theirs come in, some damaged (SPEC BS-08)."""
+
+    settings = RUN
+
+
+class TestPinsUnderRandomLoad(PinMachine.TestCase):
+    """The same where prefixes are pinned and unpinned: what is ready stays found, and no tenant finds more (KV-06)."""
+
+    settings = RUN
+
+
+class TestPinsInOverlappingSteps(OverlappingPinMachine.TestCase):
+    """The same where steps overlap."""
 
     settings = RUN

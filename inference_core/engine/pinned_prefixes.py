@@ -1,0 +1,253 @@
+"""Prefixes of prompts that are computed ahead and then stay cached until they are unpinned (SPEC KV-06)."""
+
+import logging
+import math
+from dataclasses import dataclass, field
+from itertools import count, takewhile
+
+import msgspec
+
+from inference_core.errors import IntegrityError, PrefixError
+from inference_core.kv_cache.prefix_hash import chain_digests, public_root, root_digest, shareable_blocks
+from inference_core.kv_cache.slab_arena import SlabArena
+from inference_core.protocol import AddRequest, PrefixStats, SamplingParams, SequenceOutput
+from inference_core.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 30.0
+"""How long after a failure a prefix is computed again."""
+MEMORY_SECONDS = 0.1
+"""How long after live requests left no memory for a prefix this is looked at again."""
+LAST_CLASS = 2
+"""The priority class that prefixes are computed in: what users wait for goes first."""
+
+
+class PinnedPrefix(msgspec.Struct, frozen=True, kw_only=True):
+    """The first tokens of prompts of `model` that are computed without an adapter; those beyond its last full block are
+    ignored. `tenant`: whose prompts find it (`AddRequest.salt`); None for a public prefix, which all prompts find."""
+
+    name: str
+    model: str
+    token_ids: list[int]
+    tenant: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Pin:
+    """A prefix on its way into the cache: without `blocks` it waits for memory, with `request_id` it is computed.
+
+    `try_at`: the clock's time from which it may be started. `error`: why it failed last.
+    """
+
+    prefix: PinnedPrefix
+    scheduler: Scheduler
+    blocks: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    request_id: str = ""
+    is_ready: bool = False
+    try_at: float = -math.inf
+    error: str = ""
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks it takes, in memory or not."""
+        return len(self.prefix.token_ids) // self.scheduler.pool.block_size
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to be started: it has no memory, and its model caches prefixes."""
+        return not self.blocks and self.scheduler.knobs.prefix_caching
+
+
+class PinnedPrefixes:
+    """The pinned prefixes of a core's models. They take whole slabs, at most `share` of those of `arena`.
+
+    What a prefix needs is allocated before it is computed, so it neither waits for blocks nor takes any from others.
+    Its blocks are found once all are full. Tenants share the blocks of public prefixes and nothing else: those after
+    them are named by the tenant again, and no request but the pin's own puts blocks under a public name.
+    """
+
+    def __init__(self, arena: SlabArena, share: float) -> None:
+        self._arena, self._share = arena, share
+        self._pins: dict[tuple[str, str], Pin] = {}
+        self._computing: dict[str, Pin] = {}
+        self._public: dict[str, set[bytes]] = {}
+        self._serials = count()
+
+    # -- what is pinned ------------------------------------------------------------------------
+
+    def add(self, prefix: PinnedPrefix, scheduler: Scheduler) -> None:
+        """Note a prefix, to be started. Raises `PrefixError` for a name in use, fewer tokens than a block, and more
+        memory than may be pinned."""
+        if (prefix.model, prefix.name) in self._pins:
+            raise PrefixError(f"{prefix.model}: a prefix {prefix.name!r} is pinned already; choose another name")
+        size, given = scheduler.pool.block_size, len(prefix.token_ids)
+        if given < size:
+            raise PrefixError(
+                f"{prefix.model}: prefix {prefix.name!r} has {given} tokens, and only blocks of {size} can be pinned; "
+                "make it longer, or leave it out"
+            )
+        pin = Pin(msgspec.structs.replace(prefix, token_ids=prefix.token_ids[: given // size * size]), scheduler)
+        self._require_room(pin)
+        self._pins[prefix.model, prefix.name] = pin
+
+    def remove(self, model: str, name: str) -> Pin:
+        """Forget a prefix and return it, for `release`. Raises `PrefixError` if there is none."""
+        pin = self._pins.pop((model, name), None)
+        if pin is None:
+            raise PrefixError(f"{model}: no prefix {name!r} is pinned")
+        return pin
+
+    def of(self, model: str) -> list[Pin]:
+        """The prefixes of `model`."""
+        return [pin for pin in self._pins.values() if pin.prefix.model == model]
+
+    def public_head(self, scheduler: Scheduler, token_ids: list[int], *, fast: bool) -> list[bytes]:
+        """Return the digests of the blocks of public prefixes that the prompt `token_ids` begins with."""
+        known = self._public.get(scheduler.name)
+        if not known:
+            return []
+        size = scheduler.pool.block_size
+        most = min(shareable_blocks(len(token_ids), size), len(known))
+        return list(takewhile(known.__contains__, chain_digests(public_root(fast=fast), token_ids, 0, most, size)))
+
+    def stats(self, model: str) -> list[PrefixStats]:
+        """The state of the prefixes of `model`."""
+        return [
+            PrefixStats(
+                name=pin.prefix.name,
+                tenant=pin.prefix.tenant,
+                tokens=len(pin.prefix.token_ids),
+                blocks=pin.num_blocks,
+                ready=pin.is_ready,
+                error=pin.error,
+            )
+            for pin in self.of(model)
+        ]
+
+    def _require_room(self, added: Pin) -> None:
+        """Raise `PrefixError` unless all prefixes fit. A model keeps the slabs that it has for as long as they hold any
+        block, so that it may have more of them than its blocks would fill."""
+        slabs = 0
+        for scheduler in added.scheduler.peers:
+            pool = scheduler.pool
+            blocks = sum(pin.num_blocks for pin in self.of(scheduler.name))
+            blocks += added.num_blocks if scheduler is added.scheduler else 0
+            slabs += max(-(-blocks // pool.blocks_per_slab), pool.num_pinned_slabs)
+        if slabs > self._most_slabs:
+            arena, prefix = self._arena, added.prefix
+            raise PrefixError(
+                f"{prefix.model}: prefix {prefix.name!r} of {len(prefix.token_ids)} tokens takes {added.num_blocks} "
+                f"blocks; with it, pinned prefixes would take {slabs} slabs of {arena.slab_bytes} bytes, but "
+                f"pinned_share = {self._share:g} allows {self._most_slabs} of the arena's {arena.num_slabs}; shorten "
+                "or remove a prefix, raise pinned_share, or enlarge the arena"
+            )
+
+    @property
+    def _most_slabs(self) -> int:
+        return int(self._share * self._arena.num_slabs)
+
+    # -- computing -----------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a prefix is to be started, now or later."""
+        return any(pin.waits for pin in self._pins.values())
+
+    def seconds_until_due(self, now: float) -> float:
+        """Seconds until a waiting prefix may be started; 0 without any."""
+        return max(0.0, min((pin.try_at for pin in self._pins.values() if pin.waits), default=now) - now)
+
+    def due(self, now: float) -> list[Pin]:
+        """The waiting prefixes that may be started."""
+        return [pin for pin in self._pins.values() if pin.waits and pin.try_at <= now]
+
+    def allocate(self, pin: Pin, now: float) -> bool:
+        """Allocate the blocks of `pin`; False while live requests need the memory, or a model's queue is full."""
+        scheduler = pin.scheduler
+        if not self._leaves_room(pin) or len(scheduler.waiting) >= scheduler.knobs.max_waiting:
+            blocks = None
+        elif (blocks := scheduler.pool.allocate_pinned(pin.num_blocks)) is None and scheduler.reclaim():
+            blocks = scheduler.pool.allocate_pinned(pin.num_blocks)
+        pin.try_at = now + MEMORY_SECONDS
+        pin.blocks = blocks or []
+        return blocks is not None
+
+    def _leaves_room(self, pin: Pin) -> bool:
+        """Whether every live request still fits by itself, and pins within their share, if `pin` gets its memory."""
+        slabs = self._arena.num_pinned + pin.scheduler.pool.slabs_to_pin(pin.num_blocks)
+        left = self._arena.num_slabs - slabs
+        return slabs <= self._most_slabs and all(
+            peer.largest_need <= left * peer.pool.blocks_per_slab for peer in pin.scheduler.peers
+        )
+
+    def request(self, pin: Pin, *, fast: bool) -> AddRequest:
+        """Return the request that fills the blocks of `pin`. `fast`: it is computed in prompt arithmetic."""
+        prefix, size = pin.prefix, pin.scheduler.pool.block_size
+        root = public_root(fast=fast) if prefix.tenant is None else root_digest(prefix.tenant, fast=fast)
+        pin.digests = chain_digests(root, prefix.token_ids, 0, pin.num_blocks, size)
+        pin.request_id = f"pinned prefix {prefix.model}/{prefix.name} {next(self._serials)}"
+        self._computing[pin.request_id] = pin
+        return AddRequest(
+            request_id=pin.request_id,
+            model=prefix.model,
+            prompt_token_ids=prefix.token_ids,
+            sampling=SamplingParams(temperature=0.0, max_tokens=1),
+            priority=LAST_CLASS,
+            speculate=False,
+            prefill=True,
+        )
+
+    def settle(self, outputs: list[SequenceOutput], now: float) -> list[SequenceOutput]:
+        """Note which prefixes have been computed, or failed; return the outputs of all other requests."""
+        if not self._computing:
+            return outputs
+        others = []
+        for output in outputs:
+            pin = self._computing.pop(output.request_id, None)
+            if pin is None:
+                others.append(output)
+            elif output.finish_reason == "stop":
+                pin.request_id, pin.is_ready, pin.error = "", True, ""
+                self._cache_ready(pin.scheduler)
+                logger.info("%s: prefix %r is pinned: %d tokens in %d blocks", pin.prefix.model, pin.prefix.name,
+                            len(pin.prefix.token_ids), pin.num_blocks)  # fmt: skip
+            else:
+                self.release(pin)
+                pin.error, pin.try_at = output.error or "it was aborted", now + RETRY_SECONDS
+                logger.warning("%s: prefix %r was not computed, and will be again in %g s: %s", pin.prefix.model,
+                               pin.prefix.name, RETRY_SECONDS, pin.error)  # fmt: skip
+        return others
+
+    def release(self, pin: Pin) -> None:
+        """Free the memory of `pin`, whose request has ended; if it is not removed, it waits to be started again."""
+        self._computing.pop(pin.request_id, None)
+        blocks, pin.blocks, pin.digests = pin.blocks, [], []
+        pin.request_id, pin.is_ready = "", False
+        if blocks:
+            pin.scheduler.pool.unpin(blocks)
+            self._cache_ready(pin.scheduler)
+
+    def _cache_ready(self, scheduler: Scheduler) -> None:
+        """Cache what is ready of a model. Where prefixes begin alike, one is cached; when it goes, the next is."""
+        ready = [pin for pin in self.of(scheduler.name) if pin.is_ready]
+        for pin in ready:
+            scheduler.pool.cache_pinned(pin.blocks, pin.digests)
+        public = [pin for pin in ready if pin.prefix.tenant is None]
+        self._public[scheduler.name] = {digest for pin in public for digest in pin.digests}
+
+    def check_integrity(self, scheduler: Scheduler) -> None:
+        """Check that the prefixes of a model hold the pinned blocks of its pool, within their share, and that those
+        ready are cached. Raises `IntegrityError`."""
+        model, pool, pins = scheduler.name, scheduler.pool, self.of(scheduler.name)
+        held = [block for pin in pins for block in pin.blocks]
+        if not len(held) == len(set(held)) == pool.num_pinned:
+            raise IntegrityError(f"{model}: prefixes hold the blocks {held}, but {pool.num_pinned} are pinned")
+        if self._arena.num_pinned > self._most_slabs:
+            raise IntegrityError(f"{self._arena.num_pinned} slabs are pinned; at most {self._most_slabs} may be")
+        for pin in pins:
+            if bool(pin.blocks) != (pin.is_ready or pin.request_id in self._computing):
+                raise IntegrityError(f"{model}: {pin.prefix.name} has {pin.blocks}, but is neither computed nor ready")
+            if pin.is_ready and len(pool.match(pin.digests)) != pin.num_blocks:
+                raise IntegrityError(f"{model}: {pin.prefix.name} is ready, but not cached")
