@@ -4,6 +4,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -77,7 +78,7 @@ class CoreSwap:
         """Load and start what `after` has on the CPU core, while the old version serves. Raises `CatalogError`,
         a `CoreMemoryError` if it does not fit; then nothing is left of it."""
         assert self._core is not None
-        core = None if after.core == before.core else await self._loaded(after)
+        core = None if after.core == before.core else await self._loaded(before, after)
         tiers = build_local(after, CPU_CORE, core or self._core.active, self._threads, tokenizers_by_path())
         try:
             for tier in tiers:
@@ -105,11 +106,11 @@ class CoreSwap:
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    async def _loaded(self, after: Catalog) -> EventClient:
+    async def _loaded(self, before: Catalog, after: Catalog) -> EventClient:
         """Return a started core of `after`, with the adapters that were loaded while the old one served."""
         core = await self._load_core(after)
         try:
-            await self._pass_on_adapters(core)
+            await self._pass_on_adapters(before, core)
         except BaseException as error:
             await core.close()
             if isinstance(error, CoreGoneError):
@@ -117,12 +118,16 @@ class CoreSwap:
             raise
         return core
 
-    async def _pass_on_adapters(self, core: EventClient) -> None:
+    async def _pass_on_adapters(self, before: Catalog, core: EventClient) -> None:
+        """Load what was loaded over HTTP; the adapters of the old catalogue end with it."""
         assert self._core is not None
+        listed = {(m.name, name, str(Path(path))) for m in before.core.models for name, path in m.adapters.items()}
         there = {model.name: {a.name for a in model.adapters} for model in (await core.stats()).models}
         for model in (await self._core.stats()).models:
             for adapter in model.adapters:
                 if model.name not in there or adapter.leaving or adapter.name in there[model.name]:
+                    continue
+                if (model.name, adapter.name, adapter.path) in listed:
                     continue
                 try:
                     await core.load_adapter(model.name, adapter.name, adapter.path)
