@@ -125,9 +125,9 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return answering if tier.adapter is None else [*answering, self._adapter_path(tier)]
 
     def _adapter_path(self, tier: TierSpec) -> str:
-        models = [*self.core.models, *(m for group in self.gpu_groups for m in group.models)]
-        adapters = next((m.adapters for m in models if m.name == tier.model), {})
-        return adapters.get(str(tier.adapter), str(tier.adapter))
+        adapters = {m.name: m.adapters for m in self.core.models}
+        adapters |= {m.name: m.adapters for group in self.gpu_groups for m in group.models}
+        return adapters.get(str(tier.model), {}).get(str(tier.adapter), str(tier.adapter))
 
 
 def _hash(value: Any) -> str:
