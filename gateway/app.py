@@ -224,7 +224,10 @@ class Composition:
             tenancy=tenancy,
             core_knobs=core_knobs,
             core_adapters=CoreAdapters(
-                engine.cores, core_knobs, Path(settings.adapter_dir) if settings.adapter_dir else None
+                engine.cores,
+                core_knobs,
+                Path(settings.adapter_dir) if settings.adapter_dir else None,
+                routing.catalog.tiers,
             ),
             replica_knobs=replica_knobs,
             reload=CatalogueReload(

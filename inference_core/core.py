@@ -136,7 +136,11 @@ class Core:
 
     @property
     def model_infos(self) -> list[ModelInfo]:
-        return [runner.info for runner in self._runners.values()]
+        """What its models are, with the adapters that are loaded now."""
+        return [
+            replace(runner.info, adapters=self._schedulers[name].adapters.digests)
+            for name, runner in self._runners.items()
+        ]
 
     @property
     def knobs(self) -> dict[str, Knobs]:

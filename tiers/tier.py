@@ -306,7 +306,7 @@ class Tier(ABC):
 
     @property
     def weights(self) -> str:
-        """Content hash of the model's files, as its core has loaded them; "" for a remote server."""
+        """Content hash of the files of model and adapter, as its core has loaded them; "" for a remote server."""
         return ""
 
     def active_tier(self) -> "Tier":

@@ -25,7 +25,7 @@ main = LazyGroup(
         ),
         "knobs": ("gateway.cli.live.knobs:knobs", "Show and change a running server's live knobs."),
         "reload": ("gateway.cli.live.reload:reload", "Make a running server read its catalogue again."),
-        "adapters": ("gateway.cli.live.adapters:adapters", "Load and unload a running server's LoRA adapters."),
+        "adapters": ("gateway.cli.live.adapters:adapters", "Train, load and unload LoRA adapters."),
         "quantize": ("gateway.cli.planning.quantize:quantize", "Make a smaller copy of a model: INT4, INT8 or FP8."),
         "quality": ("gateway.cli.quality:quality", "Measure quantised models, judges and experiments."),
         "migrate": ("gateway.cli.serving.migrate:migrate", "Bring the database schema up to date."),

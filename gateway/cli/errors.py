@@ -19,6 +19,8 @@ _EXPECTED = {
     "quality.rollout.experiments": {"ExperimentError"},
     "quality.retraining.schedule": {"CronError"},
     "quality.records.redaction": {"RedactionError"},
+    "quality.distillation.examples": {"ExampleFileError"},
+    "quality.distillation.train_adapter": {"DistillationError", "NoGainError"},
     "quality.evaluation.tier_accuracy": {"TierMeasurementError"},
     "quality.evaluation.tier_value": {"ReportFileError"},
     "quality.retraining.subprocess": {"TrainingProcessError"},

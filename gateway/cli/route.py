@@ -87,7 +87,7 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
     rows = [
         [
             f"{'→' if number == decision.tier else ' '} {number}",
-            catalog.tier(number).model_name if number <= len(catalog.tiers) else "?",
+            catalog.tier(number).served_name if number <= len(catalog.tiers) else "?",
             f"{prediction.p_ok[number - 1]:.3f}",
             f"${inputs.costs[number - 1]:.6f}{' estimated' if number in estimated else ''}",
             "ruled out" if score is None else f"{score:.4f}",

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import AdapterInfo
 from inference_core.transport.client import CoreClient
 from quality.store.knob_log import KnobChange
+from tiers.catalog.tier_spec import TierSpec
 
 KNOB = "adapter"
 """Names of loads and unloads in the audit trail."""
@@ -33,11 +34,17 @@ class CoreAdapters:
 
     Every load and unload, and every refusal, is recorded in `trail` as a change of the knob `adapter`: from the
     previous name to the served name and folder. `folder`: the only one that adapters may be in, symbolic links
-    resolved; None for any.
+    resolved; None for any. `tiers`: the serving catalogue's, which keep the adapters that they bind.
     """
 
-    def __init__(self, cores: Mapping[str, CoreClient], trail: CoreKnobs, folder: Path | None = None) -> None:
-        self._cores, self._trail, self._folder = dict(cores), trail, folder
+    def __init__(
+        self,
+        cores: Mapping[str, CoreClient],
+        trail: CoreKnobs,
+        folder: Path | None = None,
+        tiers: Sequence[TierSpec] = (),
+    ) -> None:
+        self._cores, self._trail, self._folder, self._tiers = dict(cores), trail, folder, tiers
 
     async def served_names(self) -> list[str]:
         """Return `MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
@@ -86,9 +93,13 @@ class CoreAdapters:
     async def unload(self, model: str, name: str, actor: str) -> list[AdapterInfo]:
         """Unload an adapter, at once or after its last request; return the model's adapters.
 
-        Raises `ApiError`: 404 if it is not there, 503 without a core.
+        Raises `ApiError`: 404 if it is not there, 409 while a tier binds it, 503 without a core.
         """
         core = self._core_of(model)
+        if bound := [spec.name for spec in self._tiers if spec.model == model and spec.adapter == name]:
+            reason = f"adapter {name!r} belongs to {', '.join(bound)} in the catalogue; change it there and reload"
+            await self._write_down(actor, model, name, None, reason)
+            raise ApiError(409, f"{reason}.", param="name", code="adapter_bound")
         try:
             adapters = await core.unload_adapter(model, name)
         except InvalidRequestError as error:

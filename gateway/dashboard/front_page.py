@@ -109,7 +109,7 @@ def _tiers(parts: Parts) -> list[FrontTier]:
         FrontTier(
             tier=spec.number,
             name=spec.name,
-            model=spec.model_name,
+            model=spec.served_name,
             healthy=parts.routing.tiers[spec.number].load().healthy,
         )
         for spec in parts.routing.catalog.tiers

@@ -34,7 +34,7 @@ async def read_live(engine: AsyncEngine, catalog: Catalog, since: float, until: 
     numbers = [spec.number for spec in catalog.tiers]
     found = {number: await answer_timings(engine, since, until, number) for number in numbers}
     return Live(
-        models={spec.number: spec.model_name for spec in catalog.tiers},
+        models={spec.number: spec.served_name for spec in catalog.tiers},
         costs=await cost_report(
             engine, since, until, lambda tier, usage: cost_usd(catalog.tier(min(tier, len(numbers))), usage)
         ),

@@ -82,9 +82,10 @@ class RoutingService:
         return cost_usd(self.spec(min(number, self.strongest)), usage)
 
     def model_names(self) -> list[str]:
-        """Every value of `model` that a request may carry: auto, the tiers, the catalogue's models."""
+        """Every value of `model` that a request may carry: auto, the tiers, the catalogue's models, alone and with the
+        adapters that tiers bind."""
         tiers = [f"tier-{spec.number}" for spec in self.catalog.tiers]
-        models = [spec.model_name for spec in self.catalog.tiers]
+        models = [name for spec in self.catalog.tiers for name in (spec.model_name, spec.served_name)]
         return list(dict.fromkeys([AUTO, *tiers, *models]))
 
     def pinned_tier(self, model: str) -> int | None:
@@ -133,9 +134,10 @@ class RoutingService:
         return (base, adapter) if spec is not None and spec.model is not None else (model, "")
 
     def _named(self, model: str) -> TierSpec | None:
-        """The cheapest tier of that name, or with that model."""
+        """The cheapest tier of that name, or with that model and its adapter; else one with another adapter over it."""
         tiers = self.catalog.tiers
-        return next((s for s in tiers if model in (f"tier-{s.number}", s.name, s.model_name)), None)
+        named = (s for s in tiers if model in (f"tier-{s.number}", s.name, s.served_name))
+        return next(named, None) or next((s for s in tiers if model == s.model_name), None)
 
     async def prepare(self, request: InferenceRequest, failed: Exclusion | None = None) -> None:
         """Do the parts of routing that take milliseconds while other requests are served, so that `route` never waits.

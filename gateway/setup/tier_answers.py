@@ -85,7 +85,7 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
     answer = TierAnswer(
         tier=spec.number,
         name=spec.name,
-        model=spec.model_name,
+        model=spec.served_name,
         usd_per_1000=1000 * request_cost_usd(spec.price, catalog.reference_prompt_tokens, spec.expected_answer_tokens),
         price_estimated=spec.price.estimated,
     )
@@ -94,7 +94,7 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await tier.start()
-            return await _answer(spec, tier, msgspec.structs.replace(answer, model=tier.model))
+            return await _answer(spec, tier, msgspec.structs.replace(answer, model=_shown(spec, tier)))
     except TimeoutError:
         problem = (
             f"tier '{spec.name}' ({spec.url}) did not answer within {PATIENCE_SECONDS:g} s: is it overloaded, or still "
@@ -102,7 +102,12 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
         )
     except TierError as error:
         problem = str(error) + await _models_there(spec, tier, error)
-    return msgspec.structs.replace(answer, problem=problem, model=tier.model)
+    return msgspec.structs.replace(answer, problem=problem, model=_shown(spec, tier))
+
+
+def _shown(spec: TierSpec, tier: Tier) -> str:
+    """The model that the tier has found, with the adapter that it binds."""
+    return spec.served_name if spec.adapter else tier.model
 
 
 async def _answer(spec: TierSpec, tier: Tier, answer: TierAnswer) -> TierAnswer:

@@ -9,6 +9,7 @@ import msgspec
 from classifier.complexity.quality_setting import target_of
 from gateway.requests.caller import Allowance, BudgetRef, Caller
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import TierSpec
 
 VIEWING: frozenset[str] = frozenset({"viewer"})
 ADMINISTRATION = VIEWING | {"admin"}
@@ -123,12 +124,16 @@ class KnownKeys:
         return self._charges.get(("key", key_id), ()) + self._charges.get(("team", team or ""), ())
 
     def _tiers(self, tiers: list[int] | None, models: list[str] | None) -> frozenset[int] | None:
-        """Return the catalogue's tiers that are in both lists; a model may be named by its own or its tier's name."""
+        """Return the catalogue's tiers that are in both lists; a model may be named by its own, its adapter's or its
+        tier's name."""
         if tiers is None and models is None:
             return None
         return frozenset(
             spec.number
             for spec in self._catalog.tiers
-            if (tiers is None or spec.number in tiers)
-            and (models is None or not {spec.model_name, spec.name, f"tier-{spec.number}"}.isdisjoint(models))
+            if (tiers is None or spec.number in tiers) and (models is None or not _names(spec).isdisjoint(models))
         )
+
+
+def _names(spec: TierSpec) -> set[str]:
+    return {spec.model_name, spec.served_name, spec.name, f"tier-{spec.number}"}

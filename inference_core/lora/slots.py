@@ -42,6 +42,11 @@ class AdapterSlots:
         """Whether an unloaded adapter still waits for its last request to end."""
         return bool(self._leaving)
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """The content hashes of the adapters that new requests may name, by name, in hexadecimal."""
+        return {name: adapter.digest.hex() for name, adapter in self._known.items() if name not in self._leaving}
+
     def load(self, name: str, folder: Path) -> None:
         """Read and check the adapter in `folder`, and serve it as `name` from now on.
 

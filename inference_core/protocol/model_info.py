@@ -10,7 +10,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `num_layers` and `hidden_size` are of the hidden states that it can return (`EvidenceRequest`); 0 if its runner
     returns no evidence. `weights`: content hash of the model's files (`loaders.fingerprint`). `kv`: the identity of its
-    KV blocks; None if they cannot be transferred.
+    KV blocks; None if they cannot be transferred. `adapters`: content hashes of the adapters that were loaded when the
+    client connected, by name.
     """
 
     name: str
@@ -23,6 +24,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_layers: int = 0
     hidden_size: int = 0
     kv: KVIdentity | None = None
+    adapters: dict[str, str] = {}
 
 
 class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -183,7 +183,7 @@ def _accuracy(tier: Tier, spec: TierSpec, asked: list[Task], outcomes: list[_Out
     return TierAccuracy(
         tier=tier.number,
         name=tier.name,
-        model=spec.model_name,
+        model=spec.served_name,
         policy=str(type(spec.policy).__struct_config__.tag),
         accuracy=wilson_interval(sum(correct), len(correct)),
         cells=[

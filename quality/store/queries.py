@@ -73,6 +73,14 @@ async def get_request(engine: AsyncEngine, request_id: str) -> Recorded | None:
     return found[0] if found else None
 
 
+async def newest_answers(engine: AsyncEngine, tier: int, limit: int) -> list[Record]:
+    """Return the `limit` newest stored chats that `tier` answered and whose texts are there, newest first."""
+    r = requests.c
+    answered = (r.messages.is_not(None), r.tier == tier, r.api == "chat", r.status == "ok")
+    found = await _records(engine, _select_records().where(*answered).order_by(r.created_at.desc()).limit(limit))
+    return [record for record in found if isinstance(record, Record)]
+
+
 async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> ErasedRows:
     """Delete everything stored of a user up to `now`, and drop the user's records that still arrive from journals.
 

@@ -120,7 +120,14 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if tier.remote is not None:
             engine = tier.remote.engine
             remote = [tier.remote.base_url, tier.model_name] if engine is None else engine.answering
-        return [tier.number, models.get(tier.model_name), remote, tier.policy]
+        answering = [tier.number, models.get(tier.model_name), remote, tier.policy]
+        # Only where a tier binds one, so that what was measured without adapters stays valid.
+        return answering if tier.adapter is None else [*answering, self._adapter_path(tier)]
+
+    def _adapter_path(self, tier: TierSpec) -> str:
+        adapters = {m.name: m.adapters for m in self.core.models}
+        adapters |= {m.name: m.adapters for group in self.gpu_groups for m in group.models}
+        return adapters.get(str(tier.model), {}).get(str(tier.adapter), str(tier.adapter))
 
 
 def _hash(value: Any) -> str:

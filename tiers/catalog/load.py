@@ -4,6 +4,7 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
+from tiers.catalog.bound_adapters import with_bound_adapters
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.defaults import completed, expanded
 from tiers.catalog.toml_entry import convert_entry
@@ -33,7 +34,7 @@ def parse_catalog(table: dict[str, object], origin: str) -> Catalog:
     problems: list[str] = []
     catalog = convert_entry(Catalog, expanded(table), "", problems)
     if catalog is not None:
-        catalog = completed(catalog)
+        catalog = with_bound_adapters(completed(catalog))
         problems += check_rules(catalog)
     if problems or catalog is None:
         lines = "\n".join(f"  - {problem}" for problem in problems)

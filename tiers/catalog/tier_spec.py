@@ -198,8 +198,10 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Only `name` and one of `model`, `remote`, and `provider` with `model` are required. Other missing values are filled
     in when the catalogue is read (`tiers.catalog.defaults`); until then they are 0, or `NO_PRICE`. A `provider` has
     become a `remote` table by then. `tier_class` describes the tier: it routes prompts while no outcomes of these tiers
-    are known. Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `expected_answer_tokens`
-    is the mean number of billed output tokens, reasoning and discarded samples included; it determines predicted costs.
+    are known. Exactly one of `model` (a model of the catalogue's cores) and `remote` is set. `adapter`: the LoRA
+    adapter that the tier answers with, by its name among those of its model or by the path of its PEFT folder, which
+    becomes a name when the catalogue is read (SPEC TI-10). `expected_answer_tokens` is the mean number of billed output
+    tokens, reasoning and discarded samples included; it determines predicted costs.
     `mean_latency_ms` is the expected duration of an answer; routing uses it until there are measurements. `max_tokens`
     bounds the output of one request, and `default_max_tokens` that of a request without its own bound; None means
     `max_tokens`. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
@@ -212,6 +214,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     tier_class: TierClass | None = msgspec.field(name="class", default=None)
     model: str | None = None
+    adapter: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     provider: ProviderName | None = None
     remote: RemoteSpec | None = None
     policy: PolicySpec = PlainSpec()
@@ -230,6 +233,11 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The model that answers, local or remote; of a server's only model, which the catalogue does not name, the
         tier's name."""
         return (self.remote.model or self.name) if self.remote is not None else str(self.model)
+
+    @property
+    def served_name(self) -> str:
+        """The model with the adapter that the tier binds, as requests name it: `MODEL:ADAPTER`, or the model alone."""
+        return self.model_name if self.adapter is None else f"{self.model_name}:{self.adapter}"
 
     @property
     def url(self) -> str:

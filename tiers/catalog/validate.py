@@ -12,6 +12,7 @@ from inference_core.errors import InvalidRequestError
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.model_spec import ModelSpec, PrefixSpec
 from inference_core.protocol import Knobs, KnobValue
+from tiers.catalog.bound_adapters import adapter_problems
 from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
@@ -220,6 +221,7 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
         yield f"{where}.model = {tier.model!r}: unknown; models of this catalogue: {', '.join(contexts) or 'none'}"
     else:
         context = contexts[tier.model]
+    yield from (f"{where}.{problem}" for problem in adapter_problems(catalog, tier))
     if tier.remote is None or tier.remote.is_triton:
         given = [name for name in MEDIA if getattr(tier.capabilities, name)]
         yield from (

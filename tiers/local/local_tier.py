@@ -26,6 +26,7 @@ from tiers.tools.tool_calling import may_call
 class LocalTier(Tier):
     """`spec.model` of `core`, whose client the owner starts before this tier and closes after it.
 
+    With an `adapter` it answers by the model under that adapter, except requests that name another one (SPEC TI-10).
     `load_tokenizer` returns the model's tokeniser; `start` calls it once, off the event loop. `watch` is shared by the
     tiers of one core, which the catalogue calls `core_name`. `max_context` and `num_layers` are 0 until `start` has
     asked the core. `threads`: encode long prompts.
@@ -44,6 +45,7 @@ class LocalTier(Tier):
         if spec.model is None:
             raise CatalogError(f"tier '{spec.name}' has no model")
         self.name, self.number, self.model = spec.name, spec.number, spec.model
+        self.adapter = spec.adapter or ""
         self.max_context = 0
         self.core_name = core_name
         self._spec, self._core, self._load_tokenizer, self._watch = spec, core, load_tokenizer, watch
@@ -60,6 +62,11 @@ class LocalTier(Tier):
             served = ", ".join(self._core.models) or "none"
             raise TierUnavailableError(
                 f"tier '{self.name}': the core does not serve '{self.model}'; it serves: {served}"
+            )
+        if self.adapter and self.adapter not in info.adapters:
+            loaded = ", ".join(info.adapters) or "none"
+            raise TierUnavailableError(
+                f"tier '{self.name}': the core has no adapter '{self.adapter}' of {self.model}; it has: {loaded}"
             )
         tokenizer = await asyncio.to_thread(self._load_tokenizer)
         try:
@@ -85,7 +92,7 @@ class LocalTier(Tier):
         request.meter.add(meter.usage)
         if request.tooling is not None:
             request = calling.prepared(request)
-        request = msgspec.structs.replace(request, meter=meter)
+        request = msgspec.structs.replace(request, meter=meter, adapter=request.adapter or self.adapter)
         self._running += 1
         try:
             await policy.read(request)
@@ -118,9 +125,12 @@ class LocalTier(Tier):
 
     @property
     def weights(self) -> str:
-        """See `Tier.weights`; another one after a core has restarted with other files."""
+        """See `Tier.weights`, with the content hash of the adapter if it binds one; another one after a core has
+        restarted with other files."""
         info = self._core.models.get(self.model)
-        return "" if info is None else info.weights
+        if info is None:
+            return ""
+        return f"{info.weights}:{info.adapters.get(self.adapter, '')}" if self.adapter else info.weights
 
     @property
     def num_running(self) -> int:

@@ -19,7 +19,8 @@ class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens.
 
     `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty. `capabilities`:
-    what it supports of vision, audio, files, tools, json_schema and logprobs."""
+    what it supports of vision, audio, files, tools, json_schema and logprobs. `adapter`: the LoRA adapter that the tier
+    binds; null for the model alone."""
 
     tier: int
     tier_class: str | None
@@ -29,6 +30,7 @@ class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
     output_usd_per_million: float
     price_estimated: str
     capabilities: list[str]
+    adapter: str | None = None
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +80,7 @@ def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
         tier=spec.number,
         tier_class=None if spec.tier_class is None else spec.tier_class.value,
         model=spec.model_name,
+        adapter=spec.adapter,
         max_context=parts.routing.tier(spec.number).max_context,
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,

@@ -286,7 +286,7 @@ async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
             TierRow(
                 tier=spec.number,
                 name=spec.name,
-                model=spec.model_name,
+                model=spec.served_name,
                 input_usd_per_million=spec.price.input_usd_per_million,
                 output_usd_per_million=spec.price.output_usd_per_million,
                 accuracy=None if one is None else one.accuracy,

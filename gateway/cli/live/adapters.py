@@ -1,4 +1,4 @@
-"""`aio adapters`: show, load and unload the LoRA adapters of a running server."""
+"""`aio adapters`: train LoRA adapters; show, load and unload those of a running server."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from gateway.cli.options import echo_json, json_option, table
 
 adapters = LazyGroup(
     name="adapters",
-    help="Show, load and unload the LoRA adapters of a running server.",
+    help="Train LoRA adapters; show, load and unload those of a running server.",
     commands={
         "list": ("gateway.cli.live.adapters:list_adapters", "Show the adapters of every model."),
         "load": ("gateway.cli.live.adapters:load", "Load a PEFT folder as MODEL:NAME."),
         "unload": ("gateway.cli.live.adapters:unload", "Unload MODEL:NAME."),
+        "train": ("gateway.cli.planning.train_adapter:train", "Train an adapter on examples or recorded answers."),
     },
 )
 

@@ -82,7 +82,7 @@ def _tiers(catalog: "Catalog") -> str:
         [
             str(tier.number),
             "–" if tier.tier_class is None else tier.tier_class.value,
-            tier.model_name,
+            tier.served_name,
             str(type(tier.policy).__struct_config__.tag),
             f"${tier.price.input_usd_per_million:g}",
             f"${tier.price.output_usd_per_million:g}{_estimated(tier)}",

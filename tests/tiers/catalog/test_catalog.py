@@ -120,7 +120,7 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
     ("edits", "expected"),
     [
         ([put("core.colour", "red")], "core.colour = 'red': unknown; allowed here: arena_bytes, knobs, models"),
-        ([put("tiers.0.adress", "http://x")], "tiers[0].adress = 'http://x': unknown; allowed here: api_key_env"),
+        ([put("tiers.0.adress", "http://x")], "tiers[0].adress = 'http://x': unknown; allowed here: adapter, api_key"),
         ([put("tiers.0.prise", 1)], "tiers[0].prise = 1: unknown; did you mean price? allowed here"),
         ([put("tiers.0.max_contex", 1)], "did you mean max_context?"),
         ([put("tiers.0.max_context", 1)], "max_context is for a tier with url (a server's address)"),

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from inference_core.errors import CoreGoneError, InvalidRequestError, QueueFullError
-from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.protocol import AddRequest, ModelInfo, SamplingParams, SequenceOutput
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import GREEDY, Answer, ScriptedCore, chat, collect, local_tier, tier_spec
+from tiers.catalog.tier_spec import ChainOfThoughtSpec
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.local.local_tier import LocalTier
 from tiers.tier import GenerationRequest, Usage
@@ -230,3 +231,44 @@ async def test_a_tier_whose_model_the_core_lacks_does_not_start(tokenizer: Token
     with pytest.raises(TierUnavailableError, match="not started"):
         await ask(tier, chat())
     assert not tier.load().healthy
+
+
+class AdaptedCore(ScriptedCore):
+    """A core whose model has the adapter "maths", with this content hash."""
+
+    digest = "d1"
+
+    @property
+    def models(self) -> dict[str, ModelInfo]:
+        return {"m": msgspec.structs.replace(super().models["m"], weights="w", adapters={"maths": self.digest})}
+
+
+async def test_a_tier_with_an_adapter_asks_for_it_in_every_phase_unless_the_request_names_another(
+    tokenizer: Tokenizer,
+) -> None:
+    core = AdaptedCore(tokenizer, lambda add: ["So be it."] * add.n)
+    thinking = ChainOfThoughtSpec(budget_tokens=20)
+    tier = local_tier(msgspec.structs.replace(tier_spec(), adapter="maths", policy=thinking), core, tokenizer)
+    await tier.start()
+    await ask(tier, chat(max_tokens=100))
+    assert [add.adapter for add in core.added] == ["maths", "maths"]
+    await ask(tier, chat(max_tokens=100, adapter="sql"))
+    assert [add.adapter for add in core.added[2:]] == ["sql", "sql"]
+
+
+async def test_the_content_of_the_adapter_is_part_of_a_tiers_weights(tokenizer: Tokenizer) -> None:
+    core = AdaptedCore(tokenizer, lambda add: [""] * add.n)
+    plain, adapted = (
+        local_tier(msgspec.structs.replace(tier_spec(), adapter=adapter), core, tokenizer)
+        for adapter in (None, "maths")
+    )
+    assert (plain.weights, adapted.weights) == ("w", "w:d1")
+    core.digest = "d2"
+    assert (plain.weights, adapted.weights) == ("w", "w:d2")
+
+
+async def test_a_tier_whose_adapter_its_core_lacks_does_not_start(tokenizer: Tokenizer) -> None:
+    core = AdaptedCore(tokenizer, lambda add: [""] * add.n)
+    tier = local_tier(msgspec.structs.replace(tier_spec(), adapter="law"), core, tokenizer)
+    with pytest.raises(TierUnavailableError, match="the core has no adapter 'law' of m; it has: maths"):
+        await tier.start()
