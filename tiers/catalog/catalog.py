@@ -8,7 +8,7 @@ import msgspec
 from inference_core.model_spec import CoreSpec
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.gpu_group import GpuGroupSpec
-from tiers.catalog.tier_spec import Count, TierSpec
+from tiers.catalog.tier_spec import Count, PolicySpec, TierSpec
 from tiers.engines.engine_spec import EngineSpec
 
 CPU_CORE = "cpu"
@@ -120,7 +120,16 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if tier.remote is not None:
             engine = tier.remote.engine
             remote = [tier.remote.base_url, tier.model_name] if engine is None else engine.answering
-        return [tier.number, models.get(tier.model_name), remote, tier.policy]
+        return [tier.number, models.get(tier.model_name), remote, _answering_policy(tier.policy)]
+
+
+def _answering_policy(policy: PolicySpec) -> dict[str, Any]:
+    """Return the policy's fields; a probe's confidence that is not asked for changes no answer, so that what is known
+    of a policy from before there was one stays valid."""
+    fields: dict[str, Any] = msgspec.to_builtins(policy)
+    if not fields.get("probe_confidence"):
+        fields.pop("probe_confidence", None)
+    return fields
 
 
 def _hash(value: Any) -> str:
