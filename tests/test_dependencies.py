@@ -45,7 +45,7 @@ ROLES = {
 @cache
 def imports_of(path: Path) -> frozenset[str]:
     """The modules that a file's statements import, by their full names."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found.update(name.name for name in node.names)
@@ -59,7 +59,7 @@ def names_of(path: Path) -> frozenset[str]:
     """Strings of a file by which a module may be loaded: its name, or that of a database's driver."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    found = set()
+    found: set[str] = set()
     for text in texts:
         match = re.fullmatch(r"(?:\w+\+)?([a-z]\w*(?:\.\w+)*)", text) if isinstance(text, str) else None
         if match is not None:

@@ -92,8 +92,10 @@ class RingLink:
     def __init__(
         self, memory: SharedMemory, wakes: tuple[int, int], received: Callable[[bytes], None], end: int
     ) -> None:
-        half = len(memory.buf) // 2
-        rings = [Ring(memory.buf[:half], wakes[0]), Ring(memory.buf[half : 2 * half], wakes[1])]
+        shared = memory.buf
+        assert shared is not None  # it is open
+        half = len(shared) // 2
+        rings = [Ring(shared[:half], wakes[0]), Ring(shared[half : 2 * half], wakes[1])]
         self._out, self._in = rings[end], rings[1 - end]
         self.send = self._out.write
         asyncio.get_running_loop().add_reader(self._in.wake, lambda: received(self._in.read()))
@@ -109,7 +111,7 @@ class SocketLink(asyncio.Protocol):
     """A connected Unix socket, read and written as the core's client and server do."""
 
     def __init__(self, received: Callable[[bytes], None]) -> None:
-        self.data_received = received  # type: ignore[method-assign]
+        self.data_received = received  # type: ignore[method-assign, assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
@@ -192,7 +194,7 @@ async def _connected(kind: Kind) -> AsyncIterator[Asking]:
             here, there = socket.socketpair(socket.AF_UNIX)
             stack.callback(there.close)
             _, link = await asyncio.get_running_loop().create_connection(lambda: SocketLink(asking.received), sock=here)
-            asking.link, passed, name = link, (there.fileno(),), ""
+            asking.link, passed, name = link, [there.fileno()], ""
         else:
             memory = SharedMemory(create=True, size=2 * (RING_BYTES + _COUNTERS))
             stack.callback(memory.unlink)
@@ -202,7 +204,7 @@ async def _connected(kind: Kind) -> AsyncIterator[Asking]:
                 stack.callback(os.close, wake)
             ring = RingLink(memory, wakes, asking.received, 0)
             stack.callback(ring.close)
-            asking.link, passed, name = ring, wakes, memory.name
+            asking.link, passed, name = ring, list(wakes), memory.name
         other = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "benchmarks.core.messages", kind, name, *map(str, passed), pass_fds=passed
         )

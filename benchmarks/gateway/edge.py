@@ -9,7 +9,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from gateway.answering.answer import Answer
 from gateway.backtesting.dry_run import dry_request
 from gateway.bench.workload import Prompts
 from gateway.cores.engine import running_engine
@@ -17,7 +16,7 @@ from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.class_prior import class_prior
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
-from gateway.service import Service
+from gateway.service import RecordSink, Service
 from gateway.settings import Settings
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
@@ -75,9 +74,7 @@ async def bench_edge(
 
 
 @asynccontextmanager
-async def own_service(
-    settings: Settings, knobs: RoutingKnobFile, finished: Callable[[Answer, Record], None]
-) -> AsyncIterator[Service]:
+async def own_service(settings: Settings, knobs: RoutingKnobFile, finished: RecordSink) -> AsyncIterator[Service]:
     """The gateway without HTTP, over the catalogue's own tiers; `finished` is called with every answer."""
     catalog = load_catalog(settings.catalog)
     classifier = ActiveClassifier(

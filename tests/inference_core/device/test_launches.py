@@ -13,7 +13,7 @@ from inference_core.device.batch import DeviceBatch
 from inference_core.device.device_decoder import DeviceDecoder
 
 
-class LaunchCounter(TorchDispatchMode):
+class LaunchCounter(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
     """Counts the operations that a device would run a kernel for."""
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ MOVES = {
 }  # fmt: skip
 
 
-class PrecisionRecorder(TorchDispatchMode):
+class PrecisionRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
     """Notes under the `operation` that runs what types it computes in: those of all floating results."""
 
     def __init__(self) -> None:

