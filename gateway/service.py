@@ -15,6 +15,7 @@ from gateway.answering.generation import Generation
 from gateway.cache.response_cache import ResponseCache
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
+from gateway.routing.truncation import truncated
 from gateway.tenancy.admission import Admission
 from gateway.tenancy.cost_bound import most_usd
 from gateway.tenancy.overload import OverloadQueue
@@ -121,6 +122,8 @@ class Service:
             _, adapter = self.routing.split_adapter(request.requested_model)
             if adapter:
                 request = msgspec.structs.replace(request, adapter=adapter)
+            if self.routing.knobs.active.truncate_chats and request.messages:
+                request = await truncated(self.routing, request)
             await self.routing.prepare(request)
             source = await self._source(request, admission)
         except BaseException:

@@ -102,6 +102,7 @@ class Core:
                 BlockPool(name, runner.layout, self._arena),
                 self._knobs.of(name),
                 AdapterSlots(runner.adapters),
+                clock,
             )
             for name, runner in self._runners.items()
         }

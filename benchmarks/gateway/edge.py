@@ -16,7 +16,7 @@ from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.class_prior import class_prior
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
-from gateway.service import Service
+from gateway.service import RecordSink, Service
 from gateway.settings import Settings
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
@@ -56,11 +56,11 @@ async def bench_edge(
     """
     knobs = RoutingKnobFile()
     records: list[Record] = []
-    async with _service(settings, knobs, records) as service:
+    async with own_service(settings, knobs, lambda answer, record: records.append(record)) as service:
         tokenizer = service.routing.tier(1).tokenizer
         if tokenizer is None:
             raise CatalogError(f"catalogue '{settings.catalog}': tier 1 does not run here, so there is no fast path")
-        texts = _prompts(tokenizer, prompt_tokens)
+        texts = prompts_of(tokenizer, prompt_tokens)
         for number in range(-WARM_UP, requests):
             for limit in (prompt_tokens, 0):
                 knobs.change({"edge_max_prompt_tokens": limit, "edge_max_new_tokens": new_tokens})
@@ -74,7 +74,8 @@ async def bench_edge(
 
 
 @asynccontextmanager
-async def _service(settings: Settings, knobs: RoutingKnobFile, records: list[Record]) -> AsyncIterator[Service]:
+async def own_service(settings: Settings, knobs: RoutingKnobFile, finished: RecordSink) -> AsyncIterator[Service]:
+    """The gateway without HTTP, over the catalogue's own tiers; `finished` is called with every answer."""
     catalog = load_catalog(settings.catalog)
     classifier = ActiveClassifier(
         settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
@@ -82,10 +83,10 @@ async def _service(settings: Settings, knobs: RoutingKnobFile, records: list[Rec
     await asyncio.to_thread(classifier.load)
     async with running_engine(settings, catalog) as engine:
         routing = RoutingService(catalog, engine.tiers, classifier, settings.quality_target, knobs)
-        yield Service(routing, [lambda answer, record: records.append(record)])
+        yield Service(routing, [finished])
 
 
-def _prompts(tokenizer: Tokenizer, tokens: int) -> Iterator[str]:
+def prompts_of(tokenizer: Tokenizer, tokens: int) -> Iterator[str]:
     """Endless prompts of so many tokens, no two alike."""
     words = Prompts(seed=11, shared_prefix=0)
     while True:

@@ -13,7 +13,7 @@ from gateway.requests.slo_class import slo_class
 from gateway.routing.router import RoutingService
 from quality.records.record import Attempt, CacheUse, Record, Timings
 from tiers.collected_choice import CollectedChoice
-from tiers.tier import ChatMessage, Delta, Tier, Usage
+from tiers.tier import ChatMessage, Delta, ThoughtEnd, Tier, Usage
 
 Status = Literal["ok", "error", "aborted"]
 NO_HEADERS: Mapping[str, str] = {}
@@ -76,6 +76,7 @@ class Answer:
         self.stamps = Stamps(arrival=request.arrival, routed=time.monotonic(), attempted=source.attempted)
         self.choices = [CollectedChoice() for _ in range(request.choices)]
         self.usage: Usage | None = None
+        self.thought_end: ThoughtEnd | None = None
         self.record: Record | None = None
         self.rate_headers = rate_headers
         self._routing, self._finished, self._replica = routing, finished, replica
@@ -192,8 +193,9 @@ class Answer:
         elif not delta.at_once:
             self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if delta.usage is not None:
-            self.usage = delta.usage
+            self.usage, self.thought_end = delta.usage, delta.thought_end
             self.stamps.queue_seconds, self.stamps.preemptions = delta.queue_seconds, delta.preemptions
+            self.stamps.planning_seconds, self.stamps.kv_seconds = delta.planning_seconds, delta.kv_seconds
             if delta.streamed_tokens is not None:
                 self.stamps.scale_to(delta.streamed_tokens)
             return
@@ -255,7 +257,7 @@ class Answer:
             ttft_ms=(first - stamps.arrival) * 1e3,
             e2e_ms=elapsed * 1e3,
             overhead_ms=overhead_ms,
-            queue_ms=stamps.queue_seconds * 1e3,
+            queue_ms=stamps.schedule_seconds * 1e3,
             prefill_ms=prefill * 1e3,
             decode_ms=decode * 1e3,
         )

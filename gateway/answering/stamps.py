@@ -10,8 +10,8 @@ class Stamps(msgspec.Struct):
     they were held back. `gaps`: seconds between one delta with tokens and the next of the same choice, by when the tier
     gave them, with the number of tokens that the later one brought; `last_tokens`: when each choice had its last ones.
     A server elsewhere gives no token ids: each of its pieces counts as one, until its own count says how many tokens
-    all `pieces` were. `tier_seconds`: time spent waiting for the tier; the rest of the request is ours. `queue_seconds`
-    and `preemptions` are what the tier says with the usage.
+    all `pieces` were. `tier_seconds`: time spent waiting for the tier; the rest of the request is ours.
+    `queue_seconds`, `planning_seconds`, `kv_seconds` and `preemptions` are what the tier says with the usage.
     """
 
     arrival: float
@@ -27,6 +27,8 @@ class Stamps(msgspec.Struct):
     last_tokens: dict[int, float] = {}
     pieces: int = 0
     queue_seconds: float = 0.0
+    planning_seconds: float = 0.0
+    kv_seconds: float = 0.0
     preemptions: int = 0
 
     def take(self, now: float, tokens: int, choice: int = 0, made: float | None = None) -> None:
@@ -42,9 +44,14 @@ class Stamps(msgspec.Struct):
         self.last_delta, self.last_made = now, made
 
     @property
+    def schedule_seconds(self) -> float:
+        """Waiting for the tier's first step, and planning the steps of the prompt."""
+        return self.queue_seconds + self.planning_seconds
+
+    @property
     def prefill_seconds(self) -> float | None:
-        """From the tier's first step to what it gave first; None if it gave nothing."""
-        return None if self.first_made is None else max(self.first_made - self.attempted - self.queue_seconds, 0.0)
+        """From the tier's first step to what it gave first, without planning; None if it gave nothing."""
+        return None if self.first_made is None else max(self.first_made - self.attempted - self.schedule_seconds, 0.0)
 
     @property
     def decode_seconds(self) -> float | None:

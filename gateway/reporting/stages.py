@@ -21,8 +21,31 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians in milliseconds over so many answers, one at a time, by a tier that runs here.
+
+    `queue_ms` of waiting for the first step, `planning_ms` for the steps of the prompt, then `prefill_ms`, of which
+    `kv_ms` went to the prompt's KV blocks, then `token_ms` for each further token. `machine`: as of a measurement.
+    """
+
+    model: str
+    requests: int
+    prompt_tokens: int
+    queue_ms: float
+    planning_ms: float
+    kv_ms: float
+    prefill_ms: float
+    token_ms: float
+    started: str = ""
+    machine: dict[str, Any] = {}
+
+
 def stages(measurements: Path) -> list[Stage]:
-    """Return all five stages; the total is the sum of the measured ones."""
+    """Return all five stages; the total is the sum of the measured ones.
+
+    Schedule, prefill and decode are those of stages.json, in which the three are of the same answers; without it, first
+    tokens and gaps of a sweep stand in for the latter two.
+    """
     found: dict[str, tuple[float | None, str]] = dict.fromkeys(_BUDGET_MS, (None, ""))
     found["schedule"] = (None, "not measured separately from the prefill, which includes it")
     route = measurements / "route.json"
@@ -30,7 +53,10 @@ def stages(measurements: Path) -> list[Stage]:
         decision = json.loads(route.read_text())["decision"]["wall_ms"]["p50"]
         found["route"] = float(decision), "route.json, p50 of a decision"
     one = _one_stream(measurements / "sweep.jsonl")
-    if one is not None:
+    timed = measurements / "stages.json"
+    if timed.is_file():
+        found |= _timed_stages(msgspec.json.decode(timed.read_bytes(), type=StageTimes))
+    elif one is not None:
         found["prefill"] = (
             float(one["ttft_p50_ms"]),
             f"sweep.jsonl, TTFT p50 of {one['mean_prompt']:.0f}-token prompts, one at a time",
@@ -46,11 +72,21 @@ def stages(measurements: Path) -> list[Stage]:
     ]
 
 
+def _timed_stages(times: StageTimes) -> dict[str, tuple[float | None, str]]:
+    of = f"stages.json, p50 of {times.requests} answers one at a time"
+    kv = f"of {times.prompt_tokens} tokens, of which {times.kv_ms:.2f} ms are for KV blocks"
+    return {
+        "schedule": (times.queue_ms + times.planning_ms, f"{of}: waiting, and planning the prompt's steps"),
+        "prefill": (times.prefill_ms, f"stages.json, prompts {kv}"),
+        "decode": ((TOKENS - 1) * times.token_ms, f"stages.json, {TOKENS - 1} times {times.token_ms:.2f} ms a token"),
+    }
+
+
 def recorded_stages(timings: AnswerTimings) -> list[Stage]:
     """Return all five stages from a ledger's records."""
     found = {
         "route": (timings.route_ms, "route_ms, p50"),
-        "schedule": (timings.queue_ms, "queue_ms, p50"),
+        "schedule": (timings.queue_ms, "queue_ms, p50: waiting, and planning the prompt's steps"),
         "prefill": (timings.prefill_ms, "prefill_ms, p50, of the recorded prompts"),
         "decode": ((TOKENS - 1) * timings.token_ms, f"99 times {timings.token_ms:.2f} ms a token (decode_ms, p50)"),
         "stream": (timings.stream_ms, "overhead_ms minus route_ms, p50"),

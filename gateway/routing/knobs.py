@@ -67,6 +67,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "higher tier with a shorter queue, for a higher price; batch requests wait; 0: all do.",
         ),
     ] = 0.0
+    truncate_chats: Annotated[
+        bool,
+        Meta(
+            description="Whether a chat that is too long for every tier loses its oldest turns instead of being "
+            "refused; system messages at its beginning stay."
+        ),
+    ] = False
     edge_max_prompt_tokens: Annotated[
         int,
         Meta(

@@ -175,7 +175,10 @@ def _root_attributes(answer: Answer, record: Record) -> Attributes:
 
 
 def _stages(answer: Answer, record: Record) -> list[Stage]:
-    """The five parts of an answer (SPEC GW-01): router, batch aggregator, KV manager and prefill, decoder, streamer."""
+    """The parts of an answer (SPEC GW-01): router, batch aggregator, KV manager, engine (prefill, decode), streamer.
+
+    A prompt of several chunks is planned, and given blocks, once per chunk: each span has the sum.
+    """
     stamps, prediction = answer.stamps, record.decision.inputs.prediction
     route = {
         "aio.decision.tier": record.decision.tier,
@@ -192,13 +195,16 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
         stages.append(("earlier attempt", stamps.routed, stamps.attempted, failed))
     if first is None or last is None or passed_on is None:
         return [*stages, ("generate", stamps.attempted, stamps.finished, {})]
-    queued = min(stamps.attempted + stamps.queue_seconds, first)
+    planned = min(stamps.attempted + stamps.schedule_seconds, first)
+    placed = min(planned + stamps.kv_seconds, first)
+    schedule = {"aio.queue_seconds": stamps.queue_seconds, "aio.planning_seconds": stamps.planning_seconds}
     kv = {"aio.kv.cached_tokens": record.cached_tokens, "aio.kv.preemptions": stamps.preemptions}
     decode = {"gen_ai.usage.output_tokens": record.completion_tokens, "aio.decode.steps": len(stamps.gaps) + 1}
     return [
         *stages,
-        ("schedule", stamps.attempted, queued, {"aio.queue_seconds": stamps.queue_seconds}),
-        ("prefill", queued, first, kv),
+        ("schedule", stamps.attempted, planned, schedule),
+        ("kv cache", planned, placed, kv),
+        ("prefill", placed, first, {"gen_ai.usage.input_tokens": record.prompt_tokens}),
         ("decode", first, last, decode),
         ("stream", passed_on, stamps.finished, {"aio.stream": record.stream}),
     ]

@@ -29,7 +29,9 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     `finish_reason` is set exactly once per choice, on its last output. A token that ended the
     choice (EOS or a stop token) is not in `token_ids`; it is `stop_token_id`.
     All counts are set on the choice's last output, `cached_tokens` and `queue_seconds` on every one, for clients that
-    close a request early (a stop string). An error of one choice ends the whole request.
+    close a request early (a stop string), `planning_seconds` and `kv_seconds` on the first one with tokens too: what
+    planning the steps of the prompt took, and what its KV blocks took, up to the first token (SPEC GW-01). An error of
+    one choice ends the whole request.
     `error_kind` says what the caller can do: change the request, try later or elsewhere, or report a bug.
     `prompt_logprobs` come chunk by chunk, in outputs of choice 0 without tokens, all before its first token.
     `evidence`: what the request asks for about this output's tokens; the first output carries the hidden state.
@@ -48,6 +50,8 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     cached_tokens: int = 0
     completion_tokens: int = 0
     queue_seconds: float = 0.0
+    planning_seconds: float = 0.0
+    kv_seconds: float = 0.0
     preemptions: int = 0
     prompt_logprobs: list[TokenLogprob] | None = None
     evidence: Evidence | None = None

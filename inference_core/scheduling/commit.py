@@ -127,6 +127,8 @@ class StepCommit:
                     queue_seconds=sequence.queue_seconds,
                 )
             )
+            if sequence.tells_times:
+                sequence.tell_times(outputs[-1])
             if sequence.wants_evidence:
                 outputs[-1].evidence = sequence.evidence_of(drawn)
         self._totals.generated_tokens += len(outputs)

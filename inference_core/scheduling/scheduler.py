@@ -39,9 +39,17 @@ class Scheduler:
     `peers`: the schedulers that share the arena, this one included; the same orders decide memory among all of them.
 
     A result may come late: `launched` lets planning continue while a step is in flight, `commit` brings its tokens.
+    `clock` (seconds) times planning and the blocks of prompts (SPEC GW-01); the default stands still.
     """
 
-    def __init__(self, name: str, pool: BlockPool, knobs: Knobs, adapters: AdapterSlots | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        pool: BlockPool,
+        knobs: Knobs,
+        adapters: AdapterSlots | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.name = name
         self.pool = pool
         self.knobs = knobs
@@ -60,6 +68,7 @@ class Scheduler:
         self._commit = StepCommit(pool, self._running_set, self.totals, self.joins, self.deadlines, self.remove)
         self._batch = Batch()
         self._budget = StepBudget(0)
+        self._clock = clock
 
     def close(self) -> None:
         """End the references that lead back to this scheduler, so that it goes with its owner; no step may follow."""
@@ -135,6 +144,8 @@ class Scheduler:
 
     def schedule(self, step: int, now: float) -> StepPlan | None:
         """Plan the next step; None if no sequence can advance before another model steps."""
+        # A step of decodes alone is not timed: none of them waits for its first token.
+        began = self._clock() if self.waiting or self._running_set.prefilling else 0.0
         self._budget = budget = StepBudget(self.knobs.max_num_batched_tokens)
         self.blocked = None
         self.pool.host.resize(self.knobs.host_cache_blocks if self.knobs.prefix_caching else 0)
@@ -150,7 +161,10 @@ class Scheduler:
             self.pool.host.end(copied=False)
             return None
         moves = self._moves()
-        return StepPlan(step, self.name, list(budget.shares.values()), moves, *self.pool.host.copies())
+        plan = StepPlan(step, self.name, list(budget.shares.values()), moves, *self.pool.host.copies())
+        if budget.kv_seconds:
+            budget.charge_planning(self._clock() - began)
+        return plan
 
     def _share_among_decodes(self, decodes: list[Sequence], most: int, now: float) -> list[Sequence]:
         """Give one token each to at most `most` of `decodes`, longest without one first; return the rest."""
@@ -197,12 +211,15 @@ class Scheduler:
             if first_has_share and chunk > budget.left:
                 budget.queue_blocked = True
                 continue
+            began = self._clock()
             if sequence.status is Status.WAITING and (budget.memory_short or not self._admit(sequence, now)):
                 # No overtaking of the queue's head: small requests could keep a large one waiting for ever.
                 budget.queue_blocked = True
                 continue
             tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, room)
             if self._grow(sequence, tokens, now):
+                if not sequence.output_token_ids:
+                    budget.kv_seconds[sequence] = self._clock() - began
                 budget.hand_out(sequence, tokens)
                 first_has_share = True
 
@@ -467,6 +484,9 @@ class Scheduler:
         """Commit the results of a launched step, in the order of launches; sequences that ended since are skipped."""
         if part.result.swapped is not None:
             self.pool.host.measure(part.result.swapped)
+            for sequence, *_ in part.entries:
+                if sequence.tells_times:
+                    sequence.kv_seconds += part.result.swapped.seconds
         return self._commit.commit(part.entries, part.result, part.ended, prefix_caching=self.knobs.prefix_caching)
 
     def commit_step(self, executed: ExecutedStep) -> list[SequenceOutput]:

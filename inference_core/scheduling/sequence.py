@@ -43,7 +43,9 @@ class Sequence:
     earlier waits. `share` is its part of the step that it was last scheduled in; `share.block_table` is `block_table`.
     `num_scored`: prompt tokens after the first whose log-probabilities are known, if requested. `num_accepted`: drafts
     accepted in that step. `states` pools the prompt's hidden state, if requested of this choice. `prefills`: it exists
-    for its prompt's blocks alone.
+    for its prompt's blocks alone. Before the first token, seconds of the clock: `planning_seconds` went to planning the
+    steps of its prompt, `kv_seconds` to its blocks (look-up, allocation, copies between device and host).
+    `tells_times`: no output has said these yet.
 
     `num_public_blocks`: how many of its first blocks are those of a public prefix, and named accordingly. `pinned`: the
     pinned blocks that it fills, all that it needs; [] for a sequence that allocates its blocks as it grows.
@@ -85,6 +87,9 @@ class Sequence:
     preemptions: int = 0
     admissions: int = 0
     queue_seconds: float = 0.0
+    planning_seconds: float = 0.0
+    kv_seconds: float = 0.0
+    tells_times: bool = True
     waited_seconds: float = 0.0
     joined_at: float = 0.0
     joined_beside: int = 0
@@ -279,6 +284,16 @@ class Sequence:
             del self.output_token_ids[-self.num_pending :]
             self.num_pending = 0
 
+    def charge_planning(self, planning_seconds: float, kv_seconds: float) -> None:
+        """Add what a step of the prompt cost before it ran: planning it, and finding blocks for it."""
+        self.planning_seconds += planning_seconds
+        self.kv_seconds += kv_seconds
+
+    def tell_times(self, output: SequenceOutput) -> None:
+        """Say in `output`, the first one with tokens, what planning and blocks have cost."""
+        output.planning_seconds, output.kv_seconds = self.planning_seconds, self.kv_seconds
+        self.tells_times = False
+
     def output(
         self,
         token_ids: list[int],
@@ -296,6 +311,8 @@ class Sequence:
                 logprobs=logprobs,
                 cached_tokens=self.cached_tokens,
                 queue_seconds=self.queue_seconds,
+                planning_seconds=self.planning_seconds,
+                kv_seconds=self.kv_seconds,
             )
         return SequenceOutput(
             request_id=self.request_id,
@@ -309,5 +326,7 @@ class Sequence:
             cached_tokens=self.cached_tokens,
             completion_tokens=len(self.output_token_ids),
             queue_seconds=self.queue_seconds,
+            planning_seconds=self.planning_seconds,
+            kv_seconds=self.kv_seconds,
             preemptions=self.preemptions,
         )

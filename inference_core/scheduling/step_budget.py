@@ -34,12 +34,14 @@ class StepBudget:
     `queue_blocked`: the head of the queue could not be admitted, so none behind it is (no overtaking).
     `scores_left`: prompt rows that may still be scored in this step.
     `reclaimed`: the memory lent to drafters was taken back in this step.
+    `kv_seconds`: what looking up and allocating blocks took, for each sequence that has its first token still to come.
     """
 
     total: int
     left: int = field(init=False)
     shares: dict[Sequence, ScheduledSequence] = field(default_factory=dict)
     preempted: set[Sequence] = field(default_factory=set)
+    kv_seconds: dict[Sequence, float] = field(default_factory=dict)
     memory_short: bool = False
     queue_blocked: bool = False
     reclaimed: bool = False
@@ -91,4 +93,10 @@ class StepBudget:
             self.left += len(share.token_ids)
             if share.score is not None:
                 self.scores_left += len(share.score.token_ids)
+        self.kv_seconds.pop(sequence, None)
         self.preempted.add(sequence)
+
+    def charge_planning(self, seconds: float) -> None:
+        """Charge a planning of so many seconds to the sequences that wait for their first token."""
+        for sequence, kv_seconds in self.kv_seconds.items():
+            sequence.charge_planning(seconds - kv_seconds, kv_seconds)

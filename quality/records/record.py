@@ -34,7 +34,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds. `ttft_ms` runs from arrival to the first text; `overhead_ms` is all time outside the tier.
 
-    Of the tier that answered: `queue_ms`, then `prefill_ms` to the first text, then `decode_ms` to the last.
+    Of the tier that answered: `queue_ms` of waiting and of planning the prompt's steps, then `prefill_ms` to the first
+    text, then `decode_ms` to the last.
     """
 
     route_ms: float

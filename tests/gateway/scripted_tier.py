@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
-from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, Tier, TierLoad, Usage
+from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, ThoughtEnd, Tier, TierLoad, Usage
 from tiers.tool_types import ToolCallDelta
 
 WORDS = ("Hello", " there,", " how", " are", " you?")
@@ -19,7 +19,7 @@ class ScriptedTier(Tier):
     log-probability of every word. `sureness` (a log-probability per word, the last one for all further words) is its
     evidence, for requests that ask for any. `later_words`: what it answers to all requests but the first, if set.
 
-    `stop_sequence`: the stop string that ended an answer.
+    `stop_sequence`: the stop string that ended an answer. `thought_end`: why its thoughts ended early.
     `num_layers`: as of a tier that tells evidence.
     `vocabulary`: the tokeniser that it has, as a tier in this process would.
     `tells_token_ids`: as a tier in this process does and a remote one does not; what was drawn is metered either way.
@@ -42,6 +42,7 @@ class ScriptedTier(Tier):
         self.reasoning: tuple[str, ...] = ()
         self.calls: tuple[ToolCallDelta, ...] = ()
         self.stop_sequence: str | None = None
+        self.thought_end: ThoughtEnd | None = None
         self.fail_at: int | None = None
         self.error: Exception = TierError("scripted failure")
         self.hold_at: int | None = None
@@ -101,7 +102,8 @@ class ScriptedTier(Tier):
             for index in range(request.n):
                 reason: FinishReason = "tool_calls" if self.calls else "stop"
                 yield Delta(index=index, finish_reason=reason, stop_sequence=self.stop_sequence)
-            yield Delta(usage=self.usage(request, len(words)), queue_seconds=0.001, preemptions=1)
+            usage = self.usage(request, len(words))
+            yield Delta(usage=usage, queue_seconds=0.001, preemptions=1, thought_end=self.thought_end)
         except (asyncio.CancelledError, GeneratorExit):
             self.closed_early += 1
             if self.slow_close is not None:

@@ -8,7 +8,7 @@ import msgspec
 from inference_core.model_spec import CoreSpec
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.gpu_group import GpuGroupSpec
-from tiers.catalog.tier_spec import Count, TierSpec
+from tiers.catalog.tier_spec import Count, PolicySpec, TierSpec
 from tiers.engines.engine_spec import EngineSpec
 
 CPU_CORE = "cpu"
@@ -120,7 +120,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if tier.remote is not None:
             engine = tier.remote.engine
             remote = [tier.remote.base_url, tier.model_name] if engine is None else engine.answering
-        answering = [tier.number, models.get(tier.model_name), remote, tier.policy]
+        answering = [tier.number, models.get(tier.model_name), remote, _answering_policy(tier.policy)]
         # Only where a tier binds one, so that what was measured without adapters stays valid.
         return answering if tier.adapter is None else [*answering, self._adapter_path(tier)]
 
@@ -128,6 +128,15 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         adapters = {m.name: m.adapters for m in self.core.models}
         adapters |= {m.name: m.adapters for group in self.gpu_groups for m in group.models}
         return adapters.get(str(tier.model), {}).get(str(tier.adapter), str(tier.adapter))
+
+
+def _answering_policy(policy: PolicySpec) -> dict[str, Any]:
+    """Return the policy's fields; a probe's confidence that is not asked for changes no answer, so that what is known
+    of a policy from before there was one stays valid."""
+    fields: dict[str, Any] = msgspec.to_builtins(policy)
+    if not fields.get("probe_confidence"):
+        fields.pop("probe_confidence", None)
+    return fields
 
 
 def _hash(value: Any) -> str:

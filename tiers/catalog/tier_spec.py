@@ -136,9 +136,11 @@ class ChainOfThoughtSpec(
     that writes `<think>…</think>` itself needs opening `<think>\\n`, marker `</think>` and answer opening
     `\\n</think>\\n\\n`. At least `min_answer_tokens` are reserved for the answer, or half of a small `max_tokens`.
 
-    `settled_probes`: end the thought once that many consecutive probes gave the same short answer; 0 never probes.
-    Probes are greedy answers of at most `probe_tokens` tokens, drawn at ends of sentences at least `probe_every_tokens`
-    tokens apart. They take their tokens from the budget and are billed as reasoning.
+    `settled_probes`: end the thought once that many consecutive probes gave the same short answer; 0 never probes for
+    agreement. `probe_confidence`: end it at the first probe whose answer the model is that sure of (SPEC TI-16): the
+    geometric mean of its tokens' probabilities; 0 never does. Probes are greedy answers of at most `probe_tokens`
+    tokens, drawn at ends of sentences at least `probe_every_tokens` tokens apart. They take their tokens from the
+    budget and are billed as reasoning.
     """
 
     budget_tokens: Count
@@ -148,6 +150,7 @@ class ChainOfThoughtSpec(
     answer_opening: str = "\n\nFinal answer:"
     min_answer_tokens: Count = 64
     settled_probes: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
+    probe_confidence: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     probe_every_tokens: Count = 32
     probe_tokens: Count = 16
 

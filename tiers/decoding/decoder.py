@@ -176,6 +176,8 @@ class Decoder:
         yield Delta(
             usage=tally.usage(),
             queue_seconds=tally.queue_seconds,
+            planning_seconds=tally.planning_seconds,
+            kv_seconds=tally.kv_seconds,
             preemptions=sum(tally.preemptions.values()),
         )
 
@@ -224,7 +226,7 @@ class _Tally:
         self.started = False
         self._choices, self._prompt_tokens, self._reasoning = choices, prompt_tokens, reasoning
         self._cached_tokens = 0
-        self.queue_seconds = 0.0
+        self.queue_seconds = self.planning_seconds = self.kv_seconds = 0.0
         self.preemptions: dict[int, int] = {}
 
     def count(self, output: SequenceOutput) -> None:
@@ -234,6 +236,9 @@ class _Tally:
             self._cached_tokens = output.cached_tokens
         if output.queue_seconds > self.queue_seconds:
             self.queue_seconds = output.queue_seconds
+        if output.planning_seconds or output.kv_seconds:
+            self.planning_seconds = max(self.planning_seconds, output.planning_seconds)
+            self.kv_seconds = max(self.kv_seconds, output.kv_seconds)
         if output.preemptions:
             self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
 

@@ -13,7 +13,7 @@ from tiers.decoding.prompt import Prompt
 from tiers.merge_streams import merge
 from tiers.policies.answer_convergence import AnswerConvergence
 from tiers.policies.policy import Plain, Policy, derive_seed
-from tiers.tier import Delta, GenerationRequest, ReasoningEffort, UsageMeter
+from tiers.tier import Delta, GenerationRequest, ReasoningEffort, ThoughtEnd, UsageMeter
 
 THINK_TAG = "<think>"
 # Shares of the tier's own budget, which is also the default of a request.
@@ -32,8 +32,8 @@ class ChainOfThought(Policy):
 
     The answer continues the same tokens, so the prefix cache saves its prefill. `max_tokens` bounds thinking and answer
     together. Stop strings, log-probabilities, logit bias, minimum length, grammars and tool calls apply to the answer
-    only. Raw prompts and a budget of 0 are decoded plainly. With `settled_probes` a thought ends early once its answer
-    has converged (`AnswerConvergence`); probes count as thought, in the budget and on the bill.
+    only. Raw prompts and a budget of 0 are decoded plainly. With `settled_probes` or `probe_confidence` a thought ends
+    early once its answer has converged (`AnswerConvergence`); probes count as thought, in the budget and on the bill.
     """
 
     def __init__(self, decoder: Decoder, spec: ChainOfThoughtSpec) -> None:
@@ -107,7 +107,9 @@ class ChainOfThought(Policy):
         left = total - first.usage.completion_tokens - probed
         async with aclosing(self._answer(request, index, prompt_ids + thought, left)) as deltas:
             async for delta in deltas:
-                yield delta if delta.usage is None else _joined(first, delta)
+                yield (
+                    delta if delta.usage is None else _joined(first, delta, None if settling is None else settling.end)
+                )
 
     async def _has_settled(
         self, settling: AnswerConvergence, prompt_ids: list[int], thought: list[int], last: Delta, budget: int
@@ -201,12 +203,15 @@ def _of_tokens(wanted: EvidenceRequest | None) -> EvidenceRequest | None:
     return EvidenceRequest(tokens=True) if wanted is not None and wanted.tokens else None
 
 
-def _joined(thought: Delta, answer: Delta) -> Delta:
+def _joined(thought: Delta, answer: Delta, thought_end: ThoughtEnd | None) -> Delta:
     """Combine the ends of one choice's two parts: total wait and total preemptions."""
     return Delta(
         index=answer.index,
+        thought_end=thought_end,
         usage=answer.usage,
         queue_seconds=thought.queue_seconds,
+        planning_seconds=thought.planning_seconds,
+        kv_seconds=thought.kv_seconds,
         preemptions=thought.preemptions + answer.preemptions,
     )
 
@@ -224,5 +229,8 @@ async def _billed_once(merged: AsyncGenerator[Delta, None], meter: UsageMeter) -
     yield Delta(
         usage=meter.usage(),
         queue_seconds=max(end.queue_seconds for end in ends),
+        planning_seconds=max(end.planning_seconds for end in ends),
+        kv_seconds=max(end.kv_seconds for end in ends),
+        thought_end=next((end.thought_end for end in ends if end.thought_end is not None), None),
         preemptions=sum(end.preemptions for end in ends),
     )

@@ -9,7 +9,7 @@ from gateway.answering.answer import Answer
 from gateway.api.inference.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
 from quality.records.record import CacheUse, Record
 from tiers.collected_choice import CollectedChoice
-from tiers.tier import Usage
+from tiers.tier import ThoughtEnd, Usage
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -41,7 +41,8 @@ class Routed(msgspec.Struct, frozen=True):
     end, if it came in one piece or has no text. `classifier`: the version that decided. `version`: hash of all that
     affects the answers of the tier (`Catalog.tier_fingerprint`): its model's file and arithmetic, its server, its
     policy. `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true,
-    where a tier's price was not given and `cost_usd` rests on an estimate.
+    where a tier's price was not given and `cost_usd` rests on an estimate. `thought_end`: there if a thought was ended
+    early, and why; `dropped_turns`: how many of the oldest turns were left out for length, there if there are any.
     """
 
     decision_id: str
@@ -57,6 +58,8 @@ class Routed(msgspec.Struct, frozen=True):
     version: str
     cache: CacheUse | None = None
     cost_estimated: Literal[True] | UnsetType = UNSET
+    thought_end: ThoughtEnd | UnsetType = UNSET
+    dropped_turns: int | UnsetType = UNSET
 
 
 class FunctionBody(msgspec.Struct, frozen=True):
@@ -204,4 +207,6 @@ def routed(answer: Answer) -> Routed:
         version=answer.tier.version,
         cache=answer.source.cached,
         cost_estimated=True if answer.cost_is_estimated else UNSET,
+        thought_end=answer.thought_end or UNSET,
+        dropped_turns=answer.request.dropped_turns or UNSET,
     )

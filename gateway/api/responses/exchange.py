@@ -11,10 +11,10 @@ from gateway.api.batch_files.owned_queries import is_id
 from gateway.api.inference.build_request import Received, chat_request
 from gateway.api.responses.as_chat import chat_of, renamed
 from gateway.api.responses.schemas import Item, ResponsesRequest
-from gateway.api.responses.truncation import truncated
 from gateway.errors import ApiError, bad_request
 from gateway.parts import Parts
 from gateway.requests.inference_request import InferenceRequest
+from gateway.routing.truncation import truncated
 from gateway.stores.database_reach import reached
 from gateway.stores.stored_responses import ContextTooLargeError, StoredContext, StoredResponse, StoredResponses
 

@@ -71,7 +71,7 @@ class TierServiceLevels(msgspec.Struct):
         _sketch(self.ttft_shares, wanted.name).add(ttft / limit)
         _count(self.classes, wanted.name, 1)
         _count(self.kept, wanted.name, ttft <= limit)
-        self._stage("schedule", stamps.queue_seconds)
+        self._stage("schedule", stamps.schedule_seconds)
         self._stage("prefill", prefill)
         self._stage("decode", decode)
         if (speed := stamps.tokens_per_second) is not None:

@@ -107,3 +107,10 @@ async def test_a_chat_of_a_socket_that_breaks_says_how_its_beginning_came_about(
 
     assert told(broken).cost_usd > 0
     assert broken["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_reply_says_why_its_thought_ended_early(gateway: RunningGateway, stream: bool) -> None:
+    gateway.tier(1).thought_end = "confidence"
+    ended = await reply(gateway, "chat/completions", stream=stream)
+    assert ended["x_aio"]["thought_end"] == "confidence"

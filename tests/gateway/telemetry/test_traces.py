@@ -12,7 +12,8 @@ from gateway.requests.trace_context import TraceContext, trace_context
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry import traces
 from gateway.telemetry.traces import Traces, span_exporter
-from tests.gateway.running_gateway import RunningGateway, running_gateway
+from quality.records.record import Record
+from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.gateway.telemetry.otlp_collector import attribute, running_collector
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
@@ -21,7 +22,7 @@ from tiers.remote.remote_tier import RemoteTier
 HELLO = [{"role": "user", "content": "Say the secret word."}]
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE_ID}-{PARENT_ID}-01"
-STAGES = {"route", "schedule", "prefill", "decode", "stream"}
+STAGES = {"route", "schedule", "kv cache", "prefill", "decode", "stream"}
 
 
 def traced(
@@ -47,15 +48,33 @@ async def test_a_trace_shows_every_stage_and_no_text(settings: Settings, monkeyp
     assert {f"{span.context.trace_id:032x}" for span in spans.values()} == {TRACE_ID}
     assert f"{root.parent.span_id:016x}" == PARENT_ID
     assert all(span.parent.span_id == root.context.span_id for name, span in spans.items() if span is not root)
-    assert len({span.context.span_id for span in spans.values()}) == 6
+    assert len({span.context.span_id for span in spans.values()}) == 7
     assert root.attributes["gen_ai.usage.input_tokens"] == 8
     assert root.attributes["gen_ai.response.finish_reasons"] == ("stop",)
-    assert spans["prefill"].attributes["aio.kv.preemptions"] == 1
+    assert spans["kv cache"].attributes["aio.kv.preemptions"] == 1
     assert spans["decode"].attributes["aio.decode.steps"] == 5
     for span in spans.values():
         assert root.start_time <= span.start_time <= span.end_time <= root.end_time
         assert "secret" not in span.to_json()
         assert "Hello" not in span.to_json()
+
+
+async def test_stages_of_a_core_follow_each_other_without_a_gap(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporting, memory = traced(settings, monkeypatch)
+    async with running_gateway(exporting, core=laptop_hash_core(exporting), scripted=False) as gateway:
+        body = {"model": "auto", "messages": HELLO, "max_tokens": 4}
+        answer = (await gateway.http.post("/v1/chat/completions", json=body)).json()
+        record: Record = await gateway.parts.records.find(answer["id"])  # type: ignore[attr-defined]
+    spans = {span.name: span for span in memory.get_finished_spans()}
+    schedule, kv, prefill, decode = (spans[name] for name in ("schedule", "kv cache", "prefill", "decode"))
+    told = dict(schedule.attributes or {})
+    assert told["aio.planning_seconds"] > 0
+    assert kv.end_time > kv.start_time
+    assert (schedule.end_time, kv.end_time, prefill.end_time) == (kv.start_time, prefill.start_time, decode.start_time)
+    scheduled = told["aio.queue_seconds"] + told["aio.planning_seconds"]
+    assert record.timings.queue_ms == pytest.approx(scheduled * 1e3)
 
 
 async def test_a_failed_attempt_has_a_span_of_its_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,16 +78,20 @@ class TinyModels:
         self.folder = folder
 
     def device_runner(
-        self, graphs: Graphs | None = None, arena: torch.Tensor | None = None, capacity: Capacity = CAPACITY
+        self,
+        graphs: Graphs | None = None,
+        arena: torch.Tensor | None = None,
+        capacity: Capacity = CAPACITY,
+        dtype: torch.dtype = torch.float32,
     ) -> DeviceRunner:
-        """Over `arena`, or one of its own."""
+        """Over `arena`, or one of its own; `dtype` of the activations."""
         self.arena = torch.zeros(SLABS * SLAB, dtype=torch.uint8) if arena is None else arena
         decoder = load_device_decoder(
             self.checkpoint,
-            stored_linears(self.checkpoint, "dense", torch.float32, torch.device("cpu"), self.folder),
+            stored_linears(self.checkpoint, "dense", dtype, torch.device("cpu"), self.folder),
             self.layout,
             self.arena,
-            dtype=torch.float32,
+            dtype=dtype,
             max_context=self.info.max_context,
         )
         return DeviceRunner(

@@ -82,6 +82,8 @@ def check_usage(case: AotCase, usages: list[Usage], capability: int) -> None:
         if case.wide_loads:
             assert usage["widest_load_bytes"] == 16, f"{usage}: alignment was lost"
         assert usage["narrowest_load_bytes"] >= case.narrowest_load, f"{usage}: alignment was lost"
+        # SPEC TI-15. Draws use float64, and sums of INT8 codes are integers.
+        assert set(usage["sums"]) <= {"f32", "f64", "i32"}, f"{usage}: sums, exponentials and divisions are float32"
 
 
 @contextmanager
@@ -125,7 +127,7 @@ def _compile(launch: _Launch, capability: int) -> Usage:
     usage = {"kernel": launch.kernel.__name__, "shared_bytes": built.metadata.shared, **_assembled(built.asm["cubin"])}
     widths = list(_load_widths(built.asm["ptx"]))
     usage |= {"narrowest_load_bytes": min(widths, default=0), "widest_load_bytes": max(widths, default=0)}
-    return usage
+    return usage | {"sums": sorted(set(_sum_types(built.asm["ttir"])))}
 
 
 def _type(value: Any) -> str:
@@ -158,6 +160,13 @@ def _load_widths(ptx: str) -> Iterator[int]:
         yield int(width, 16)
     for vector, bits in re.findall(r"ld\.global\S*?(?:\.v(\d))?\.b(\d+)", ptx):
         yield int(vector or 1) * int(bits) // 8
+
+
+def _sum_types(ttir: str) -> Iterator[str]:
+    """Types of the results of additions, products of matrices, divisions, and functions such as exponentials."""
+    for operation in re.findall(r"= (?:arith\.(?:addf|divf)|math\.\w+|tt\.dot) [^\n]*", ttir):
+        _, _, types = re.sub(r" loc\(.*", "", operation).rpartition(" : ")
+        yield re.findall(r"bf16|f16|f32|f64|i32", types)[-1]
 
 
 def _usages(module: str, name: str, capability: int) -> list[Usage]:

@@ -12,6 +12,7 @@ from inference_core.triton_kernels.attention.paged_attention import paged_attent
 from inference_core.triton_kernels.decoder_reference import reference_paged_attention
 from tests.inference_core.triton_kernels import cells
 from tests.inference_core.triton_kernels.cells import NUMBERS, PHASES, RATIOS, Numbers
+from tests.inference_core.triton_kernels.conftest import INTERPRETED
 from tests.inference_core.triton_kernels.paged_batch import PADDED_ROWS, SENTINEL, PagedBatch, Span
 
 SMALL = AttentionTile(rows=16, tokens=16, warps=4, stages=2)
@@ -148,3 +149,27 @@ def test_blocks_beyond_four_gibibytes_are_found(cache: KVDtype, device: torch.de
 def test_the_documented_table_is_the_grid_that_is_tested() -> None:
     page = Path(__file__).parents[3] / "docs" / "kernels.md"
     assert cells.table() in page.read_text()
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="loads are counted by the interpreter")
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_a_step_reads_each_key_and_value_once_for_all_heads_that_share_it(
+    ratio: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AT-04: 1 / group of what a step reads without grouping."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    heads, kv_heads = RATIOS[ratio]
+    context, head_dim, read = 64, 64, []
+    load = InterpreterBuilder.create_masked_load
+
+    def counted(builder: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        # Of all that the kernel reads only the cache has numbers of 16 bits.
+        if pointers.get_element_ty().primitive_bitwidth == 16:
+            read.append(int(mask.data.sum()))
+        return load(builder, pointers, mask, *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", counted)
+    attend(paged([(context, 1)], NUMBERS["bfloat16 cache"], device, ratio=ratio, head_dim=head_dim), tile=SMALL)
+    ungrouped = 2 * heads * context * head_dim
+    assert sum(read) == ungrouped // (heads // kv_heads)

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
@@ -127,4 +128,52 @@ async def test_closing_while_a_probe_is_under_way_leaves_nothing_in_the_core(tok
             break
     await stream.aclose()
     assert not core.live
+    await tier.close()
+
+
+class Sure(Probed):
+    """Was sure of each token of its probes by `logprobs`, one for each probe."""
+
+    logprobs: list[float]
+
+    def _output(self, request: AddRequest, index: int, ids: list[int], position: int) -> SequenceOutput:
+        output = super()._output(request, index, ids, position)
+        if output.token_ids and request.evidence is not None:
+            output.evidence = Evidence(tokens=[TokenEvidence(self.logprobs[len(self.probed) - 1], 0.0, 0.0)])
+        return output
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "settled", "steps", "reason"),
+    [
+        ([-2.0, -0.01, -0.01], 0, 2, "confidence"),
+        ([-2.0, -0.2, -0.2], 0, len(STEPS), None),
+        ([-2.0, -0.2, -0.2], 2, 4, "agreement"),
+    ],
+)
+async def test_a_thought_ends_at_the_first_probe_above_the_threshold_and_says_why(
+    tokenizer: Tokenizer, logprobs: list[float], settled: int, steps: int, reason: str | None
+) -> None:
+    """TI-16."""
+    core = Sure(tokenizer, THOUGHT, [" 12", " 13", " 13"])
+    core.logprobs = [*logprobs, *[-0.2] * 9]
+    spec = msgspec.structs.replace(SPEC, settled_probes=settled, probe_confidence=0.9)
+    tier = local_tier(tier_spec(spec), core, tokenizer)
+    await tier.start()
+
+    deltas = [delta async for delta in tier.generate(chat(QUESTION, max_tokens=200))]
+
+    assert "".join(delta.reasoning for delta in deltas) == "".join(STEPS[:steps])
+    assert deltas[-1].usage is not None
+    assert deltas[-1].thought_end == reason
+    await tier.close()
+
+
+async def test_a_probe_without_an_answer_ends_no_thought_however_sure_the_model_is(tokenizer: Tokenizer) -> None:
+    core = Sure(tokenizer, THOUGHT, [" I do not know"] * 8)
+    core.logprobs = [-0.001] * 8
+    tier = local_tier(tier_spec(msgspec.structs.replace(SPEC, probe_confidence=0.9)), core, tokenizer)
+    await tier.start()
+    (answer,), _ = await collect(tier, chat(QUESTION, max_tokens=200))
+    assert answer.reasoning == THOUGHT
     await tier.close()

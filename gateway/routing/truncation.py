@@ -1,4 +1,4 @@
-"""`truncation: auto`: a conversation too long for every tier loses its oldest turns, not the request."""
+"""A conversation too long for every tier loses its oldest turns, not the request: `truncation: auto`, or a knob."""
 
 import msgspec
 
@@ -28,4 +28,6 @@ async def truncated(routing: RoutingService, request: InferenceRequest) -> Infer
 
 
 def _from(request: InferenceRequest, before: list[ChatMessage], rest: list[ChatMessage]) -> InferenceRequest:
-    return msgspec.structs.replace(request, messages=[*before, *rest], prompts_read={})
+    messages = [*before, *rest]
+    dropped = len(request.messages or []) - len(messages)
+    return msgspec.structs.replace(request, messages=messages, dropped_turns=dropped, prompts_read={})

@@ -1,0 +1,37 @@
+"""The benchmark of stages times real answers of a tier here, and the report shows its figures."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.gateway.stages import bench_stages
+from gateway.reporting.stages import StageTimes, stages
+from gateway.settings import Settings
+
+
+@pytest.mark.processes
+async def test_every_stage_of_real_answers_is_timed(settings: Settings) -> None:
+    times = await bench_stages(
+        settings, tier=1, requests=2, prompt_tokens=12, new_tokens=4, progress=lambda name, share: None
+    )
+
+    assert (times.requests, times.prompt_tokens) == (2, 12)
+    assert times.planning_ms > 0
+    assert 0 < times.kv_ms < times.prefill_ms
+    assert times.token_ms > 0
+
+
+def test_the_report_has_scheduling_apart_from_the_prompt(tmp_path: Path) -> None:
+    times = StageTimes(
+        model="m", requests=30, prompt_tokens=128, queue_ms=0.5, planning_ms=0.25, kv_ms=0.125, prefill_ms=200.0,
+        token_ms=10.0,
+    )  # fmt: skip
+    (tmp_path / "stages.json").write_bytes(msgspec.json.encode(times))
+
+    found = {stage.name: stage for stage in stages(tmp_path)}
+
+    assert {name: stage.measured_ms for name, stage in found.items()} == {
+        "route": None, "schedule": 0.75, "prefill": 200.0, "decode": 990.0, "stream": None,
+    }  # fmt: skip
+    assert "of which 0.12 ms are for KV blocks" in found["prefill"].source

@@ -1,0 +1,117 @@
+"""The work of route, schedule and stream around a model that computes nothing, in calls of the project's functions.
+
+SPEC GW-02 gives these stages 10 ms of an answer of 100 tokens. Calls are counted instead of milliseconds: they are
+the same on every machine. The gateway is that of `walk.py`: one process, the laptop's catalogue, hash models.
+"""
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+from functools import cache
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.settings import Settings
+from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.gateway.walk import BODY, BOUNDED, ROOT
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# Where each stage's functions are.
+ROUTE = ("classifier/", "gateway/routing/")
+SCHEDULE = (
+    "inference_core/core.py",
+    "inference_core/engine/",
+    "inference_core/kv_cache/",
+    "inference_core/scheduling/",
+)
+STREAM = ("gateway/", "inference_core/tokenization/", "inference_core/transport/", "tiers/")
+# About half as much again as was counted when this was written.
+MOST_TO_ROUTE = 1_000
+MOST_TO_SCHEDULE_A_TOKEN = 225
+MOST_TO_STREAM_A_TOKEN = 70
+
+
+class CallCounter:
+    """Counts the calls of each of the project's files; a profile function of the interpreter."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            path = _path(frame.f_code.co_filename)
+            if path is not None:
+                self.calls[path] += 1
+
+    def within(self, places: tuple[str, ...]) -> int:
+        """Calls of files whose paths begin with one of `places`."""
+        return sum(count for path, count in self.calls.items() if path.startswith(places))
+
+
+@cache
+def _path(file: str) -> str | None:
+    path = file.removeprefix(ROOT)
+    return None if path == file or path.startswith(("tests/", ".venv/")) else path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def counted(tmp_path_factory: Any) -> AsyncIterator[tuple[RunningGateway, CallCounter]]:
+    """A gateway that has answered once, and the counter of its calls."""
+    counter = CallCounter()
+    settings = Settings(
+        data_dir=str(tmp_path_factory.mktemp("counted")), monitor=False, drain_seconds=5, keys_poll_seconds=3600,
+        artefact_poll_seconds=3600,
+    )  # fmt: skip
+    # Threads take their profile function along when they start.
+    threading.setprofile(counter)
+    sys.setprofile(counter)
+    try:
+        async with running_gateway(
+            settings, core=laptop_hash_core(settings), scripted=False, protocol=BOUNDED
+        ) as gateway:
+            await calls_of(gateway, counter, 8)
+            yield gateway, counter
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+async def calls_of(gateway: RunningGateway, counter: CallCounter, tokens: int) -> dict[str, int]:
+    """Stream an answer of so many tokens; return the calls of each stage until its last byte."""
+    counter.calls.clear()
+    async with gateway.http.stream("POST", "/v1/chat/completions", json=BODY | {"max_tokens": tokens}) as response:
+        response.raise_for_status()
+        last = [line async for line in response.aiter_lines() if line][-1]
+    assert last == "data: [DONE]"
+    routed = counter.within(ROUTE)
+    return {
+        "route": routed,
+        "schedule": counter.within(SCHEDULE),
+        "stream": counter.within(STREAM) - counter.within(("gateway/routing/",)),
+    }
+
+
+async def test_route_schedule_and_stream_are_little_work(counted: tuple[RunningGateway, CallCounter]) -> None:
+    gateway, counter = counted
+    short, long = await calls_of(gateway, counter, 10), await calls_of(gateway, counter, 40)
+    per_token = {stage: (long[stage] - short[stage]) / 30 for stage in short}
+
+    assert 0 < short["route"] <= MOST_TO_ROUTE
+    assert 0 < per_token["schedule"] <= MOST_TO_SCHEDULE_A_TOKEN, per_token
+    assert 0 < per_token["stream"] <= MOST_TO_STREAM_A_TOKEN, per_token
+
+
+async def test_a_token_late_in_an_answer_is_no_more_work_than_an_early_one(
+    counted: tuple[RunningGateway, CallCounter],
+) -> None:
+    gateway, counter = counted
+    lengths = [await calls_of(gateway, counter, tokens) for tokens in (10, 40, 70)]
+    for stage in ("schedule", "stream"):
+        early, late = (after[stage] - before[stage] for before, after in pairwise(lengths))
+        assert late <= 1.5 * early, stage

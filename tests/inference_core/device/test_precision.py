@@ -1,0 +1,141 @@
+"""Every operation of a model in bfloat16 computes in the type that docs/exactness.md gives for it (SPEC TI-15)."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_device import SLAB, SLABS, TinyModels
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from inference_core.core import Core
+from inference_core.device.device_decoder import DeviceDecoder
+from inference_core.linear.device import EightBitLinear, Int4Linear
+from inference_core.protocol import AddRequest, Knobs, SamplingParams
+from inference_core.triton_kernels import decoder_reference
+from inference_core.triton_kernels.linear import linear_reference
+from inference_core.triton_kernels.linear.eight_bit import quantize_blocks, quantize_channels
+from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
+from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
+
+ROOT = Path(__file__).parents[3]
+ACTIVATIONS = torch.bfloat16
+# The row of the page for each function that an op runs on the CPU, and for what is outside of them.
+NORM, ROTATION = "norm, alone and with the addition to the residual stream", "rotation and cache write"
+ATTENTION, SWIGLU = "attention: scores, softmax, weighted sum", "SwiGLU"
+INT4, EIGHT_BIT = "product with 4-bit weights", "product with 8-bit weights"
+SAMPLING, REST = "edits of logits, draws", "dense product, last addition to the residual stream"
+FUNCTIONS = {
+    (decoder_reference, "reference_rms_norm"): NORM,
+    (decoder_reference, "reference_add_rms_norm"): NORM,
+    (decoder_reference, "reference_rope_and_write"): ROTATION,
+    (decoder_reference, "reference_paged_attention"): ATTENTION,
+    (decoder_reference, "reference_swiglu"): SWIGLU,
+    (linear_reference, "int4_linear"): INT4,
+    (linear_reference, "eight_bit_linear"): EIGHT_BIT,
+}
+SAMPLING_OPS = {"aio::edit_logits", "aio::draw_tokens", "aio::row_totals"}
+# Calls that compute nothing: they allocate, view, copy, choose or convert numbers.
+MOVES = {
+    "_local_scalar_dense", "_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone", "copy_", "detach",
+    "embedding", "empty", "empty_like", "empty_strided", "expand", "fill_", "full", "index", "index_put_",
+    "index_select", "lift_fresh", "masked_fill", "masked_fill_", "new_empty", "new_zeros", "numpy_T", "permute",
+    "repeat", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t", "to", "transpose",
+    "unbind", "unsqueeze", "view", "where", "zero_", "zeros", "zeros_like",
+}  # fmt: skip
+
+
+class PrecisionRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
+    """Notes under the `operation` that runs what types it computes in: those of all floating results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operation: str | None = None
+        self.found: dict[str, set[tuple[str, torch.dtype]]] = defaultdict(set)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        if name in SAMPLING_OPS:
+            # Temperatures and the like are parameters of a row, not its numbers.
+            self._note(SAMPLING, name, [arg for arg in args if arg.dim() == 2])
+        elif self.operation and name.startswith("aten::") and name.removeprefix("aten::") not in MOVES:
+            self._note(self.operation, name, result)
+        return result
+
+    def _note(self, operation: str, name: str, tensors: Any) -> None:
+        for tensor in tree_leaves(tensors):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                self.found[operation].add((name, tensor.dtype))
+
+    def within(self, operation: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, noted under `operation`."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            before, self.operation = self.operation, operation
+            try:
+                with self:
+                    return function(*args, **kwargs)
+            finally:
+                self.operation = before
+
+        return noted
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> PrecisionRecorder:
+    made = PrecisionRecorder()
+    for (module, name), operation in FUNCTIONS.items():
+        monkeypatch.setattr(module, name, made.within(operation, getattr(module, name)))
+    monkeypatch.setattr(DeviceDecoder, "compute", made.within(REST, DeviceDecoder.compute))
+    return made
+
+
+def policy() -> dict[str, str]:
+    """The page's table: operations and what they compute in."""
+    page = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
+    table = page.partition("| operation | computes in | stores |")[2].partition("\n\n")[0]
+    return dict(line.strip("| ").split(" | ")[:2] for line in table.splitlines()[2:])
+
+
+def run_model(folder: Path) -> None:
+    """Prompts in chunks and tokens, greedy, drawn, and with edited logits."""
+    runner = TinyModels(folder, norms=True).device_runner(dtype=ACTIVATIONS)
+    knobs = Knobs(prefill_chunk=5, max_num_batched_tokens=32, max_num_seqs=8)
+    core = Core({"m": runner}, arena_bytes=SLABS * SLAB, slab_bytes=SLAB, knobs=knobs, seed=0)
+    for number, sampling in enumerate(
+        [
+            SamplingParams(temperature=0, max_tokens=4, ignore_eos=True),
+            SamplingParams(temperature=0.9, top_p=0.9, seed=3, max_tokens=4, ignore_eos=True, presence_penalty=1.5),
+        ]
+    ):
+        core.add(AddRequest(request_id=str(number), model="m", prompt_token_ids=list(range(1, 12)), sampling=sampling))
+    while core.has_work:
+        assert all(output.error is None for output in core.step())
+
+
+def run_quantised_products() -> None:
+    outputs, inputs = 12, 256
+    weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(1)) * 0.1
+    x, out = torch.ones(3, inputs, dtype=ACTIVATIONS), torch.zeros(3, outputs, dtype=ACTIVATIONS)
+    Int4Linear(Int4Weight.load(pack_int4(int4_tensor("Q4_1", outputs, inputs)), inputs, "cpu"), None).apply(x, out)
+    EightBitLinear(quantize_channels(weight, torch.int8), None).apply(x, out, accumulate=True)
+    EightBitLinear(quantize_blocks(weight), None).apply(x, out)
+
+
+def names(found: dict[str, set[tuple[str, torch.dtype]]]) -> Iterator[tuple[str, str]]:
+    for operation, noted in found.items():
+        types = {dtype for _, dtype in noted}
+        assert len(types) == 1, (operation, sorted(name for name, dtype in noted if dtype is ACTIVATIONS))
+        yield operation, "activations' type" if types == {ACTIVATIONS} else str(types.pop()).removeprefix("torch.")
+
+
+def test_each_operation_computes_in_the_type_of_its_row(recorder: PrecisionRecorder, tmp_path: Path) -> None:
+    with recorder:
+        run_model(tmp_path)
+        run_quantised_products()
+
+    assert dict(names(recorder.found)) == policy()
