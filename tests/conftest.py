@@ -72,6 +72,20 @@ def _root_log_level_and_umask() -> Iterator[None]:
     os.umask(umask)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _schema_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run the revisions of the database once per process; only where a collected module imports the store."""
+    if "quality.store.database" not in sys.modules:
+        yield
+        return
+    from tests.schema_copies import schema_copied
+
+    binaries = _postgres_binaries()
+    pg_dump = None if binaries is None or not (binaries / "pg_dump").exists() else binaries / "pg_dump"
+    with schema_copied(tmp_path_factory.mktemp("schema"), pg_dump):
+        yield
+
+
 class PostgresServer:
     """A PostgreSQL server of the tests on a free loopback port; data in a temporary directory."""
 
