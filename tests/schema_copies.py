@@ -1,7 +1,7 @@
 """The newest schema, made by the revisions once per test process and copied into every other database that is empty.
 
-A database of its own for each test would run all revisions each time, which takes longer than most of these tests. Those
-of the revisions themselves (tests/migrations) and processes that tests start run them.
+A database of its own for each test would run all revisions each time, which takes longer than most of these tests.
+Tests of the revisions themselves (tests/migrations) and processes that tests start run them.
 """
 
 import asyncio
@@ -44,10 +44,7 @@ class SchemaCopies:
         # All connections are closed: the file is whole without its write-ahead log.
         assert not self._file.with_name("store.db-wal").exists()
         async with database._sqlite_lock_file(path):
-            if path.exists():
-                return False
-            shutil.copyfile(self._file, path)
-        return True
+            return _copied_once(self._file, path)
 
     async def _copy_statements(self, url: URL, pg_dump: Path) -> bool:
         plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -68,6 +65,14 @@ class SchemaCopies:
         await run_revisions(url, "upgrade", "head")
         self._statements = await _dumped(pg_dump, plain)
         return True
+
+
+def _copied_once(source: Path, path: Path) -> bool:
+    """Copy unless there is a file already."""
+    if path.exists():
+        return False
+    shutil.copyfile(source, path)
+    return True
 
 
 async def _dumped(pg_dump: Path, url: str) -> str:
