@@ -8,11 +8,12 @@ import pwd
 import random
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import asyncpg
@@ -70,6 +71,49 @@ def _root_log_level_and_umask() -> Iterator[None]:
     yield
     root.setLevel(level)
     os.umask(umask)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _schema_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run the revisions of the database once per process; only where a collected module imports the store."""
+    if "quality.store.database" not in sys.modules:
+        yield
+        return
+    from tests.schema_copies import schema_copied
+
+    binaries = _postgres_binaries()
+    pg_dump = None if binaries is None or not (binaries / "pg_dump").exists() else binaries / "pg_dump"
+    with schema_copied(tmp_path_factory.mktemp("schema"), pg_dump):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_read_once() -> Iterator[None]:
+    """Let httpx's clients share one context of TLS: each would read all authorities' certificates, for 50 ms of
+    processor time, to speak plain HTTP with servers of the tests."""
+    if "httpx" not in sys.modules:
+        yield
+        return
+    from httpx._transports import default
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default, "create_ssl_context", _remembered(default.create_ssl_context))
+        yield
+
+
+def _remembered(make: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
+    """`make`, called once for clients without certificates of their own."""
+    made: dict[tuple[object, ...], ssl.SSLContext] = {}
+
+    def context(*, verify: object = True, cert: object = None, trust_env: bool = True) -> ssl.SSLContext:
+        if verify is not True or cert is not None:
+            return make(verify=verify, cert=cert, trust_env=trust_env)
+        key = (trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        if key not in made:
+            made[key] = make(verify=verify, cert=cert, trust_env=trust_env)
+        return made[key]
+
+    return context
 
 
 class PostgresServer:

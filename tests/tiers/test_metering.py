@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
+from tests.examples import examples
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.test_tier_contract import hash_core
@@ -76,7 +77,7 @@ class World:
         return not self._thinks(add) and add.sampling.max_tokens != THINKING.probe_tokens
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     policy=st.sampled_from(sorted(POLICIES)),
     n=st.integers(1, 3),
@@ -232,7 +233,7 @@ DELTAS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(deltas=st.lists(DELTAS, max_size=12), max_tokens=st.integers(1, 40), reports=st.sets(st.integers(0, 11)))
 def test_an_estimate_only_grows_and_never_passes_what_was_asked_for(
     deltas: list[Delta], max_tokens: int, reports: set[int]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from gateway.protocols.http_protocol import MAX_HEADERS, MAX_PIPELINED, BoundedHttpProtocol
+from tests.examples import examples
 
 LIMIT = 8192
 LINE, HEADER = LIMIT // 8, LIMIT // 4
@@ -131,7 +132,7 @@ cuts = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(heads, st.sampled_from(sorted(BODIES)), cuts)
 def test_a_head_passes_or_is_refused_by_its_size_alone(
     head: tuple[list[bytes], int, list[int]], body: bytes, packets: list[int]
@@ -155,7 +156,7 @@ def test_a_head_passes_or_is_refused_by_its_size_alone(
     assert connection.requests() == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.sampled_from(sorted(BODIES)), min_size=1, max_size=4), cuts)
 def test_requests_are_the_same_in_any_packets(bodies: list[bytes], packets: list[int]) -> None:
     data = b"".join(request_line(40 + at) + line(b"B: ", 90) + BODIES[body] for at, body in enumerate(bodies))

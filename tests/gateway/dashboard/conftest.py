@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 import pytest_asyncio
+from argon2 import PasswordHasher
 
 from gateway.settings import Settings
+from gateway.tenancy.dashboard_users import passwords
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+@pytest.fixture(autouse=True)
+def password_hasher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hash of a password costs 1 ms instead of 50 of processor time; `test_passwords` has that of production."""
+    monkeypatch.setattr(passwords, "_ARGON2", quick := PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1))
+    monkeypatch.setattr(passwords, "_HASH_OF_NOTHING", quick.hash("of no user"))
 
 
 @pytest.fixture(scope="module")

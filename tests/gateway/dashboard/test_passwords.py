@@ -16,6 +16,11 @@ from tests.gateway.dashboard.browsing import PASSWORD, browser, sign_in
 from tests.gateway.running_gateway import RunningGateway
 
 
+@pytest.fixture(autouse=True)
+def password_hasher() -> None:
+    """That of production."""
+
+
 def scrypt_hash(password: str) -> str:
     salt = bytes(range(16))
     digest = hashlib.scrypt(password.encode(), salt=salt, n=2**14, r=8, p=1, maxmem=2**25, dklen=32)

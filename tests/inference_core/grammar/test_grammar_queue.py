@@ -15,6 +15,7 @@ from inference_core.grammar.wire import Channel, Compiled, Ended, Refused, Start
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, ModelInfo
 from inference_core.step_plan import MatcherFactory
+from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary
 from tests.polling import until
 
@@ -93,7 +94,7 @@ def test_tenants_take_turns(queue: Queue) -> None:
     assert queue.server.started == ["first", "a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))
 def test_no_tenant_is_served_again_before_all_others_that_wait(tenants: list[str]) -> None:
     queue = Queue()

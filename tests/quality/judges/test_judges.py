@@ -1,5 +1,7 @@
 """Judges: their decisions and abstentions, and that only judges of known reliability make labels."""
 
+from functools import cache
+
 import msgspec
 import numpy as np
 import pytest
@@ -349,14 +351,22 @@ def test_reliability_survives_storage() -> None:
     assert msgspec.json.decode(stored, type=Calibration).balanced_accuracy == pytest.approx(0.9)
 
 
+@cache
+def _right_answers() -> dict[str, set[str]]:
+    """Of the question of each graded pair."""
+    right: dict[str, set[str]] = {}
+    for pair in graded_pairs():
+        right.setdefault(pair.prompt, set()).update({pair.reference_answer}, {pair.answer} if pair.no_worse else ())
+    return right
+
+
 def _omniscient(request: object) -> str:
     """Knows every right answer of the graded pairs and prefers it in either position."""
     text = request.messages[-1].content  # type: ignore[attr-defined]
     question, first, second = (
         text.split(f"<{tag}>\n")[1].split(f"\n</{tag}>")[0] for tag in ("question", "first", "second")
     )
-    good = {pair.answer for pair in graded_pairs() if pair.prompt == question and pair.no_worse}
-    good |= {pair.reference_answer for pair in graded_pairs() if pair.prompt == question}
+    good = _right_answers()[question]
     return {(True, False): "FIRST", (False, True): "SECOND"}.get((first in good, second in good), "TIE")
 
 

@@ -7,12 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import Grammar, SamplingParams
+from inference_core.tokenization.load_tokenizer import load_tokenizer
+from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.triton_server import Triton
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
+from tiers.remote import triton_wire
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import GenerationRequest, Usage
@@ -21,13 +25,21 @@ TRT, VLLM = "triton-tensorrt-llm", "triton-vllm"
 # As tokens come: spaces and line ends where they happen to be, and half of a word.
 PIECES = ["Hel", "lo", " wor", "ld,\n", "\n  ünï", "cödé", "."]
 TEXT = "".join(PIECES)
+MODEL = load_catalog("laptop").core.models[0].path
+
+
+@pytest.fixture(autouse=True)
+def tokenizer_read_once(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tier would read the laptop's vocabulary, for 0.4 s."""
+    read = {resolve_model_path(MODEL): tokenizer}
+    monkeypatch.setattr(triton_wire, "load_tokenizer", lambda path: read.get(path) or load_tokenizer(path))
 
 
 @asynccontextmanager
 async def triton(model: Triton, kind: str = TRT, **remote: Any) -> AsyncIterator[tuple[RemoteTier, LoopbackServer]]:
     async with LoopbackServer(model.answer) as server:
         server.looked_at = model.look
-        remote = {"tokenizer": load_catalog("laptop").core.models[0].path} | remote
+        remote = {"tokenizer": MODEL} | remote
         tier = RemoteTier(remote_spec(server.base_url.removesuffix("/v1"), kind=kind, **remote))
         await tier.start()
         yield tier, server
