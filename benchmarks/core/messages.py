@@ -13,8 +13,7 @@ from typing import Literal, Protocol, cast
 
 import msgspec
 
-from benchmarks.core.speculation import geometric_interval
-from benchmarks.report.rounds import spread
+from benchmarks.report.rounds import geometric_interval, spread
 from gateway.reporting.measured import Spread
 from inference_core.protocol import AbortRequest, AddRequest, SamplingParams, SequenceOutput
 from inference_core.transport.framing import FrameReader, FrameWriter

@@ -29,10 +29,8 @@ class Assigned(NamedTuple):
     unit: str
 
 
-def assigned(split: Split | None, request: InferenceRequest) -> Assigned | None:
-    """Return the request's place in the experiment; None for a unit outside its share, or without an experiment."""
-    if split is None:
-        return None
+def assigned(split: Split, request: InferenceRequest) -> Assigned | None:
+    """Return the request's place in the experiment; None for a unit outside its share."""
     unit = unit_of(request, split.by)
     arm = split.arm_of(unit.name)
     return None if arm is None else Assigned(split, arm, f"{unit.kind}:{split.pseudonym(unit.name)}")

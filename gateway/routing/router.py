@@ -148,7 +148,7 @@ class RoutingService:
             if failed is None and self.knobs.active.conversations:
                 await self.conversations.fetch(request)
             await self._count_in_doubt(request)
-            place = assigned(self.classifier.split(), request)
+            place = self._in_split(request)
             version = self.classifier.model_for(request.request_id, None if place is None else place.arm)
             # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
             if (
@@ -211,7 +211,7 @@ class RoutingService:
             inputs = settled(self._verdict(request, given, classified=False), edge)
             if may_answer(inputs, edge.tier):
                 return Routed(decide(inputs))
-        place = assigned(self.classifier.split(), request)
+        place = self._in_split(request)
         verdict = self._verdict(request, given, None if place is None else place.arm)
         inputs = settled(verdict, None)
         try:
@@ -261,6 +261,11 @@ class RoutingService:
         seconds = self.knobs.active.queue_seconds
         waits = request.deadline_seconds is not None or request.priority >= SLO_CLASSES["batch"].priority
         return None if waits or not seconds else seconds
+
+    def _in_split(self, request: InferenceRequest) -> Assigned | None:
+        """Return the request's place in the experiment under way, if it has one."""
+        split = self.classifier.split()
+        return None if split is None else assigned(split, request)
 
     def next_up(self, decision: Decision, number: int) -> Tier | None:
         """The next tier above `number` that this decision's constraints allow; a pinned request has none."""
