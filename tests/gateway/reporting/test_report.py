@@ -25,9 +25,19 @@ def test_stages_are_those_that_the_measurements_state():
     found = {stage.name: stage.measured_ms for stage in stages(MEASUREMENTS)}
     route = json.loads((MEASUREMENTS / "route.json").read_text())["decision"]["wall_ms"]["p50"]
     assert found["route"] == route
+    timed = json.loads((MEASUREMENTS / "stages.json").read_text())
+    assert found["schedule"] == timed["queue_ms"] + timed["planning_ms"]
+    assert (found["prefill"], found["decode"]) == (timed["prefill_ms"], 99 * timed["token_ms"])
+
+
+def test_first_tokens_and_gaps_of_a_sweep_stand_in_for_stages_that_were_not_timed(tmp_path):
+    lines = (MEASUREMENTS / "sweep.jsonl").read_text()
+    (tmp_path / "sweep.jsonl").write_text(lines)
+    one = next(row for line in lines.splitlines() if (row := json.loads(line).get("row", {})).get("concurrency") == 1)
+
+    found = {stage.name: stage.measured_ms for stage in stages(tmp_path)}
+
     assert found["schedule"] is None
-    lines = (MEASUREMENTS / "sweep.jsonl").read_text().splitlines()
-    one = next(row for line in lines if (row := json.loads(line).get("row", {})).get("concurrency") == 1)
     assert (found["prefill"], found["decode"]) == (one["ttft_p50_ms"], 99 * one["itl_p50_ms"])
 
 
