@@ -1,10 +1,12 @@
 """Service levels of tiers: figures of a sliding window, states by thresholds, constant memory."""
 
 import csv
+import gc
 import io
 import math
 import random
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -206,6 +208,28 @@ def test_memory_is_flat_while_records_pass_through_the_window() -> None:
         figures.e2e.add(draw.expovariate(1.0) * 10 ** draw.randint(-9, 9))
     assert after < before * 1.05
     assert len(figures.e2e.counts) <= 1_400
+
+
+@pytest.mark.slow
+def test_a_million_records_take_no_more_memory_than_fifty_thousand() -> None:
+    """OB-06: the whole process' memory, which no count of objects can miss."""
+    draw = random.Random(5)
+    answers = [served(ttft=draw.expovariate(5.0), gap=draw.expovariate(40.0), tokens=3) for _ in range(500)]
+    now = [0.0]
+    levels = ServiceLevels(clock=lambda: now[0])
+
+    def run(count: int) -> int:
+        for number in range(count):
+            now[0] += 0.05
+            levels.observe(*answers[number % 500], {})
+        gc.collect()
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0])
+
+    before = run(50_000)
+    after = run(950_000)
+
+    assert after - before < 1024, f"{after - before} KiB more"
 
 
 @pytest.mark.asyncio(loop_scope="module")
