@@ -1,10 +1,36 @@
-"""A real model that is small enough to be measured in moments."""
+"""Cores and a real model that are small enough to be measured in moments."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+
+from gateway.bench import CoreTarget
+from inference_core.transport.core_thread import ThreadCoreClient
+from tests.gateway.bench.word_tokenizer import WordTokenizer
+from tests.inference_core.hash_model import hash_core
+
+
+@pytest.fixture
+async def core_client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ThreadCoreClient]:
+    """A core with the model "m"; rows are taken without a look at how busy the machine is."""
+
+    async def share() -> float:
+        return 0.25
+
+    monkeypatch.setattr("benchmarks.core.load_rows.busy_share", share)
+    client = ThreadCoreClient(lambda: hash_core("m"))
+    await client.start()
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def target(core_client: ThreadCoreClient) -> CoreTarget:
+    """The model "m" as benchmarks load it."""
+    return CoreTarget(core_client, WordTokenizer(), "m")
 
 
 @pytest.fixture

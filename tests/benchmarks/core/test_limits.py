@@ -5,26 +5,6 @@ import pytest
 from benchmarks.core.limits import LimitOptions, _load, find_limit, highest
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.tables import limit_table
-from gateway.bench import CoreTarget
-from inference_core.transport.core_thread import ThreadCoreClient
-from tests.gateway.bench.word_tokenizer import WordTokenizer
-from tests.inference_core.hash_model import hash_core
-
-
-@pytest.fixture(autouse=True)
-def no_look_at_the_machine(monkeypatch):
-    async def share():
-        return 0.25
-
-    monkeypatch.setattr("benchmarks.core.load_rows.busy_share", share)
-
-
-@pytest.fixture
-async def target():
-    client = ThreadCoreClient(lambda: hash_core("m"))
-    await client.start()
-    yield CoreTarget(client, WordTokenizer(), "m")
-    await client.close()
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 5, 9, 37, 200, 256, 1000])

@@ -5,31 +5,11 @@ import pytest
 from benchmarks.core.profiles import FIGURES, ProfileOptions, compare_profiles, results_of
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.tables import profiles_table
-from gateway.bench import CoreTarget
 from gateway.knobs.profiles import PROFILES
 from inference_core.kv_cache.layout import KVLayout
-from inference_core.transport.core_thread import ThreadCoreClient
-from tests.gateway.bench.word_tokenizer import WordTokenizer
-from tests.inference_core.hash_model import hash_core
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=16, dtype="float32")
 NAMES = ["throughput", "latency", "cost", "tail", "catalogue"]
-
-
-@pytest.fixture(autouse=True)
-def no_look_at_the_machine(monkeypatch):
-    async def share():
-        return 0.25
-
-    monkeypatch.setattr("benchmarks.core.load_rows.busy_share", share)
-
-
-@pytest.fixture
-async def target():
-    client = ThreadCoreClient(lambda: hash_core("m"))
-    await client.start()
-    yield CoreTarget(client, WordTokenizer(), "m")
-    await client.close()
 
 
 async def test_the_same_load_is_served_under_every_profile_and_the_start_is_put_back(target, monkeypatch):

@@ -6,29 +6,16 @@ from benchmarks.core.speculation import FIGURES, SpeculationOptions, results_of,
 from benchmarks.core.workloads import WorkloadTarget
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.tables import workloads_table
-from inference_core.transport.core_thread import ThreadCoreClient
 from tests.benchmarks.core.test_workloads import ChatTokenizer
-from tests.inference_core.hash_model import hash_core
 
 OPTIONS = SpeculationOptions(
     workloads=("chat", "code"), modes=("off", "auto", "on"), rounds=2, levels=(1, 2), requests=2, output_tokens=5
 )
 
 
-@pytest.fixture(autouse=True)
-def no_look_at_the_machine(monkeypatch):
-    async def share():
-        return 0.25
-
-    monkeypatch.setattr("benchmarks.core.load_rows.busy_share", share)
-
-
 @pytest.fixture
-async def target():
-    client = ThreadCoreClient(lambda: hash_core("m"))
-    await client.start()
-    yield WorkloadTarget(client, ChatTokenizer(), "m")
-    await client.close()
+def target(core_client):
+    return WorkloadTarget(core_client, ChatTokenizer(), "m")
 
 
 async def test_each_workload_has_a_row_of_its_own_in_every_mode_and_round(target):

@@ -4,29 +4,9 @@ import pytest
 
 from benchmarks.core.sweep import SweepOptions, results_of, sweep
 from benchmarks.report.measurement import Measurement
-from gateway.bench import CoreTarget
 from gateway.reporting.tables import sweep_table
-from inference_core.transport.core_thread import ThreadCoreClient
-from tests.gateway.bench.word_tokenizer import WordTokenizer
-from tests.inference_core.hash_model import hash_core
 
 OPTIONS = SweepOptions(levels=(1, 2, 4), rounds=2, requests=3, prompt_tokens=5, output_tokens=3)
-
-
-@pytest.fixture(autouse=True)
-def no_look_at_the_machine(monkeypatch):
-    async def share():
-        return 0.25
-
-    monkeypatch.setattr("benchmarks.core.load_rows.busy_share", share)
-
-
-@pytest.fixture
-async def target():
-    client = ThreadCoreClient(lambda: hash_core("m"))
-    await client.start()
-    yield CoreTarget(client, WordTokenizer(), "m")
-    await client.close()
 
 
 async def test_every_level_is_measured_in_every_round_with_its_requests(target):
