@@ -32,6 +32,8 @@ async def test_every_part_is_measured_in_every_round_and_no_stream_is_left(targe
     once = [("long prompt", False), ("long prompt", True), ("shared prefix", None), ("occupancy", 0), ("occupancy", 2)]
     assert parts == [(turn, *part) for turn in range(2) for part in once]
     assert [(long.tuned, long.p99_ratio is not None) for long in results.long_prompts] == [(False, True), (True, True)]
+    for long in results.long_prompts:
+        assert long.beside_p50.median <= long.beside_p95.median <= long.beside_p99.median
     assert [joining.streams for joining in results.occupancy] == [0, 2]
     (model,) = (await target.client.stats()).models
     assert (model.running, model.waiting) == (0, 0)
