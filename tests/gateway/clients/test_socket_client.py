@@ -4,10 +4,13 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from websockets.sync.client import ClientConnection, connect
 
 from tests.gateway.served_process import ServedProcess
+
+pytestmark = pytest.mark.processes
 
 CHAT = {"model": "tier-1", "messages": [{"role": "user", "content": "Count from one to five."}], "temperature": 0}
 
