@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them.
-WORKERS ?= 2
+# More than cores: tests wait for databases, sockets, and processes for about a third of their time.
+WORKERS ?= 3
 
 .PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
 

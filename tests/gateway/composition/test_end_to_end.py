@@ -161,6 +161,7 @@ def test_what_cannot_be_loaded_refuses_to_start_with_the_reason(
     assert "Traceback" not in log
 
 
+@pytest.mark.processes
 def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, cache: Path) -> None:
     socket = ("--socket", str(tmp_path / "core.sock"))
     with (
@@ -174,6 +175,7 @@ def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, cache: P
         assert not aio.maps_torch()
 
 
+@pytest.mark.processes
 def test_a_killed_gateway_loses_no_request_that_ended_100_ms_before(tmp_path: Path, cache: Path) -> None:
     ended: dict[str, float] = {}
     data = tmp_path / "data"
