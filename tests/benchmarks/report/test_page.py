@@ -200,6 +200,6 @@ def test_the_performance_page_has_a_place_for_every_part():
     marked = set(places(PAGE.read_text(encoding="utf-8")))
 
     parts = {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
-    assert marked == parts | {"lookup", "draft", "proxy", "loop-lag"} | {
+    assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "profiles"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
     }
