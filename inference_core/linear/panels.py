@@ -64,11 +64,10 @@ def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
     if kind == "int8":
         return _pack_int8(tensor)
     weights = _pad_rows(dequantize(tensor))
-    panels = weights.reshape(-1, LANES, weights.shape[1]).transpose(0, 2, 1)
-    if kind == "float32":
-        return np.ascontiguousarray(panels).view(np.uint8).reshape(len(panels), -1)
-    pairs = float32_to_bfloat16(panels).reshape(len(panels), -1, 2, LANES).transpose(0, 1, 3, 2)
-    return np.ascontiguousarray(pairs).view(np.uint8).reshape(len(panels), -1)
+    # A word is what stays together when columns become neighbours: an input, or a pair of them.
+    words = weights if kind == "float32" else float32_to_bfloat16(weights).view(np.uint32)
+    panels = words.reshape(-1, LANES, words.shape[1]).transpose(0, 2, 1)
+    return np.ascontiguousarray(panels).view(np.uint8).reshape(len(panels), -1)
 
 
 def _pad_rows(matrix: NDArray[_T]) -> NDArray[_T]:

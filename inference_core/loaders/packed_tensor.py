@@ -52,6 +52,10 @@ class PackedTensor:
         return np.ascontiguousarray(self.data).view(BLOCK_DTYPES[self.kind])
 
 
+# Elements that are converted at a time.
+_PIECE = 1 << 16
+
+
 def row_bytes(kind: Kind, columns: int) -> int | None:
     """Bytes of one row of `columns` elements; None if the row is not a whole number of blocks."""
     if kind in PLAIN_DTYPES:
@@ -72,7 +76,7 @@ def dequantize(tensor: PackedTensor) -> NDArray[np.float32]:
     blocks = tensor.blocks.reshape(-1)
     values = np.empty((blocks.size, BLOCK_ELEMENTS[tensor.kind]), np.float32)
     # In pieces that fit in the CPU cache, since decoding makes several temporaries.
-    piece = (1 << 16) // BLOCK_ELEMENTS[tensor.kind]
+    piece = _PIECE // BLOCK_ELEMENTS[tensor.kind]
     for start in range(0, blocks.size, piece):
         values[start : start + piece] = decode(blocks[start : start + piece])
     return values.reshape(tensor.shape)
@@ -86,5 +90,14 @@ def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """The bits of the nearest bfloat16, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+    given, rounded = bits.reshape(-1), np.empty(bits.shape, np.uint16)
+    # In pieces that fit in the CPU cache, since rounding makes several temporaries.
+    for start in range(0, given.size, _PIECE):
+        piece = given[start : start + _PIECE]
+        upper = piece >> 16
+        nearest = (piece + (0x7FFF + (upper & 1))) >> 16
+        nan = (piece & 0x7FFFFFFF) > 0x7F800000
+        if nan.any():
+            nearest = np.where(nan, upper | 0x40, nearest)
+        rounded.reshape(-1)[start : start + _PIECE] = nearest
+    return rounded

@@ -68,6 +68,18 @@ def test_bfloat16_rounds_and_widens_as_torch_does() -> None:
     np.testing.assert_array_equal(rounded, torch.from_numpy(values).to(torch.bfloat16).float().numpy())
 
 
+def test_many_values_of_any_bits_round_as_torch_does_whatever_their_order_in_memory() -> None:
+    # More than are converted at a time, with NaNs, infinities, and numbers that round up to infinity.
+    bits = np.random.default_rng(3).integers(0, 2**32, size=(301, 500), dtype=np.uint32)
+    bits[::7, ::5] |= 0x7F80_0000
+    values = bits.view(np.float32)
+
+    for given in (values, values.T):
+        rounded = bfloat16_to_float32(float32_to_bfloat16(given))
+        expected = torch.from_numpy(given.copy()).to(torch.bfloat16).float().numpy()
+        np.testing.assert_array_equal(rounded, expected)
+
+
 def test_bfloat16_bits_decode_by_shape() -> None:
     values = np.array([[1.0, -2.5], [0.0, 384.0]], np.float32)
 
