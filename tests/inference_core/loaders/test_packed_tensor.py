@@ -74,9 +74,9 @@ def test_many_values_of_any_bits_round_as_torch_does_whatever_their_order_in_mem
     bits[::7, ::5] |= 0x7F80_0000
     values = bits.view(np.float32)
 
-    for given in (values, values.T):
-        rounded = bfloat16_to_float32(float32_to_bfloat16(given))
-        expected = torch.from_numpy(given.copy()).to(torch.bfloat16).float().numpy()
+    for ordered in (values, values.T):
+        rounded = bfloat16_to_float32(float32_to_bfloat16(ordered))
+        expected = torch.from_numpy(ordered.copy()).to(torch.bfloat16).float().numpy()
         np.testing.assert_array_equal(rounded, expected)
 
 
