@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
-# Number of test processes; the tests of a file run in one of them.
-# More than cores: tests wait for databases, sockets, and processes for about a third of their time.
+# Number of test processes; the tests of a file run in one of them. More than two cores: tests wait for databases and sockets
+# for about a third of their time. Tests that start whole gateways load the cores themselves.
 WORKERS ?= 3
+GATEWAY_WORKERS ?= 2
 
 .PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
 
@@ -44,7 +45,7 @@ test-properties: install
 
 # Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
 test-processes: install
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes"
+	$(BIN)/pytest -n $(GATEWAY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes"
 
 # The laptop catalogue's weights: exactness against transformers, batch invariance, what quantisation loses.
 test-models: install
