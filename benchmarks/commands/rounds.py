@@ -1,9 +1,12 @@
 """What benchmarks in alternating rounds show: how far they are, and a figure with its range."""
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
+
+from gateway.cli.options import table
 
 if TYPE_CHECKING:
     from gateway.reporting.measured import Spread
@@ -19,3 +22,12 @@ def show_round(done: int, total: int) -> None:
 def figure(value: "Spread | None", digits: int) -> str:
     """Median (low to high), each with so many decimals."""
     return "-" if value is None else f"{value.median:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"
+
+
+def pairs_table(ways: tuple[str, str], found: "Mapping[str, tuple[Spread, Spread, Spread]]") -> str:
+    """By quantity: the medians of both ways, of seconds, in microseconds, and their ratio with its interval."""
+    rows = [
+        [name, *(f"{way.median * 1e6:,.1f} us" for way in (one, other)), f"{r.median:.2f} ({r.low:.2f}-{r.high:.2f})"]
+        for name, (one, other, r) in found.items()
+    ]
+    return table(["of one", *ways, "ratio (95%)"], rows)

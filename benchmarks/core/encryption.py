@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from benchmarks.report.rounds import geometric_interval, spread
+from benchmarks.report.rounds import paired
 from gateway.reporting.measured import Spread
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import Knobs, ModelInfo, SequenceOutput
@@ -171,7 +171,5 @@ async def _measured(ends: tuple[TcpListener, TcpCoreClient, _Echoed], tls: Tls) 
 
 
 def _cost(plain: list[float], tls: list[float]) -> Cost:
-    without, having = spread(plain), spread(tls)
-    assert without is not None
-    assert having is not None
-    return Cost(plain=without, tls=having, ratio=geometric_interval([t / p for t, p in zip(tls, plain, strict=True)]))
+    without, having, ratio = paired(plain, tls)
+    return Cost(plain=without, tls=having, ratio=ratio)

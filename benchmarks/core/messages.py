@@ -13,7 +13,7 @@ from typing import Literal, Protocol, cast
 
 import msgspec
 
-from benchmarks.report.rounds import geometric_interval, spread
+from benchmarks.report.rounds import paired
 from gateway.reporting.measured import Spread
 from inference_core.protocol import AbortRequest, AddRequest, SamplingParams, SequenceOutput
 from inference_core.transport.framing import FrameReader, FrameWriter
@@ -217,11 +217,8 @@ async def _connected(kind: Kind) -> AsyncIterator[Asking]:
 
 
 def _cost(by_socket: list[float], by_ring: list[float]) -> Cost:
-    one, other = spread(by_socket), spread(by_ring)
-    assert one is not None
-    assert other is not None
-    ratios = [r / s for r, s in zip(by_ring, by_socket, strict=True)]
-    return Cost(socket=one, ring=other, ratio=geometric_interval(ratios))
+    one, other, ratio = paired(by_socket, by_ring)
+    return Cost(socket=one, ring=other, ratio=ratio)
 
 
 class Answering:

@@ -41,6 +41,17 @@ def geometric_interval(ratios: Sequence[float]) -> Spread:
     return _interval(mean, statistics.stdev(logs) / math.sqrt(len(logs)), degrees)
 
 
+def paired(one: Sequence[float], other: Sequence[float]) -> tuple[Spread, Spread, Spread]:
+    """Both with their extremes, and `other` over `one`: the geometric mean of the pairs, with its interval.
+
+    Raises ValueError without rounds, or if the numbers of rounds differ.
+    """
+    left, right = spread(one), spread(other)
+    if left is None or right is None:
+        raise ValueError("there are no rounds to pair")
+    return left, right, geometric_interval([b / a for a, b in zip(one, other, strict=True)])
+
+
 def ratio_of_runs(values: Sequence[float | None], base: Sequence[float | None]) -> Spread | None:
     """The ratio of the geometric means of two runs whose rounds were not interleaved, with its 95% interval by Welch's
     t over logarithms.

@@ -5,7 +5,8 @@ import os
 
 import click
 
-from gateway.cli.options import echo_json, json_option, staged_progress, table
+from benchmarks.commands.rounds import pairs_table
+from gateway.cli.options import echo_json, json_option, staged_progress
 
 
 @click.command()
@@ -26,17 +27,4 @@ def encryption(rounds: int, as_json: bool) -> None:
         echo_json({"load_average": load, "seconds": found})
         return
     click.echo(f"load average before: {load:.1f}")
-    rows = [
-        [
-            name,
-            _us(one.plain.median),
-            _us(one.tls.median),
-            f"{one.ratio.median:.2f} ({one.ratio.low:.2f}-{one.ratio.high:.2f})",
-        ]
-        for name, one in found.items()
-    ]
-    click.echo(table(["of one", "plain", "TLS", "ratio (95%)"], rows))
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:,.1f} us"
+    click.echo(pairs_table(("plain", "TLS"), {name: (one.plain, one.tls, one.ratio) for name, one in found.items()}))

@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from gateway.cli.options import echo_json, json_option, staged_progress, table
+from benchmarks.commands.rounds import pairs_table
+from gateway.cli.options import echo_json, json_option, staged_progress
 
 
 @click.command()
@@ -31,17 +32,8 @@ def messages(rounds: int, messages: int, as_json: bool) -> None:
         echo_json({"load_average": load, "seconds": found})
         return
     click.echo(f"load average before: {load:.1f}")
-    rows = [
-        [
-            name,
-            _us(one.socket.median),
-            _us(one.ring.median),
-            f"{one.ratio.median:.2f} ({one.ratio.low:.2f}-{one.ratio.high:.2f})",
-        ]
-        for name, one in found.items()
-    ]
-    click.echo(table(["of one", "socket", "shared memory", "ratio (95%)"], rows))
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:,.1f} us"
+    click.echo(
+        pairs_table(
+            ("socket", "shared memory"), {name: (one.socket, one.ring, one.ratio) for name, one in found.items()}
+        )
+    )
