@@ -288,5 +288,5 @@ def environment_of(settings: Settings) -> dict[str, str]:
     return {
         variable_of(name): value if isinstance(value, str) else msgspec.json.encode(value).decode()
         for name, value in values.items()
-        if name not in ("role", "gateway_workers")
+        if name != "role"
     }

@@ -83,7 +83,7 @@ def serve(role: str, group: str | None, supervised: bool, replaces: bool, worker
         _serve_core(settings, group, replaces=replaces)
     elif group is not None:
         raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
-    elif settings.gateway_workers > 1:
+    elif worker is None and settings.gateway_workers > 1:
         _serve_supervised(settings)
     else:
         _serve_http(settings, worker)

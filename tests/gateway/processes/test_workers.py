@@ -29,7 +29,10 @@ def options(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> lis
 
 @pytest.fixture(scope="module")
 def aio(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    with served(tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache"), *options) as process:
+    # In the environment, as Helm and compose give it: the workers inherit it, and must not supervise others.
+    environment = {"AIO_GATEWAY_WORKERS": "2"}
+    data, cache = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")
+    with served(data, cache, *options[2:], environment=environment) as process:
         yield process
 
 
@@ -70,6 +73,12 @@ def held_stream(aio: ServedProcess, upstream: Upstream) -> tuple[threading.Threa
     thread.start()
     assert upstream.held.acquire(timeout=60)
     return thread, pieces
+
+
+def test_there_are_as_many_workers_as_set_and_each_serves_by_itself(aio: ServedProcess) -> None:
+    state = aio.admin.get("/admin/api/system").raise_for_status().json()
+    children = [Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in workers(aio)]
+    assert (state["workers"], children) == (2, ["", ""])
 
 
 def test_one_scrape_counts_the_requests_of_all_workers(aio: ServedProcess) -> None:
