@@ -23,6 +23,7 @@ PanelKind = Literal["int4", "int4-centred", "int8", "bfloat16", "float32"]
 _T = TypeVar("_T", bound=np.generic)
 LANES = 16
 LAYOUT = "cpu-panels-4"
+_PIECE_WEIGHTS = 1 << 20
 ALIGNMENT = 64
 # Q8_0 unchanged; the others rounded to 8 bits, with a step of a sixteenth to a third of their own.
 _AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_F16", "S8", "F8")
@@ -56,7 +57,18 @@ def panel_kind(tensor: PackedTensor, compute: Compute) -> PanelKind:
 
 
 def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
-    """Panels uint8 [ceil(N / 16), panel bytes]; columns beyond N are zero. K must be even."""
+    """Panels uint8 [ceil(N / 16), panel bytes]; columns beyond N are zero. K must be even.
+
+    Packed in pieces, since panels do not depend on one another: a whole vocabulary projection would leave the cache at
+    every step of the packing.
+    """
+    columns = tensor.shape[1]
+    rows = max(1, _PIECE_WEIGHTS // columns // LANES) * LANES
+    datas = [tensor.data[start : start + rows] for start in range(0, tensor.shape[0], rows)]
+    return np.concatenate([_packed(PackedTensor(tensor.kind, (len(data), columns), data), kind) for data in datas])
+
+
+def _packed(tensor: PackedTensor, kind: PanelKind) -> Bytes:
     if kind == "int4":
         return _pack_int4(group_codes(tensor))
     if kind == "int4-centred":

@@ -6,11 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_core.linear import panels
 from inference_core.linear.cpu import PanelLinear
-from inference_core.linear.panels import int8_codes, pack
+from inference_core.linear.panels import int8_codes, pack, panel_kind
 from inference_core.loaders.group_codes import GROUP, group_codes
 from inference_core.loaders.huggingface.zero_point_blocks import q4_z_blocks
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.model_spec import Compute
+from tests.inference_core.linear.packed_linears import packed
 from tests.inference_core.tiny_gguf import random_blocks
 
 HALF = 2.0**-11  # Relative error of rounding to float16.
@@ -82,3 +85,18 @@ def test_integer_arithmetic_errs_at_most_by_what_its_roundings_allow(seed: int) 
     # Float32 sums of 512 products of terms that partly cancel.
     bound = half_step @ np.abs(weight).T * 1.001 + np.abs(activations) @ terms.T * 1e-5
     assert (np.abs(out.numpy() - activations @ weight.T) <= bound).all()
+
+
+@pytest.mark.parametrize(("kind", "compute"), [("Q4_0", "int4-int8"), ("Q4_1", "int4"), ("Q8_0", "int4-int8")])
+def test_panels_packed_in_pieces_are_those_packed_at_once(
+    kind: str, compute: Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = packed(kind, 103, 64)
+    scheme = panel_kind(tensor, compute)
+    whole = pack(tensor, scheme)
+    pieces: list[int] = []
+    one = panels._packed
+    monkeypatch.setattr(panels, "_packed", lambda part, kind: pieces.append(part.shape[0]) or one(part, kind))
+    monkeypatch.setattr(panels, "_PIECE_WEIGHTS", 3000)  # less than three panels
+    assert np.array_equal(pack(tensor, scheme), whole)
+    assert pieces == [32, 32, 32, 7]
