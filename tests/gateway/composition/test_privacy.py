@@ -12,7 +12,8 @@ from sqlalchemy import select
 from gateway.composition.quality_loop import QualityLoop
 from gateway.settings import Settings, SettingsError
 from gateway.tenancy.key_secrets import ApiKeys
-from migrations.tables import audit_events, requests
+from migrations.tables.audit import audit_events
+from migrations.tables.requests import requests
 from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually

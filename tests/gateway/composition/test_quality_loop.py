@@ -15,7 +15,8 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.composition.quality_loop import QualityLoop
 from gateway.settings import Settings
 from gateway.telemetry.metrics_export.metrics import Metrics
-from migrations.tables import audit_events, retrain_runs
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import retrain_runs
 from quality.judges.calibration import Calibration
 from quality.judges.default_panel import store_calibration
 from quality.monitor.e_detector import ShiftAlarm

@@ -11,7 +11,8 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
-from migrations.tables import audit_events, classifier_versions, training_rows, verifications
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import classifier_versions, training_rows, verifications
 from quality.estimates.kinds import acceptance
 from quality.judges.calibration import calibrate
 from quality.judges.exact import ExactJudge
