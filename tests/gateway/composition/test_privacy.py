@@ -9,7 +9,6 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from gateway.composition.quality_loop import QualityLoop
 from gateway.settings import Settings, SettingsError
 from gateway.tenancy.key_secrets import ApiKeys
 from migrations.tables.audit import audit_events
@@ -63,7 +62,8 @@ async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
     aio: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     offered: list[Record] = []
-    monkeypatch.setattr(QualityLoop, "offer", lambda self, record: offered.append(record))
+    loop = aio.parts.quality_loop
+    monkeypatch.setattr(await eventually(lambda: loop and loop.monitor), "offer", offered.append)
     # A caller's wish is not the tenant's consent.
     wishes = {"store": True} if path == "chat/completions" else {}
 

@@ -37,7 +37,7 @@ async def test_every_finished_answer_is_offered_to_the_monitor(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered: list[str] = []
-    monkeypatch.setattr(QualityLoop, "offer", lambda self, record: offered.append(record.request_id))
+    monkeypatch.setattr(QualityLoop, "offer", lambda self, answer, record: offered.append(record.request_id))
     async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
         whole = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
         stream = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, stream=True)
