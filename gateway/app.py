@@ -7,20 +7,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.answering.active_probes import ActiveProbes
-from gateway.answering.answer import Answer
 from gateway.api.batch_files.line_answers import LineAnswers
 from gateway.api.worker_answers import worker_answers
-from gateway.cache.answer_file import AnswerFile, answers_path, delete_answers_beyond
-from gateway.cache.knobs import CacheKnobs
-from gateway.cache.response_cache import ResponseCache
-from gateway.cache.stores import AnswerStore, MemoryStore, SharedStore
+from gateway.cache.running_cache import running_cache
+from gateway.cache.stores import MemoryStore
 from gateway.composition.active_labels import ActiveLabels
 from gateway.composition.allocator import give_back_free_memory
 from gateway.composition.catalogue_reload import CatalogueReload
@@ -37,7 +33,6 @@ from gateway.embedding.embedders import embedders_of
 from gateway.engines.running_engines import running_engines
 from gateway.http import Lifespan, http_app
 from gateway.jobs.jobs import Jobs
-from gateway.knobs.file import KnobFile
 from gateway.knobs.replicas import ReplicaKnobs
 from gateway.parts import Parts
 from gateway.peers.peer_records import PeerRecords
@@ -53,7 +48,7 @@ from gateway.routing.router import RoutingService
 from gateway.routing.shared_turns import SharedTurns
 from gateway.service import RecordSink, Service
 from gateway.settings import Settings
-from gateway.stores.redis_store import RedisStore, open_redis
+from gateway.stores.redis_store import open_redis
 from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.overload_collector import OverloadCollector
@@ -62,19 +57,18 @@ from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webho
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
+from gateway.telemetry.span_export import configured_exporter, running_traces
 from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
 from gateway.tenancy.key_secrets import keys_of
 from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
-from inference_core.extras import require_extra
 from inference_core.transport.client import CoreClient
 from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.evaluation.tier_value import ReportFileError, stored_report, warnings_of
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
-from quality.records.record import Record
 from quality.records.redaction import RedactText, load_redaction
 from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
@@ -85,9 +79,6 @@ from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.remote.engine_tier import StatusOf
 from tiers.tier import Tier
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace.export import SpanExporter
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +150,7 @@ class Composition:
             load_redaction(settings.redaction)
             self._redaction = RedactionProcess(settings.redaction)
             self._redact = self._redaction.text
-        self._exporter = _span_exporter(settings)
+        self._exporter = configured_exporter(settings)
         if settings.alert_webhook:
             webhook_url(settings)  # an invalid URL is an error at once
         self._tiers = tiers
@@ -174,7 +165,9 @@ class Composition:
         settings = self.settings
         settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
         database, ledger = await self._start_store(stack)
-        await self._start_traces(stack)
+        if self._exporter is not None:
+            traces = await stack.enter_async_context(running_traces(settings, self._exporter))
+            self.sinks.append(traces.observe)
         redis = await stack.enter_async_context(open_redis(settings.redis_url))
         tenancy = await stack.enter_async_context(
             running_tenancy(settings, self.catalog, self.keys, database, redis, self._show_admin_key)
@@ -211,7 +204,10 @@ class Composition:
         probes = await self._start_probes(stack, knobs, classifier)
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
         self.metrics.registry.register(OverloadCollector(overload))
-        cache = await self._start_cache(stack, redis, routing)
+        place = None if self._peers is None else self._peers.place
+        cache = await stack.enter_async_context(
+            running_cache(settings, place, redis, routing, self.metrics.cache_failures.inc)
+        )
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep()))
@@ -332,51 +328,6 @@ class Composition:
             await stack.enter_async_context(background(self._proxies.follow()))
         return self._proxies
 
-    async def _start_traces(self, stack: AsyncExitStack) -> None:
-        if self._exporter is not None:
-            from gateway.telemetry.traces import Traces, look_up_collector
-
-            await asyncio.to_thread(look_up_collector, self.settings)
-            traces = Traces(self._exporter)
-            stack.callback(traces.close)
-            self.sinks.append(traces.observe)
-
-    async def _start_cache(
-        self, stack: AsyncExitStack, redis: RedisStore | None, routing: RoutingService
-    ) -> ResponseCache:
-        knobs = KnobFile(CacheKnobs, "cache", self.settings.cache_knobs_path)
-        await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
-        # A redacted answer would not be the answer, and Redis may write what it holds to a disk.
-        store: AnswerStore = (
-            MemoryStore(knobs)
-            if redis is None or self.settings.redaction
-            else SharedStore(knobs, redis, self.metrics.cache_failures.inc)
-        )
-        await self._keep_answers(stack, store)
-        return ResponseCache(knobs, store, routing)
-
-    async def _keep_answers(self, stack: AsyncExitStack, store: AnswerStore) -> None:
-        """Let the cache in memory outlive the process, where texts may be written down."""
-        settings = self.settings
-        number, count = (0, 1) if self._peers is None else (self._peers.place.number, self._peers.place.count)
-        file = AnswerFile(answers_path(settings.data_path, number))
-        if number == 0:
-            await asyncio.to_thread(delete_answers_beyond, settings.data_path, count)
-        found = await asyncio.to_thread(file.take)
-        if (
-            not isinstance(store, MemoryStore)
-            or not settings.cache_over_restarts
-            or settings.redaction
-            or settings.text_days == 0
-        ):
-            return
-        store.adopt(found)
-
-        async def write() -> None:
-            await asyncio.to_thread(file.write, store.answers())
-
-        stack.push_async_callback(write)
-
     async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
         knobs = RoutingKnobFile(self.settings.routing_knobs_path, len(self.catalog.tiers))
         await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
@@ -453,16 +404,7 @@ class Composition:
             lambda: knobs.active.shadow_share,
         )
         await stack.enter_async_context(running_quality_loop(loop))
-
-        def offer(answer: Answer, record: Record) -> None:
-            # An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one. A shadow
-            # answers once, so that its cost says nothing about several choices.
-            request = answer.request
-            single = request.choices == 1 and request.best_of in (None, 1)
-            if request.is_comparable and (single or record.decision.would_be is None):
-                loop.offer(record)
-
-        self.sinks.append(offer)
+        self.sinks.append(loop.offer)
         return loop
 
     async def _refresh(self, engine: Engine, ledger: Ledger, parts: Parts, loop: QualityLoop | None) -> None:
@@ -476,13 +418,3 @@ class Composition:
         await parts.jobs.show()
         if loop is not None:
             await loop.show(self.metrics)
-
-
-def _span_exporter(settings: Settings) -> "SpanExporter | None":
-    """Return the exporter of traces, None without one. Imported on demand: OpenTelemetry is the extra `otlp`."""
-    if settings.trace_exporter == "none":
-        return None
-    require_extra("otlp", f"exporting traces (AIO_TRACE_EXPORTER={settings.trace_exporter})")
-    from gateway.telemetry.traces import span_exporter
-
-    return span_exporter(settings)

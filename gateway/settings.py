@@ -1,15 +1,13 @@
-"""Settings of a process, in one typed struct: defaults, overridden by the environment (`AIO_*`), then by options."""
+"""Settings of a process, in one typed struct with their defaults; `configuration.load` reads them."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from classifier.complexity.quality_setting import QualitySetting
-from gateway.standard_variables import StandardVariableError, standard_settings
 
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]
@@ -17,56 +15,8 @@ SpanExport = Literal["none", "console", "otlp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-CATALOG_FILE = "aio.toml"
-"""Name of the catalogue that `aio init` writes and `aio serve` takes by default."""
-
-# Their values never appear in messages.
-SECRETS = (
-    "api_keys",
-    "admin_keys",
-    "viewer_keys",
-    "alert_routing_key",
-    "alert_webhook",
-    "error_report_dsn",
-    "oidc_client_secret",
-)
-
-
 class SettingsError(ValueError):
     """A setting has a value that is not allowed; the message names the variable, the value and the rule."""
-
-
-def data_home(environment: Mapping[str, str]) -> Path:
-    """Default state folder: `$XDG_DATA_HOME/aio`, else `~/.local/share/aio`."""
-    return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "aio"
-
-
-def cache_home(environment: Mapping[str, str]) -> Path:
-    """Default folder of repacked weights: `$XDG_CACHE_HOME/aio`, else `~/.cache/aio`. Safe to delete."""
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aio"
-
-
-class DefaultCatalog(NamedTuple):
-    """The catalogue that is used where none is named, and why."""
-
-    catalog: str
-    reason: str
-
-
-def default_catalog(environment: Mapping[str, str]) -> DefaultCatalog:
-    """Return `aio.toml` in the current folder, else in `$XDG_CONFIG_HOME/aio` (`~/.config/aio`), else `laptop`."""
-    if Path(CATALOG_FILE).is_file():
-        return DefaultCatalog(CATALOG_FILE, "found in this folder")
-    configured = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "aio" / CATALOG_FILE
-    if configured.is_file():
-        return DefaultCatalog(str(configured), f"no {CATALOG_FILE} in this folder")
-    return DefaultCatalog("laptop", f"the demonstration model: there is no {CATALOG_FILE}; `aio init` writes one")
-
-
-def catalog_reason(settings: "Settings") -> str:
-    """Return why the catalogue of `settings` is used."""
-    found = default_catalog(os.environ)
-    return found.reason if found.catalog == settings.catalog else "as named by --catalog or AIO_CATALOG"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -445,12 +395,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def data_path(self) -> Path:
         """Folder of the database, the journal, the socket and the classifier registry."""
-        return Path(self.data_dir) if self.data_dir else data_home(os.environ)
+        return Path(self.data_dir) if self.data_dir else _xdg_folder("XDG_DATA_HOME", ".local/share")
 
     @property
     def cache_path(self) -> Path:
-        """Folder of the repacked weights."""
-        return Path(self.cache_dir) if self.cache_dir else cache_home(os.environ)
+        """Folder of the repacked weights; safe to delete."""
+        return Path(self.cache_dir) if self.cache_dir else _xdg_folder("XDG_CACHE_HOME", ".cache")
 
     @property
     def database(self) -> str:
@@ -508,65 +458,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.data_path / "journal"
 
 
-class Setting(NamedTuple):
-    """What a reader needs to know of a field of `Settings`."""
-
-    variable: str
-    """Its environment variable."""
-    default: str
-    """Its default as text; "" where the description says what an unset value means."""
-    description: str
-
-
-def variable_of(field: str) -> str:
-    """Return the environment variable of a settings field."""
-    return f"AIO_{field.upper()}"
-
-
-def _settings_described() -> dict[str, Setting]:
-    properties = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
-    return {
-        field: Setting(variable_of(field), _text(schema["default"]), schema["description"])
-        for field, schema in properties.items()
-    }
-
-
-def _text(default: object) -> str:
-    return default if isinstance(default, str) else "" if default is None else msgspec.json.encode(default).decode()
-
-
-SETTINGS = _settings_described()
-"""All settings by field, in the order of `Settings`."""
-
-
-def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-    """Settings from `environment` (default: the process's), then `overrides` that are not None. OpenTelemetry's
-    variables count where AIO has none set (`gateway.standard_variables`).
-
-    Raises `SettingsError` naming the variable. Keys never appear in a message.
-    """
-    environment = os.environ if environment is None else environment
-    given = {
-        name: environment[variable_of(name)] for name in Settings.__struct_fields__ if variable_of(name) in environment
-    }
-    try:
-        standard = standard_settings(environment, given.keys())
-    except StandardVariableError as error:
-        raise SettingsError(str(error)) from None
-    given = standard | given | {name: value for name, value in overrides.items() if value is not None}
-    given["catalog"] = given.get("catalog") or default_catalog(environment).catalog
-    settings = Settings()
-    for name, value in given.items():
-        settings = _with_field(settings, name, value)
-    return settings
-
-
-def _with_field(settings: Settings, name: str, value: object) -> Settings:
-    fields = msgspec.to_builtins(settings) | {name: value}
-    try:
-        return msgspec.convert(fields, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        shown = "" if name in SECRETS else f" {value!r}"
-        raise SettingsError(
-            f"{variable_of(name)} (or the option of that name): value{shown} refused: {error}"
-        ) from None
+def _xdg_folder(variable: str, default: str) -> Path:
+    """Return AIO's folder in that of the XDG variable, by default in `default` of the user's home."""
+    return Path(os.environ.get(variable) or Path.home() / default) / "aio"

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
+from inference_core.engine.live_requests import LiveRequests
 from inference_core.engine.model_stats import model_stats
 from inference_core.engine.pinned_prefixes import Pin, PinnedPrefix, PinnedPrefixes
 from inference_core.engine.request_validation import validate_memory, validate_request, validate_token_ids
@@ -23,13 +23,12 @@ from inference_core.errors import (
     IntegrityError,
     InvalidRequestError,
     KVTransferError,
-    PrefixError,
     QueueFullError,
 )
 from inference_core.execution.runner import ModelRunner
 from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.kv_cache.block_pool import BlockPool
-from inference_core.kv_cache.prefix_hash import chain_digests, root_digest, shareable_blocks
+from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
 from inference_core.lora.slots import AdapterSlots
 from inference_core.model_spec import PINNED_SHARE
@@ -37,20 +36,18 @@ from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
     CoreStats,
-    FinishReason,
     Knobs,
     KnobValue,
     ModelInfo,
     SequenceOutput,
 )
-from inference_core.protocol.error_outputs import blame, refusal
+from inference_core.protocol.error_outputs import refusal
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
-from inference_core.sampling.repetition import LOOK_EVERY, is_looping
 from inference_core.scheduling.commit import ScheduledEntry, entries_of
 from inference_core.scheduling.model_round_robin import ModelRoundRobin
 from inference_core.scheduling.queue_alert import QueueAlert
 from inference_core.scheduling.scheduler import Scheduler
-from inference_core.scheduling.sequence import Sequence, Status
+from inference_core.scheduling.sequence import Sequence
 from inference_core.scheduling.wait_estimate import StepMeter
 from inference_core.speculation.draft_model import DraftModel
 from inference_core.speculation.drafter import Drafter
@@ -124,7 +121,7 @@ class Core:
         self._statistics = {name: StepStatistics() for name in self._runners}
         self._alerts = {name: QueueAlert(name) for name in self._runners}
         self._turns = ModelRoundRobin(list(self._runners))
-        self._requests: dict[str, _Request] = {}
+        self._live = LiveRequests(clock)
         self._grammars = GrammarAdmission(
             vocabulary_of, {name: runner.config.eos_token_ids for name, runner in self._runners.items()}
         )
@@ -150,7 +147,7 @@ class Core:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._requests) or bool(self._grammars) or self._pins.is_waiting
+        return bool(self._live.by_id) or bool(self._grammars) or self._pins.is_waiting
 
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises `InvalidRequestError` (it can never be served) or `QueueFullError` (try later).
@@ -158,7 +155,7 @@ class Core:
         A request with a grammar is queued, or refused, by the first step after the grammar was compiled.
         """
         scheduler = self._scheduler(request.model)
-        if request.request_id in self._requests or request.request_id in self._grammars:
+        if request.request_id in self._live.by_id or request.request_id in self._grammars:
             raise InvalidRequestError(f"request_id {request.request_id!r} is in use by a live request", "request_id")
         runner = self._runners[request.model]
         validate_request(request, runner.info, scheduler.pool, scheduler.knobs)
@@ -181,7 +178,7 @@ class Core:
         given = request.sampling.seed
         request_seed = self._random.getrandbits(63) if given is None else given
         fast = self._computes_prompts_fast(request.model)
-        public = self._public_head(scheduler, request.salt, adapter_digest, request.prompt_token_ids)
+        public = self._pins.public_head(scheduler, request.salt, adapter_digest, request.prompt_token_ids, fast=fast)
         choices: list[Sequence] = []
         for index in range(request.n):
             sequence = Sequence.of_request(
@@ -200,8 +197,7 @@ class Core:
             if make_matcher is not None:
                 sequence.sample_spec.matcher = make_matcher()
             choices.append(sequence)
-        scheduler.add(choices, now)
-        self._requests[request.request_id] = _Request(scheduler, choices, request.n)
+        self._live.add(scheduler, choices, now)
         self._watch_queue(request.model)
 
     def _computes_prompts_fast(self, model: str) -> bool:
@@ -210,7 +206,7 @@ class Core:
 
     def _admit_compiled(self) -> list[SequenceOutput]:
         """Queue the requests whose grammar is compiled; return the refusals of those that cannot be queued."""
-        patience = 0.0 if self._requests else _GRAMMAR_PATIENCE_SECONDS
+        patience = 0.0 if self._live.by_id else _GRAMMAR_PATIENCE_SECONDS
         return [output for compiled in self._grammars.take(patience) for output in self._admit_one(compiled)]
 
     def _admit_one(self, compiled: Compiled) -> list[SequenceOutput]:
@@ -246,18 +242,6 @@ class Core:
                 f"{seconds * 1e3:.0f} ms as things are; allow more time or try elsewhere"
             )
 
-    def _end_the_late(self, now: float) -> list[SequenceOutput]:
-        """End the sequences whose strict deadline has passed before their first token."""
-        outputs = []
-        for scheduler in self._schedulers.values():
-            for sequence in scheduler.deadlines.too_late(now):
-                scheduler.totals.deadline_refusals += 1
-                late = f"{scheduler.name}: the first token was due {(now - sequence.deadline) * 1e3:.0f} ms ago"
-                output = self._end(self._requests[sequence.request_id], sequence, "error", late)
-                output.error_kind = "overloaded"
-                outputs.append(output)
-        return outputs
-
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceOutput]:
         """Forget a request, or its choice `index` alone, and free its blocks.
 
@@ -266,11 +250,7 @@ class Core:
         if request_id in self._grammars:
             self._grammars.abort(request_id, index)
             return []
-        request = self._requests.get(request_id)
-        if request is None:
-            return []
-        chosen = [s for s in request.choices if index is None or s.index == index]
-        return [self._end(request, s, "abort") for s in chosen if s.status is not Status.FINISHED]
+        return self._live.abort(request_id, index)
 
     def step(self) -> list[SequenceOutput]:
         """Run one step of one model and return its outputs; [] without work.
@@ -288,7 +268,7 @@ class Core:
         return self._pins.settle(outputs, began)
 
     def _step(self, began: float) -> list[SequenceOutput]:
-        outputs = self._admit_compiled() + self._end_the_late(began)
+        outputs = self._admit_compiled() + self._live.end_late(self._schedulers.values(), began)
         due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
         for name in self._turns.order(due):
             speculator = self._speculators[name]
@@ -384,12 +364,7 @@ class Core:
         """
         scheduler, info = self._scheduler(prefix.model), self._runners[prefix.model].info
         validate_token_ids("token_ids", prefix.token_ids, info.vocab_size)
-        if len(prefix.token_ids) >= info.max_context:
-            raise PrefixError(
-                f"{prefix.model}: prefix {prefix.name!r} has {len(prefix.token_ids)} tokens, which leave nothing of "
-                f"the context of {info.max_context} for prompt and answer; shorten it"
-            )
-        self._pins.add(prefix, scheduler)
+        self._pins.add(prefix, scheduler, info.max_context)
 
     def unpin(self, model: str, name: str) -> None:
         """Drop a pinned prefix; its memory is free once no running request uses it. Raises `PrefixError` if there is
@@ -413,24 +388,11 @@ class Core:
             fast=fast,
         )
         sequence.pinned = pin.blocks
-        scheduler.add([sequence], now)
-        self._requests[request.request_id] = _Request(scheduler, [sequence], 1)
+        self._live.add(scheduler, [sequence], now)
 
     def _release_pin(self, pin: Pin) -> None:
         self.abort(pin.request_id)
         self._pins.release(pin)
-
-    def _public_head(self, scheduler: Scheduler, salt: str, adapter: bytes, token_ids: list[int]) -> list[bytes]:
-        """Return the digests of the public prefix that a prompt begins with, unless as much is cached of its own
-        tenant's blocks, where more may follow."""
-        fast = self._computes_prompts_fast(scheduler.name)
-        public = [] if adapter else self._pins.public_head(scheduler, token_ids, fast=fast)
-        if public:
-            pool, root = scheduler.pool, root_digest(salt, fast=fast)
-            own = chain_digests(root, token_ids, 0, len(public), pool.block_size)
-            if len(pool.match(own)) == len(public):
-                return []
-        return public
 
     # -- transfer of blocks --------------------------------------------------------------------
 
@@ -457,7 +419,7 @@ class Core:
         except InvalidRequestError as error:
             raise KVTransferError(str(error), "refused") from error
         fast = self._computes_prompts_fast(chain.model)
-        public = self._public_head(scheduler, chain.salt, digest, chain.token_ids)
+        public = self._pins.public_head(scheduler, chain.salt, digest, chain.token_ids, fast=fast)
         return self._kv_transfers[chain.model], root_digest(chain.salt, digest, fast=fast), public
 
     def stats(self, query_id: str = "") -> CoreStats:
@@ -496,22 +458,12 @@ class Core:
         that hold them; no slab has mixed owners; no step passed its token budget; only live requests hold anything.
         """
         self._arena.check_integrity()
-        live = {
-            sequence.id: sequence.status
-            for request in self._requests.values()
-            for sequence in request.choices
-            if sequence.status is not Status.FINISHED
-        }
-        queued: dict[str, Status] = {}
         for speculator in self._speculators.values():
             speculator.check_integrity()
         for scheduler in self._schedulers.values():
             scheduler.check_integrity()
             self._pins.check_integrity(scheduler)
-            queued |= dict.fromkeys(scheduler.running, Status.RUNNING)
-            queued |= dict.fromkeys(scheduler.waiting, Status.WAITING)
-        if live != queued:
-            raise IntegrityError(f"live choices {live} are not those that wait or run: {queued}")
+        self._live.check_integrity(self._schedulers.values())
 
     # -- speculation ---------------------------------------------------------------------------
 
@@ -607,9 +559,10 @@ class Core:
         model, seconds = scheduler.name, step.seconds
         tuner = self._tuners[model]
         self._record_ends(outputs)
-        outputs += [self._end_by_id(scheduler, sequence_id, error) for sequence_id, error in failed.items()]
+        if failed:
+            outputs += self._live.end_failed(scheduler, failed)
         if scheduler.knobs.repetition_guard:
-            outputs += self._end_the_repetitive(scheduler, outputs)
+            outputs += self._live.end_repetitive(scheduler, outputs)
         self._turns.charge(model, seconds)
         self._meters[model].record_step(seconds)
         self._statistics[model].record(step.sequences, seconds)
@@ -636,59 +589,10 @@ class Core:
         """Account for the choices that these outputs end."""
         for output in outputs:
             if output.finish_reason is not None:
-                request = self._requests[output.request_id]
+                request = self._live.by_id[output.request_id]
                 choice, model = request.choices[output.index], request.scheduler.name
                 if choice.draws:
                     self._meters[model].record_finish(output.completion_tokens, choice.max_output_tokens)
                     computed = output.prompt_tokens - output.cached_tokens
                     self._tuners[model].after_answer(choice.waited_seconds, computed, output.completion_tokens)
-                self._forget_choice(request, output.request_id)
-
-    def _end_by_id(self, scheduler: Scheduler, sequence_id: str, error: str) -> SequenceOutput:
-        sequence = scheduler.running[sequence_id]
-        matcher = sequence.sample_spec.matcher
-        output = self._end(self._requests[sequence.request_id], sequence, "error", error)
-        if matcher is not None and matcher.failure is not None:
-            blame(output, matcher.failure)
-        return output
-
-    def _end(
-        self, request: "_Request", sequence: Sequence, reason: FinishReason, error: str | None = None
-    ) -> SequenceOutput:
-        request.scheduler.remove(sequence, self._clock())
-        self._forget_choice(request, sequence.request_id)
-        return sequence.output([], finish_reason=reason, error=error)
-
-    def _end_the_repetitive(self, scheduler: Scheduler, outputs: list[SequenceOutput]) -> list[SequenceOutput]:
-        """End looping answers with reason "length", except those with `ignore_eos`."""
-        span = scheduler.knobs.repetition_guard
-        ended = []
-        for output in outputs:
-            if output.finish_reason is not None or not output.token_ids:
-                continue
-            request = self._requests[output.request_id]
-            sequence = request.choices[output.index]
-            known = len(sequence.output_token_ids) - sequence.num_pending
-            looked = known - len(output.token_ids)
-            if known // LOOK_EVERY == looked // LOOK_EVERY or known < max(span, sequence.sampling.min_tokens):
-                continue
-            if not sequence.sampling.ignore_eos and is_looping(sequence.output_token_ids[known - span : known], span):
-                scheduler.totals.repetitions_ended += 1
-                ended.append(self._end(request, sequence, "length"))
-        return ended
-
-    def _forget_choice(self, request: "_Request", request_id: str) -> None:
-        request.live -= 1
-        if not request.live:
-            del self._requests[request_id]
-        if request.scheduler.adapters.has_leaving:
-            request.scheduler.forget_adapters()
-
-
-@dataclass(slots=True)
-class _Request:
-    """A live request; `live` of its choices are unfinished."""
-
-    scheduler: Scheduler
-    choices: list[Sequence]
-    live: int
+                self._live.forget_choice(request, output.request_id)

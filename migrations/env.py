@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from migrations.tables import metadata
+from migrations.tables.columns import metadata
 
 # `quality.store.database` opens the connection and takes the lock; there is no alembic.ini and no offline mode.
 context.configure(

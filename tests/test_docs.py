@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Settings, variable_of
+from gateway.configuration.load import variable_of
+from gateway.settings import Settings
 from tiers.catalog.load import load_catalog
 
 ROOT = Path(__file__).parents[1]

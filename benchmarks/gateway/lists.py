@@ -20,17 +20,16 @@ from classifier.policy.experiment_split import Arm
 from classifier.registry.artefact import default_artefact, load_manifest
 from gateway.dashboard.site import PAGES
 from gateway.settings import Settings
-from migrations.tables import (
-    audit_events,
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import (
     classifier_versions,
     experiments,
-    requests,
     retrain_runs,
     rollouts,
-    routing_decisions,
     training_rows,
     verifications,
 )
+from migrations.tables.requests import requests, routing_decisions
 from quality.rollout.experiments import Plan
 from quality.store.database import migrate, open_database
 from quality.verification.training_rows import feature_spec

@@ -20,7 +20,9 @@ from benchmarks.replay.ladder import Ladder, Prompt, uniform
 from benchmarks.replay.upstream import ReplayUpstream, running_upstream
 from gateway.processes.server_process import running_server
 from gateway.settings import Settings
-from migrations.tables import audit_events, requests, retrain_runs, training_rows, verifications
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import retrain_runs, training_rows, verifications
+from migrations.tables.requests import requests
 from quality.estimates.upgrade_rate import has_verdict
 from quality.judges.calibration import GradedPair, calibrate
 from quality.judges.default_panel import store_calibration

@@ -10,7 +10,8 @@ from litestar.response import Response
 from classifier.decision import Decision
 from gateway.api.inference.aio_headers import routing_headers
 from gateway.api.inference.build_request import dry_run_request, received
-from gateway.api.inference.parsing import read_body, turns_of
+from gateway.api.inference.chat_turns import turns_of
+from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import Message, PositiveInt
 from gateway.api.operations import describe
 from gateway.errors import bad_request

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from gateway.settings import SETTINGS, Settings, load_settings
+from gateway.configuration.load import SETTINGS, load_settings
+from gateway.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

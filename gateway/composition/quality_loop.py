@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
+from gateway.answering.answer import Answer
 from gateway.routing.class_prior import tier_prior
 from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
@@ -167,9 +168,15 @@ class QualityLoop:
         if self.monitor is not None:
             await self.monitor.close()
 
-    def offer(self, record: Record) -> None:
-        """Let the monitor consider a finished request; before the monitor has started, nothing is sampled."""
-        if self.monitor is not None:
+    def offer(self, answer: Answer, record: Record) -> None:
+        """Let the monitor consider a finished request; before the monitor has started, nothing is sampled.
+
+        An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one. A shadow answers
+        once, so that its cost says nothing about several choices.
+        """
+        request = answer.request
+        single = request.choices == 1 and request.best_of in (None, 1)
+        if self.monitor is not None and request.is_comparable and (single or record.decision.would_be is None):
             self.monitor.offer(record)
 
     async def upgrade_rate(self) -> UpgradeRate | None:

@@ -9,7 +9,7 @@ from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import barred_tiers, decide
 from gateway.routing.model import RoutingRule, rule_of
 from gateway.routing.router import RoutingService
-from migrations.tables import verifications
+from migrations.tables.quality import verifications
 from quality.records.record import Record
 
 

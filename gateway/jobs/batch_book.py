@@ -20,7 +20,7 @@ from gateway.jobs.file_store import Owner
 from gateway.jobs.owned_pages import owned_page
 from gateway.request_ids import new_request_id
 from gateway.tenancy.database_time import DatabaseTime
-from migrations.tables import batch_lines, batches
+from migrations.tables.api_objects import batch_lines, batches
 
 # One process at a time reads the input or writes the output; it renews this lease with every part.
 LEASE_SECONDS = 30.0

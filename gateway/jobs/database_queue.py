@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.jobs.job_queue import BatchJob, JobQueue, QueueUnavailableError
 from gateway.tenancy.database_time import DatabaseTime
-from migrations.tables import batch_lines, batches
+from migrations.tables.api_objects import batch_lines, batches
 
 # No line waits longer. One that seems to was written before the machine's monotonic clock restarted.
 LONGEST_WAIT_SECONDS = 3600.0

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.jobs.owned_pages import OwnedPage, owned_page
 from gateway.request_ids import new_request_id
-from migrations.tables import file_parts, files
+from migrations.tables.api_objects import file_parts, files
 
 Purpose = Literal["batch", "user_data", "batch_output"]
 

@@ -8,7 +8,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.jobs.batch_input import InputLine
-from migrations.tables import batch_lines, batches
+from migrations.tables.api_objects import batch_lines, batches
 
 _LINE = batch_lines.c
 

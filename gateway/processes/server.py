@@ -17,6 +17,7 @@ import uvicorn
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app import HttpApp, create_app
+from gateway.configuration.default_catalog import catalog_reason
 from gateway.http import http_app
 from gateway.parts import PARTS
 from gateway.peers.worker_place import WorkerPlace
@@ -30,7 +31,7 @@ from gateway.processes.announcement import (
 )
 from gateway.protocols.http_protocol import BoundedHttpProtocol, connections_allowed
 from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
-from gateway.settings import Settings, catalog_reason
+from gateway.settings import Settings
 
 # This implementation waits for a slow reader, with limits. Frames hold a few tokens, so compression would cost more
 # than it saves, and 64 KiB per connection; without inflation a message has the size that was received.

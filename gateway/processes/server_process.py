@@ -13,8 +13,9 @@ from pathlib import Path
 
 import httpx
 
+from gateway.configuration.load import variable_of
 from gateway.processes.announcement import ServerStartError
-from gateway.settings import Settings, variable_of
+from gateway.settings import Settings
 from tiers.catalog.load import load_catalog
 
 _READY = "AIO is ready on "

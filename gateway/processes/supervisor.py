@@ -15,13 +15,15 @@ from typing import Any
 import click
 import msgspec
 
+from gateway.configuration.default_catalog import catalog_reason
+from gateway.configuration.load import variable_of
 from gateway.core_factory import socket_of
 from gateway.engines.running_engines import RunningEngines, running_engines
 from gateway.peers.peers import ask_worker
 from gateway.peers.worker_place import WorkerPlace
 from gateway.processes.announcement import ServerStartError, policy_text, ready_text
 from gateway.processes.kept_process import KeptProcess, ProcessEndedError
-from gateway.settings import Settings, catalog_reason, variable_of
+from gateway.settings import Settings
 from inference_core.device.spec import DeviceGroupSpec
 from inference_core.model_spec import CoreSpec
 from tiers.catalog.catalog import CPU_CORE, Catalog

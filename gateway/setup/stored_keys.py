@@ -8,7 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.settings import Settings
-from migrations.tables import api_keys
+from migrations.tables.tenancy import api_keys
 from quality.store.database import open_database
 
 

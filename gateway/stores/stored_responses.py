@@ -6,7 +6,8 @@ import msgspec
 from sqlalchemy import bindparam, delete, exists, insert, literal, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import erasures, stored_responses
+from migrations.tables.api_objects import stored_responses
+from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
 
 # As many as the messages of a conversation may be, so that a cycle or a very long chain ends somewhere.

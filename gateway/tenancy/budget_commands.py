@@ -11,7 +11,7 @@ from gateway.requests.caller import Period
 from gateway.tenancy.errors import UnknownSubjectError
 from gateway.tenancy.orders import Order, budgets_changed, tenancy_transaction, write_down
 from gateway.tenancy.periods import MICRO, period_key
-from migrations.tables import api_keys, budget_leases, budgets, teams
+from migrations.tables.tenancy import api_keys, budget_leases, budgets, teams
 
 _SUBJECTS = {"key": (api_keys.c.key_id, api_keys.c.name), "team": (teams.c.team_id, teams.c.name)}
 

@@ -17,7 +17,7 @@ from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.key_secrets import ApiKeys, SettingsKeys, bearer_of, digest_of
 from gateway.tenancy.known_keys import ADMINISTRATION, VIEWING, KnownKey, KnownKeys
 from gateway.tenancy.periods import MICRO
-from migrations.tables import api_keys, budgets, tenancy_state
+from migrations.tables.tenancy import api_keys, budgets, tenancy_state
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.key_secrets import MadeKey, make_key
 from gateway.tenancy.key_terms import KeyTerms, check_expiry, columns_of_new, given
 from gateway.tenancy.orders import REVISION, Order, tenancy_transaction, write_down
-from migrations.tables import api_keys, teams
+from migrations.tables.tenancy import api_keys, teams
 
 # Columns never shown with a key.
 UNSHOWN = ("digest", "old_digest", "revision")

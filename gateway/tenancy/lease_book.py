@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.periods import MICRO, period_bounds
-from migrations.tables import api_keys, budget_leases, budgets, requests
+from migrations.tables.requests import requests
+from migrations.tables.tenancy import api_keys, budget_leases, budgets
 
 LEASE_SECONDS = 30.0
 # Share of the remainder that a replica is granted at once, if it needs less.

@@ -1,7 +1,7 @@
 """The lists of keys, teams and budgets, and their filters; hashes are not shown."""
 
 from gateway.tenancy.key_commands import UNSHOWN
-from migrations.tables import api_keys, budgets, teams
+from migrations.tables.tenancy import api_keys, budgets, teams
 from quality.store.pages import Listing
 
 KEYS = Listing(api_keys, "key_id", ("team_id",), hidden=UNSHOWN)

@@ -8,7 +8,8 @@ import msgspec
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import audit_events, tenancy_state
+from migrations.tables.audit import audit_events
+from migrations.tables.tenancy import tenancy_state
 
 # In such a transaction: the revision that it makes.
 REVISION = select(tenancy_state.c.revision).scalar_subquery()

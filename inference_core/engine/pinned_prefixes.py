@@ -77,9 +77,14 @@ class PinnedPrefixes:
 
     # -- what is pinned ------------------------------------------------------------------------
 
-    def add(self, prefix: PinnedPrefix, scheduler: Scheduler) -> None:
-        """Note a prefix, to be started. Raises `PrefixError` for a name in use, fewer tokens than a block, and more
-        memory than may be pinned."""
+    def add(self, prefix: PinnedPrefix, scheduler: Scheduler, max_context: int) -> None:
+        """Note a prefix, to be started. Raises `PrefixError` for a name in use, fewer tokens than a block, as many as
+        the context of `max_context` tokens, and more memory than may be pinned."""
+        if len(prefix.token_ids) >= max_context:
+            raise PrefixError(
+                f"{prefix.model}: prefix {prefix.name!r} has {len(prefix.token_ids)} tokens, which leave nothing of "
+                f"the context of {max_context} for prompt and answer; shorten it"
+            )
         if (prefix.model, prefix.name) in self._pins:
             raise PrefixError(f"{prefix.model}: a prefix {prefix.name!r} is pinned already; choose another name")
         size, given = scheduler.pool.block_size, len(prefix.token_ids)
@@ -103,14 +108,22 @@ class PinnedPrefixes:
         """The prefixes of `model`."""
         return [pin for pin in self._pins.values() if pin.prefix.model == model]
 
-    def public_head(self, scheduler: Scheduler, token_ids: list[int], *, fast: bool) -> list[bytes]:
-        """Return the digests of the blocks of public prefixes that the prompt `token_ids` begins with."""
+    def public_head(
+        self, scheduler: Scheduler, salt: str, adapter: bytes, token_ids: list[int], *, fast: bool
+    ) -> list[bytes]:
+        """Return the digests of the blocks of public prefixes that the prompt `token_ids` begins with, unless as many
+        are cached of the blocks of its own tenant, `salt`, where more may follow. `adapter`: its digest, b"" for none.
+        """
         known = self._public.get(scheduler.name)
-        if not known:
+        if not known or adapter:
             return []
-        size = scheduler.pool.block_size
+        pool, size = scheduler.pool, scheduler.pool.block_size
         most = min(shareable_blocks(len(token_ids), size), len(known))
-        return list(takewhile(known.__contains__, chain_digests(public_root(fast=fast), token_ids, 0, most, size)))
+        public = list(takewhile(known.__contains__, chain_digests(public_root(fast=fast), token_ids, 0, most, size)))
+        if not public:
+            return []
+        own = chain_digests(root_digest(salt, fast=fast), token_ids, 0, len(public), size)
+        return [] if len(pool.match(own)) == len(public) else public
 
     def stats(self, model: str) -> list[PrefixStats]:
         """The state of the prefixes of `model`."""

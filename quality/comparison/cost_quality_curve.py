@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.policy.utility import cheapest_reaching, reference_prices
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.comparison.paired_outcomes import ladder_outcomes_since, p_ok_of
 
 NEWEST = 1000

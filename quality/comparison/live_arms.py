@@ -8,7 +8,8 @@ import numpy as np
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import requests, routing_decisions, verifications
+from migrations.tables.quality import verifications
+from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.upgrade_rate import has_verdict
 from quality.statistics import betting
 

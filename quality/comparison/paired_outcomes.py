@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.complexity.prior import adequacies, like_of
 from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.utility import COST_WEIGHT, highest_utility, reference_prices, utility
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.statistics import betting
 from quality.verification.training_rows import ANY_CLASS
 

@@ -11,7 +11,8 @@ import msgspec
 from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import requests, routing_decisions, verifications
+from migrations.tables.quality import verifications
+from migrations.tables.requests import requests, routing_decisions
 from tiers.tier import Usage
 
 SHOWN = 100

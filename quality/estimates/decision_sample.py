@@ -9,7 +9,7 @@ from sqlalchemy import Select, Text, bindparam, cast, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import PolicyInputs
-from migrations.tables import routing_decisions
+from migrations.tables.requests import routing_decisions
 
 SLOTS, PER_SLOT = 48, 25
 

@@ -9,7 +9,7 @@ from sqlalchemy import Case, Select, and_, case, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.estimates.upgrade_rate import Share, newest_verifications, sampled_as_served, wilson_interval
 
 

@@ -5,7 +5,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import LEARNED_KINDS
-from migrations.tables import routing_decisions
+from migrations.tables.requests import routing_decisions
 from quality.estimates.upgrade_rate import Share, newest_verifications, sampled_as_served, wilson_interval
 
 BINS = 10

@@ -5,7 +5,7 @@ import numpy as np
 from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import requests
+from migrations.tables.requests import requests
 
 NEWEST = 10_000
 

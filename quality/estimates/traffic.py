@@ -11,7 +11,8 @@ from sqlalchemy import Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity, likeliest
-from migrations.tables import requests, routing_decisions, training_rows
+from migrations.tables.quality import training_rows
+from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.kinds import KindShare
 
 # The most requests that are read, so that the cost does not grow with the traffic.

@@ -8,7 +8,8 @@ import msgspec
 from sqlalchemy import ColumnElement, FromClause, Subquery, and_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import requests, verifications
+from migrations.tables.quality import verifications
+from migrations.tables.requests import requests
 
 # Only the newest verifications are read: older ones say little about today and would make queries slow.
 NEWEST = 4_000

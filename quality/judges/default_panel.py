@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import audit_events
+from migrations.tables.audit import audit_events
 from quality.judges.calibration import Calibration, GradedPair, calibrate
 from quality.judges.code import CodeJudge
 from quality.judges.exact import ExactJudge

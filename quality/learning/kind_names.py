@@ -20,7 +20,9 @@ from classifier.complexity.classes import likeliest
 from classifier.features.routing_input import routing_input
 from classifier.features.surface_features import DOMAINS, FEATURE_NAMES
 from classifier.features.words import tokenise
-from migrations.tables import api_keys, requests, routing_decisions, training_rows
+from migrations.tables.quality import training_rows
+from migrations.tables.requests import requests, routing_decisions
+from migrations.tables.tenancy import api_keys
 from quality.estimates.kinds import Kind
 from quality.verification.training_rows import vector_of
 

@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.utility import reference_prices
-from migrations.tables import api_keys, training_rows
+from migrations.tables.quality import training_rows
+from migrations.tables.tenancy import api_keys
 from quality.estimates.traffic import RoutedRequest, Traffic, expected_in_words, newest_requests, traffic
 from quality.estimates.traffic import in_words as traffic_in_words
 from quality.learning.curve import LearningCurve, Measured, learning_curves

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
 from inference_core.io.json_errors import JSON_ERRORS
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.verification.training_rows import encode_prompt
 
 SOURCE = "imported"

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.local.own import LabelledRow, OwnOutcomes
 from classifier.model.outcome_model import OutcomeModel
-from migrations.tables import audit_events, training_rows
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.store.queries import record_audit
 from quality.verification.tier_outcomes import outcomes_of_tiers

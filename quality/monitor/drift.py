@@ -10,7 +10,8 @@ from sqlalchemy import Row, Text, cast, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.decision import LEARNED_KINDS
-from migrations.tables import routing_decisions, training_rows, verifications
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import routing_decisions
 from quality.estimates.kinds import sampling_weights
 from quality.estimates.upgrade_rate import sampled_as_served
 from quality.monitor.shift_watch import judged_worse

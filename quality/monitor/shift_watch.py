@@ -10,7 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import likeliest
 from classifier.decision import LEARNED_KINDS
-from migrations.tables import audit_events, classifier_versions, routing_decisions, training_rows, verifications
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import classifier_versions, training_rows, verifications
+from migrations.tables.requests import routing_decisions
 from quality.estimates.upgrade_rate import has_verdict
 from quality.monitor.e_detector import ShiftAlarm, ShiftDetector, ShiftSettings
 

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from classifier.registry.artefact import load_manifest
 from classifier.registry.erasure import forget, versions_without
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables import audit_events, classifier_versions, erased_embeddings, rollouts
+from migrations.tables.audit import audit_events, erased_embeddings
+from migrations.tables.quality import classifier_versions, rollouts
 from quality.rollout.classifier_versions import ClassifierVersions, VersionStatus
 from quality.rollout.registry_transaction import registry_transaction
 from quality.store.queries import ErasedRows, delete_key_data, record_audit

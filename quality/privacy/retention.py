@@ -9,7 +9,10 @@ import msgspec
 from sqlalchemy import ColumnElement, Table, and_, delete, exists, func, null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import erased_embeddings, requests, stored_responses, training_rows, verifications
+from migrations.tables.api_objects import stored_responses
+from migrations.tables.audit import erased_embeddings
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import requests
 from quality.store.database import checkpoint
 
 _DAY = 86_400.0

@@ -25,7 +25,7 @@ from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import load_manifest
 from classifier.registry.registry import ArtefactRegistry
 from inference_core.extras import MissingExtraError
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.retraining.messages import ORDER, RESULT, ROWS, Order
 from quality.retraining.runs import Busy, LeaseLostError, Made, RetrainRuns, Run

@@ -8,7 +8,9 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import audit_events, requests, retrain_runs, training_rows
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import retrain_runs, training_rows
+from migrations.tables.requests import requests
 
 
 class LeaseLostError(RuntimeError):

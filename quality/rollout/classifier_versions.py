@@ -8,7 +8,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.model.manifest import Manifest
-from migrations.tables import classifier_versions
+from migrations.tables.quality import classifier_versions
 
 VersionStatus = Literal["candidate", "canary", "promoted", "retired", "refused", "rolled_back"]
 

@@ -9,7 +9,7 @@ from classifier.errors import ArtefactError
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables import routing_decisions
+from migrations.tables.requests import routing_decisions
 from quality.comparison import live_arms
 from quality.comparison.live_arms import LiveComparison
 from quality.comparison.paired_outcomes import Paired, choice_of, compare, ladder_outcomes_since, table_of

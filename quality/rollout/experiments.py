@@ -21,7 +21,9 @@ from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, ArmName, Split, SplitBy
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables import audit_events, experiments, requests, routing_decisions
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import experiments
+from migrations.tables.requests import requests, routing_decisions
 from quality.comparison import live_arms
 from quality.comparison.live_arms import ArmAnswers
 from quality.comparison.paired_outcomes import (

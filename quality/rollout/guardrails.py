@@ -24,7 +24,7 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import requests, routing_decisions
+from migrations.tables.requests import requests, routing_decisions
 from quality.statistics.welch import Sample, exceeds_p_value
 
 Measure = Literal["cost", "ttft", "e2e"]

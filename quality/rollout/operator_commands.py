@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.errors import ArtefactError
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables import audit_events
+from migrations.tables.audit import audit_events
 from quality.rollout.classifier_versions import ClassifierVersions
 from quality.rollout.evidence import RolloutSettings
 from quality.rollout.registry_transaction import registry_transaction

@@ -17,7 +17,8 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.registry.registry import ArtefactRegistry, Canary
-from migrations.tables import audit_events, rollouts
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import rollouts
 from quality.rollout.classifier_versions import ClassifierVersions, VersionStatus
 from quality.rollout.evidence import Evidence, RolloutEvidence, RolloutSettings
 from quality.rollout.registry_transaction import registry_transaction

@@ -7,7 +7,8 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import requests, verifications
+from migrations.tables.quality import verifications
+from migrations.tables.requests import requests
 from quality.shadow.observed import Observed
 
 SHOWN = 20

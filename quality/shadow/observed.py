@@ -8,7 +8,8 @@ import msgspec
 from sqlalchemy import Text, and_, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import requests, routing_decisions, verifications
+from migrations.tables.quality import verifications
+from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.upgrade_rate import UNCERTAIN, has_verdict
 
 # The most requests that are read unless more are asked for, so that the cost does not grow with the traffic.

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import knob_changes
+from migrations.tables.audit import knob_changes
 
 
 class KnobChange(msgspec.Struct, frozen=True, kw_only=True):

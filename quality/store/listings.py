@@ -1,17 +1,16 @@
 """The lists of requests and of the quality loop, and their filters."""
 
-from migrations.tables import (
-    REQUEST_FACETS,
+from migrations.tables.api_objects import batches
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import (
     VERIFICATION_FACETS,
-    audit_events,
-    batches,
     classifier_versions,
     experiments,
-    requests,
     retrain_runs,
     rollouts,
     verifications,
 )
+from migrations.tables.requests import REQUEST_FACETS, requests
 from quality.store.facets import Facets
 from quality.store.pages import Listing
 

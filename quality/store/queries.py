@@ -11,18 +11,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.registry.erasure import embedding_digest
-from migrations.tables import (
-    audit_events,
-    batches,
-    erased_embeddings,
-    erasures,
-    files,
-    requests,
-    routing_decisions,
-    stored_responses,
-    training_rows,
-    verifications,
-)
+from migrations.tables.api_objects import batches, files, stored_responses
+from migrations.tables.audit import audit_events, erased_embeddings, erasures
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import requests, routing_decisions
 from quality.records.any_record import Recorded
 from quality.records.record import Record
 from quality.records.rows import decision_row, recorded_of, request_row

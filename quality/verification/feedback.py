@@ -10,7 +10,9 @@ from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import audit_events, requests, training_rows, verifications
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import requests
 from quality.judges.exact import ExactJudge
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text

@@ -22,7 +22,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import erasures, requests, routing_decisions, training_rows, verifications
+from migrations.tables.audit import erasures
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.upgrade_rate import UNCERTAIN, newest_verifications
 from quality.records.record import Record
 from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits

@@ -17,7 +17,7 @@ from classifier.features.routing_input import routing_input
 from classifier.model.manifest import Manifest
 from classifier.model.outcome_model import OutcomeModel
 from classifier.prediction.class_predictor import ClassPredictor
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.verification.sampling import uniform
 from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.verifier import EncodedPrompt

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.settings import variable_of
+from gateway.configuration.load import variable_of
 from tests.deploy.rendered_chart import VALUES, Object, containers, of_kind, pods, rendered
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog, parse_catalog

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.cli.fleet.serve import serve as serve_fleet
 from gateway.cli.serving.worker import worker as run_worker
-from gateway.settings import Settings, variable_of
+from gateway.configuration.load import variable_of
+from gateway.settings import Settings
 from gateway.tenancy.host_names import host_is_allowed
 from tests.deploy.files import read_yaml, run, strings
 from tests.deploy.rendered_chart import (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.serving.serve import serve
-from gateway.settings import load_settings
+from gateway.configuration.load import load_settings
 from gateway.tenancy.key_secrets import ApiKeys
 from tests.deploy.rendered_chart import (
     VALUES,

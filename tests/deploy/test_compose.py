@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 
 from gateway.cli.serving.worker import worker
+from gateway.configuration.load import load_settings, variable_of
 from gateway.processes.open_access import refuse_open_access
-from gateway.settings import Settings, SettingsError, load_settings, variable_of
+from gateway.settings import Settings, SettingsError
 from gateway.tenancy.key_secrets import ApiKeys, keys_of
 from tests.deploy.files import DEPLOY, ROOT, read_yaml, strings
 from tiers.catalog.load import load_catalog

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Settings, variable_of
+from gateway.configuration.load import variable_of
+from gateway.settings import Settings
 from tests.deploy.files import DEPLOY, ROOT, run
 
 pytestmark = pytest.mark.deploy

@@ -16,7 +16,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, inspect, select, text
 
 import migrations
-from migrations.tables import api_keys, files, metadata, requests, training_rows
+from migrations.tables.api_objects import files
+from migrations.tables.columns import metadata
+from migrations.tables.quality import training_rows
+from migrations.tables.requests import requests
+from migrations.tables.tenancy import api_keys
 from quality.store.database import (
     DatabaseUrlError,
     SchemaError,

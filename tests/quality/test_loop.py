@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import audit_events, classifier_versions, requests, retrain_runs, training_rows, verifications
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import classifier_versions, retrain_runs, training_rows, verifications
+from migrations.tables.requests import requests
 from quality.evaluation.task_set import check, tasks
 from quality.judges.default_panel import standing_panel
 from quality.ledger.ledger import Ledger

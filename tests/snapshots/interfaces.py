@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, inspect
 
 from gateway.cli import main
-from gateway.settings import Settings, variable_of
+from gateway.configuration.load import variable_of
+from gateway.settings import Settings
 
 Json = dict[str, Any]
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")

@@ -1,25 +1,21 @@
 """From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 import msgspec
 
 from gateway.api.inference.answer_bounds import check_echo, check_logprobs
 from gateway.api.inference.body_bounds import check_structure
+from gateway.api.inference.chat_turns import turns_of
 from gateway.api.inference.constraints import grammar_of
 from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.schemas import (
-    MAX_MESSAGES,
-    MAX_PARTS,
     MAX_PROMPTS,
     ChatRequest,
     CompletionRequest,
-    ContentPart,
-    Message,
     Sampling,
 )
 from gateway.errors import ApiError, bad_request
@@ -28,11 +24,7 @@ from gateway.requests.caller import CALLER, Caller
 from gateway.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.requests.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
-from tiers.content_parts import ContentPart as MessagePart
-from tiers.content_parts import MediaType, media_part, text_part
-from tiers.metadata_addresses import is_metadata_host
 from tiers.tier import ChatMessage
-from tiers.tool_types import ToolCall
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Decoded = TypeVar("Decoded")
@@ -41,18 +33,10 @@ UNKNOWN = "unknown_parameter"
 IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
 
-# Types of parts that are no text, with the fields of which one at least is needed.
-MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
-    "image_url": ("url",),
-    "input_audio": ("data",),
-    "file": ("file_data", "file_id"),
-}
-MAX_MEDIA_FIELDS = 16
 # Larger bodies are decoded on a thread, which costs less than their decoding.
 _DECODED_AT_ONCE = 1 << 17
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
@@ -173,29 +157,6 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
     return turns_of(body.messages)
 
 
-def turns_of(messages: list[Message]) -> list[ChatMessage]:
-    """The conversation. Raises `ApiError` 400 for a message that no model could read."""
-    if not messages:
-        raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
-    if len(messages) > MAX_MESSAGES:
-        raise bad_request(
-            f"messages holds {len(messages)}; at most {MAX_MESSAGES} fit one request.", "messages", "array_too_long"
-        )
-    parts = sum(map(_num_parts, messages))
-    if parts > MAX_PARTS:
-        raise bad_request(
-            f"messages hold {parts} content parts and tool calls; at most {MAX_PARTS} fit one request.",
-            "messages",
-            "array_too_long",
-        )
-    return [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
-
-
-def _num_parts(message: Message) -> int:
-    parts = len(message.content) if isinstance(message.content, list) else 0
-    return parts if message.tool_calls is None else parts + len(message.tool_calls)
-
-
 def check_completion(body: CompletionRequest) -> list[Prompt]:
     """The prompts, one or more, each a text or token ids, after everything that decoding could not check."""
     if body.suffix is not None:
@@ -279,121 +240,6 @@ def refuse_given(body: msgspec.Struct, names: tuple[str, ...]) -> None:
     for name in names:
         if getattr(body, name) is not None:
             raise bad_request(f"Unsupported parameter {name}: leave it out.", name, "unsupported_parameter")
-
-
-def _turn(message: Message, where: str) -> ChatMessage:
-    if message.role not in ROLES:
-        raise bad_request(
-            f"Invalid role {message.role!r}: allowed are system, developer, user, assistant and tool.", f"{where}.role"
-        )
-    if message.role == "function":
-        raise bad_request(
-            "Unsupported role 'function': give tools, and results in the role tool.",
-            f"{where}.role",
-            "unsupported_parameter",
-        )
-    if message.function_call or message.audio:
-        name = "function_call" if message.function_call else "audio"
-        raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
-    calls = _calls(message, where)
-    if message.role == "tool" and not message.tool_call_id:
-        raise bad_request(
-            "A message of the role tool needs the tool_call_id that it answers.",
-            f"{where}.tool_call_id",
-            "missing_required_parameter",
-        )
-    role = "system" if message.role == "developer" else message.role
-    if isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content):
-        parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
-        return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id)
-    content = "" if calls and not message.content else _text(message.content, f"{where}.content")
-    thoughts = (message.reasoning_content or message.reasoning) if role == "assistant" else ""
-    return ChatMessage(
-        role=role,
-        content=content,
-        name=message.name,
-        tool_calls=calls,
-        tool_call_id=message.tool_call_id,
-        reasoning=thoughts if isinstance(thoughts, str) else "",
-    )
-
-
-def _calls(message: Message, where: str) -> tuple[ToolCall, ...]:
-    if not message.tool_calls:
-        return ()
-    if message.role != "assistant":
-        raise bad_request(
-            f"Only an assistant calls tools, not a {message.role}.", f"{where}.tool_calls", "invalid_value"
-        )
-    for place, call in enumerate(message.tool_calls):
-        if call.type != "function":
-            raise bad_request(
-                f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{place}].type", "invalid_value"
-            )
-    return tuple(
-        ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments) for call in message.tool_calls
-    )
-
-
-def _text(content: str | list[ContentPart] | None, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not content:
-        raise bad_request("A message needs content: a string or a list of parts.", where, "invalid_value")
-    return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
-
-
-def _part(part: ContentPart, where: str) -> str:
-    if part.type == "text" and part.text is not None:
-        return part.text
-    if part.type == "refusal" and part.refusal is not None:
-        return part.refusal
-    if part.type in ("text", "refusal"):
-        raise bad_request(f"A part of type {part.type!r} needs the field {part.type}.", f"{where}.{part.type}")
-    raise bad_request(
-        f"Invalid content type {part.type!r}: allowed are text, refusal, {', '.join(MEDIA_TYPES)}.", f"{where}.type"
-    )
-
-
-def _content_part(part: ContentPart, where: str) -> MessagePart:
-    if part.type not in MEDIA_TYPES:
-        return text_part(_part(part, where))
-    kind = cast(MediaType, part.type)
-    given = getattr(part, kind)
-    where = f"{where}.{part.type}"
-    if isinstance(given, str) and kind == "image_url":
-        given = {"url": given}
-    if not isinstance(given, dict):
-        raise bad_request(f"A part of type {kind!r} needs the object {kind}.", where, "invalid_value")
-    names = MEDIA_TYPES[kind]
-    bodies = [name for name in names if given.get(name) is not None]
-    if not bodies or not all(isinstance(given[name], str) for name in bodies):
-        raise bad_request(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
-    if len(given) > MAX_MEDIA_FIELDS or any(isinstance(value, (dict, list)) for value in given.values()):
-        raise bad_request(
-            f"{kind} has fields that no server reads: allowed are {MAX_MEDIA_FIELDS} plain values.",
-            where,
-            "invalid_value",
-        )
-    if kind == "image_url" and not _is_image_url(given["url"]):
-        raise bad_request(
-            "An image is given as a data: URL of its bytes, or by its public https: or http: address.",
-            f"{where}.url",
-            "invalid_value",
-        )
-    return media_part(kind, given)
-
-
-def _is_image_url(url: str) -> bool:
-    """Whether a model server may open it: not its own disk, nor the address where clouds keep credentials."""
-    if url[:11].lower() == "data:image/":
-        return True
-    try:
-        parsed = urlsplit(url)
-        host = parsed.hostname or ""
-    except ValueError:
-        return False
-    return parsed.scheme in ("http", "https") and host != "" and not is_metadata_host(host)
 
 
 def token_limit(body: Sampling) -> int | None:

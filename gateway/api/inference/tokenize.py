@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from gateway.api.access.guard import caller_of
 from gateway.api.inference.build_request import reading_request, received
-from gateway.api.inference.parsing import read_body, turns_of
+from gateway.api.inference.chat_turns import turns_of
+from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import Message, TokenId
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request

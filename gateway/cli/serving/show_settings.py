@@ -3,7 +3,7 @@
 import click
 
 from gateway.cli.options import echo_json, json_option, table
-from gateway.settings import SETTINGS
+from gateway.configuration.load import SETTINGS
 
 
 @click.command("settings")

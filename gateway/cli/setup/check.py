@@ -42,7 +42,7 @@ def check(security: bool, as_json: bool, **given: Any) -> None:
     if security:
         _check_security(settings_from(**given), as_json)
         return
-    from gateway.settings import catalog_reason
+    from gateway.configuration.default_catalog import catalog_reason
     from gateway.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 

@@ -56,7 +56,7 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     Looks for Ollama, vLLM, SGLang, llama.cpp and LM Studio on this machine, and for the keys of OpenAI, Anthropic,
     Gemini, Azure OpenAI and OpenRouter in the environment. Keys are not written, only the names of their variables.
     """
-    from gateway.settings import CATALOG_FILE
+    from gateway.configuration.default_catalog import CATALOG_FILE
     from gateway.setup.candidate import with_names
     from gateway.setup.catalog_text import catalog_text, unmeasured_text
     from gateway.setup.given_tiers import SetupError

@@ -37,7 +37,7 @@ from gateway.tenancy.key_commands import (
     shown_key,
 )
 from gateway.tenancy.listings import BUDGETS, KEYS, TEAMS
-from migrations.tables import api_keys, budgets, teams
+from migrations.tables.tenancy import api_keys, budgets, teams
 
 ROWS = 50
 _PATH = "/admin/keys"

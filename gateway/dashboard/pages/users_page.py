@@ -17,7 +17,7 @@ from gateway.dashboard.rendering import back_to, page
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.stores.database_reach import reached
 from gateway.tenancy.dashboard_users import users
-from migrations.tables import dashboard_sessions
+from migrations.tables.tenancy import dashboard_sessions
 from quality.store.pages import Page as Rows
 
 ROWS = 50

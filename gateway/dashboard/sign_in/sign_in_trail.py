@@ -13,7 +13,7 @@ from gateway.dashboard.sign_in.login_limit import LoginLimits, OwnLoginLimits, S
 from gateway.dashboard.sign_in.shared_login_limit import SharedLoginLimits
 from gateway.parts import HttpRequest, parts_of
 from gateway.tenancy.orders import Order, write_down
-from migrations.tables import dashboard_users
+from migrations.tables.tenancy import dashboard_users
 
 log = logging.getLogger(__name__)
 

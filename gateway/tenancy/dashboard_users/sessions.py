@@ -14,7 +14,7 @@ from gateway.requests.caller import Caller
 from gateway.tenancy.dashboard_users.users import SCOPES_OF
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
-from migrations.tables import dashboard_sessions, dashboard_users
+from migrations.tables.tenancy import dashboard_sessions, dashboard_users
 
 COOKIE = "aio_session"
 CSRF_FIELD, CSRF_HEADER = "csrf_token", "x-csrf-token"

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.tenancy.dashboard_users import passwords
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.orders import Order, write_down
-from migrations.tables import dashboard_sessions, dashboard_users
+from migrations.tables.tenancy import dashboard_sessions, dashboard_users
 from quality.store.pages import Listing
 
 Role = Literal["viewer", "operator", "admin"]

@@ -10,7 +10,7 @@ from benchmarks.gateway.lists import DECISIONS, LISTS, SUMMARIES, DatabaseInUseE
 from benchmarks.gateway.monitor import bench_monitor
 from gateway.dashboard.site import PAGES
 from gateway.settings import Settings
-from migrations.tables import verifications
+from migrations.tables.quality import verifications
 from quality.store.database import migrate, open_database
 from quality.store.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS
 from tiers.catalog.load import load_catalog

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import func, select
 
-from migrations.tables import requests, routing_decisions
+from migrations.tables.requests import requests, routing_decisions
 from quality.records.embedding_record import EmbeddingRecord
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.embedding_catalog import TOKEN_USD, embedding_settings

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.settings import Settings
-from migrations.tables import verifications
+from migrations.tables.quality import verifications
 from quality.store.database import open_database
 from tests.gateway.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway, running_gateway

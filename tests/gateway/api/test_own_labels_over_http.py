@@ -14,7 +14,8 @@ from classifier.policy.decide import decide
 from gateway.composition.active_labels import ActiveLabels
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.settings import Settings
-from migrations.tables import audit_events, training_rows
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import training_rows
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway

@@ -9,7 +9,8 @@ import pytest_asyncio
 from sqlalchemy import insert
 
 from gateway.settings import Settings
-from migrations.tables import classifier_versions, requests, verifications
+from migrations.tables.quality import classifier_versions, verifications
+from migrations.tables.requests import requests
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

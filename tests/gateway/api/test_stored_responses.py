@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from gateway.settings import Settings
 from gateway.stores.stored_responses import StoredResponses
-from migrations.tables import stored_responses
+from migrations.tables.api_objects import stored_responses
 from quality.privacy.retention import Retention, RetentionLimits
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.jobs.batching import made, outcome, request_line

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from gateway.settings import Settings
 from gateway.tenancy.key_secrets import make_key
-from migrations.tables import dashboard_sessions
+from migrations.tables.tenancy import dashboard_sessions
 from tests.gateway.dashboard.browsing import browser, look_again, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

@@ -20,7 +20,7 @@ from inference_core.core import Core
 from inference_core.loading import load_core
 from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.protocol import SamplingParams
-from migrations.tables import audit_events
+from migrations.tables.audit import audit_events
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.served_process import UNCACHED

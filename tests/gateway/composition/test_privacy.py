@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from gateway.composition.quality_loop import QualityLoop
 from gateway.settings import Settings, SettingsError
 from gateway.tenancy.key_secrets import ApiKeys
-from migrations.tables import audit_events, requests
+from migrations.tables.audit import audit_events
+from migrations.tables.requests import requests
 from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
@@ -62,7 +62,8 @@ async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
     aio: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     offered: list[Record] = []
-    monkeypatch.setattr(QualityLoop, "offer", lambda self, record: offered.append(record))
+    loop = aio.parts.quality_loop
+    monkeypatch.setattr(await eventually(lambda: loop and loop.monitor), "offer", offered.append)
     # A caller's wish is not the tenant's consent.
     wishes = {"store": True} if path == "chat/completions" else {}
 

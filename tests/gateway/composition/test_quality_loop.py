@@ -15,7 +15,8 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.composition.quality_loop import QualityLoop
 from gateway.settings import Settings
 from gateway.telemetry.metrics_export.metrics import Metrics
-from migrations.tables import audit_events, retrain_runs
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import retrain_runs
 from quality.judges.calibration import Calibration
 from quality.judges.default_panel import store_calibration
 from quality.monitor.e_detector import ShiftAlarm
@@ -36,7 +37,7 @@ async def test_every_finished_answer_is_offered_to_the_monitor(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered: list[str] = []
-    monkeypatch.setattr(QualityLoop, "offer", lambda self, record: offered.append(record.request_id))
+    monkeypatch.setattr(QualityLoop, "offer", lambda self, answer, record: offered.append(record.request_id))
     async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as gateway:
         whole = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
         stream = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, stream=True)

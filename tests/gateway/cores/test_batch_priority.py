@@ -11,7 +11,7 @@ from gateway.settings import Settings
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient
-from migrations.tables import verifications
+from migrations.tables.quality import verifications
 from quality.store.queries import insert_records
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import requests
+from migrations.tables.requests import requests
 
 SERVED: dict[str, Any] = {
     "api": "chat", "requested_model": "auto", "stream": False, "status": "ok", "http_status": 200, "model": "m",

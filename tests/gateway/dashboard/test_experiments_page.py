@@ -5,7 +5,7 @@ from sqlalchemy import insert
 
 from classifier.policy.experiment_split import Arm
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables import experiments
+from migrations.tables.quality import experiments
 from quality.rollout.experiments import Plan, Results
 from quality.rollout.guardrails import Guarded, Guardrails
 from tests.gateway.dashboard.browsing import browser, forms_of, sign_in, submit, with_user

@@ -17,7 +17,9 @@ from classifier.decision import PolicyInputs, Prediction
 from gateway.api.quality_loop.routing_views import active_version
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.settings import Settings
-from migrations.tables import api_keys, routing_decisions, training_rows, verifications
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import routing_decisions
+from migrations.tables.tenancy import api_keys
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.dashboard.rows import insert_requests

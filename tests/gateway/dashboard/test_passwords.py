@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from gateway.tenancy.dashboard_users import passwords
 from gateway.tenancy.dashboard_users.users import UserOrder, add_user, password_is_right
 from gateway.tenancy.orders import Order
-from migrations.tables import dashboard_users
+from migrations.tables.tenancy import dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD, browser, sign_in
 from tests.gateway.running_gateway import RunningGateway
 

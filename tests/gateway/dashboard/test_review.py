@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, insert, select
 
-from migrations.tables import verifications
+from migrations.tables.quality import verifications
 from tests.gateway.api.test_disconnects import only_record
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway

@@ -18,7 +18,8 @@ from gateway.backtesting.preview import preview
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.model import RoutingRule
 from gateway.settings import Settings
-from migrations.tables import routing_decisions, training_rows, verifications
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import routing_decisions
 from quality.estimates.decision_sample import PER_SLOT, SLOTS, SampledDecision, sample_decisions
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.dashboard.browsing import browser, forms_of, sign_in, submit, with_user

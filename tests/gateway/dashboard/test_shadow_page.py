@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import insert
 
 from classifier.decision import PolicyInputs, Prediction
-from migrations.tables import routing_decisions, verifications
+from migrations.tables.quality import verifications
+from migrations.tables.requests import routing_decisions
 from tests.gateway.dashboard.browsing import browser, forms_of, submit, with_user
 from tests.gateway.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway

@@ -26,7 +26,8 @@ from gateway.settings import Settings
 from gateway.tenancy.dashboard_users.sessions import COOKIE
 from gateway.tenancy.dashboard_users.users import remove_user
 from gateway.tenancy.orders import Order
-from migrations.tables import audit_events, dashboard_sessions, dashboard_users
+from migrations.tables.audit import audit_events
+from migrations.tables.tenancy import dashboard_sessions, dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD, browser, forms_of, look_again, sign_in, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

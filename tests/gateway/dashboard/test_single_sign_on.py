@@ -10,7 +10,8 @@ from sqlalchemy import select
 
 from gateway.settings import Settings
 from gateway.tenancy.dashboard_users.sessions import COOKIE
-from migrations.tables import audit_events, dashboard_users
+from migrations.tables.audit import audit_events
+from migrations.tables.tenancy import dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD, browser, sign_in, with_user
 from tests.gateway.dashboard.openid_provider import account, openid_provider
 from tests.gateway.running_gateway import RunningGateway, running_gateway

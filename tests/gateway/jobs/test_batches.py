@@ -12,7 +12,8 @@ from openai.types import Batch
 from sqlalchemy import func, select, update
 
 from gateway.settings import Settings
-from migrations.tables import batch_lines, batches, requests
+from migrations.tables.api_objects import batch_lines, batches
+from migrations.tables.requests import requests
 from tests.gateway.jobs.batching import (
     CHAT,
     ended,

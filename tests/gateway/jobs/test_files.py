@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 
 from gateway.jobs.file_store import PART_BYTES
 from gateway.settings import Settings
-from migrations.tables import file_parts, files
+from migrations.tables.api_objects import file_parts, files
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

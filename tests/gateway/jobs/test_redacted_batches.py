@@ -5,7 +5,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from gateway.settings import Settings
-from migrations.tables import metadata
+from migrations.tables.columns import metadata
 from tests.gateway.jobs.batching import lines_of, made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from migrations.tables import requests
+from migrations.tables.requests import requests
 from quality.store.database import open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served

@@ -16,7 +16,8 @@ from sqlalchemy import select
 from gateway.tenancy.key_commands import create_first_admin_key, create_key, revoke_key
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.orders import Order
-from migrations.tables import api_keys, audit_events
+from migrations.tables.audit import audit_events
+from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database
 from tests.conftest import PostgresServer
 from tests.gateway.administrator import ADMIN_HEADERS

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
+from gateway.configuration.load import SETTINGS
 from gateway.processes.open_access import refuse_open_access
-from gateway.settings import SETTINGS, Settings, SettingsError
+from gateway.settings import Settings, SettingsError
 from gateway.setup.security_checklist import ITEMS
 from gateway.setup.security_facts import Facts
 from gateway.setup.stored_keys import AdminKey, StoredKeys

@@ -20,7 +20,7 @@ from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LEASE_SECONDS, LeaseBook
 from gateway.tenancy.orders import Order
 from gateway.tenancy.periods import MICRO, period_bounds
-from migrations.tables import budget_leases
+from migrations.tables.tenancy import budget_leases
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from tests.examples import examples

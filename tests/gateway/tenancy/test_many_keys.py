@@ -17,7 +17,7 @@ from gateway.tenancy.key_commands import change_key, create_key, create_team, re
 from gateway.tenancy.key_secrets import keys_of, make_key
 from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.orders import Order
-from migrations.tables import api_keys, tenancy_state
+from migrations.tables.tenancy import api_keys, tenancy_state
 from quality.store.database import migrate, open_database
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog

@@ -7,7 +7,8 @@ import pytest
 import pytest_asyncio
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
-from gateway.settings import Settings, load_settings
+from gateway.configuration.load import load_settings
+from gateway.settings import Settings
 from gateway.tenancy.known_keys import KnownKeys
 from tests.gateway.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.running_gateway import RunningGateway, running_gateway

@@ -13,7 +13,8 @@ from gateway.settings import Settings
 from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.key_commands import revoke_key
 from gateway.tenancy.orders import Order
-from migrations.tables import api_keys, audit_events
+from migrations.tables.audit import audit_events
+from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

@@ -168,7 +168,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def live(self) -> list[str]:
         """Those of the driver's requests that have not ended."""
-        return sorted(self.driver.core._requests.keys() & self.driver.requests.keys())
+        return sorted(self.driver.core._live.by_id.keys() & self.driver.requests.keys())
 
     @precondition(lambda self: self.live())
     @rule(which=st.integers(0, 100))

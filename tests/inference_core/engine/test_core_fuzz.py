@@ -63,7 +63,7 @@ def test_ten_thousand_random_steps_neither_run_out_of_memory_nor_lose_a_token(
             except QueueFullError:
                 refused += 1
         if random.random() < 0.02 and driver.core.has_work:
-            driver.abort(random.choice(sorted(driver.core._requests)))
+            driver.abort(random.choice(sorted(driver.core._live.by_id)))
         if random.random() < 0.01:
             driver.runners[random.choice("abc")].fault = random.choice([RuntimeError("lost"), BadLogitsError([0], 50)])
         if random.random() < 0.01:

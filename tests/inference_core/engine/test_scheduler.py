@@ -72,7 +72,7 @@ def test_decodes_beyond_the_budget_take_turns() -> None:
     last_turn: dict[str, int] = {}
     added = longest = 0
     for _ in range(10_000):
-        while len(driver.core._requests) < 9:
+        while len(driver.core._live.by_id) < 9:
             driver.add([added % 40], request_id=f"q{added}", sampling=greedy(150))
             added += 1
         driver.step()

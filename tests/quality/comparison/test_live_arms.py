@@ -4,7 +4,8 @@ import msgspec
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import routing_decisions, verifications
+from migrations.tables.quality import verifications
+from migrations.tables.requests import routing_decisions
 from quality.comparison.live_arms import served_answers
 from quality.store.queries import insert_records
 from tests.quality.loop_world import record

@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
-from migrations.tables import training_rows, verifications
+from migrations.tables.quality import training_rows, verifications
 from quality.estimates.kinds import ALL, Kind, Tally, acceptance, kind_share, sampling_weights
 from tests.quality.loop_world import record, store_request
 

@@ -13,7 +13,8 @@ from quality.evaluation.everyday_outcomes import (
     read_outcomes,
     write_outcomes,
 )
-from quality.evaluation.everyday_tasks import LEVELS, EverydayTask, everyday_tasks, is_right
+from quality.evaluation.everyday_tables import LEVELS
+from quality.evaluation.everyday_tasks import EverydayTask, everyday_tasks, is_right
 from tests.quality.evaluation.knowing_tier import KnowingTier
 from tiers.catalog.load import load_catalog
 from tiers.tier import Delta, GenerationRequest, Usage

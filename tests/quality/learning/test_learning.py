@@ -13,7 +13,8 @@ from classifier.decision import Prediction
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.cli import main
-from migrations.tables import api_keys, training_rows
+from migrations.tables.quality import training_rows
+from migrations.tables.tenancy import api_keys
 from quality.estimates.kinds import Tally, kind_share
 from quality.estimates.traffic import NEWEST, expected_in_words, newest_requests, traffic
 from quality.estimates.traffic import in_words as traffic_in_words

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
 from gateway.cli import main
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
 from tests.quality.retraining.tiny_classifier import base_artefact
 

@@ -13,7 +13,8 @@ from classifier.local.own import OwnOutcomes
 from classifier.model.outcome_model import OutcomeModel
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import load_artefact
-from migrations.tables import audit_events, training_rows
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import training_rows
 from quality.learning.own_labels import OwnLabels, reset_labels
 from tests.quality.retraining.tiny_classifier import base_artefact, experience_row
 

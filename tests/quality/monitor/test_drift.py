@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import training_rows, verifications
+from migrations.tables.quality import training_rows, verifications
 from quality.monitor.drift import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
 from tests.quality.loop_world import record, store_request
 

@@ -23,7 +23,8 @@ from classifier.registry.erasure import versions_without
 from classifier.registry.registry import ArtefactRegistry
 from classifier.training.data.encoded_rows import EncodedRows
 from classifier.training.fitting.heads import fit_heads
-from migrations.tables import audit_events, classifier_versions, rollouts, training_rows
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import classifier_versions, rollouts, training_rows
 from quality.privacy.erase_user import erase_user, forget_erased
 from quality.rollout.classifier_versions import ClassifierVersions
 from quality.verification.training_rows import Tensors, encode_prompt, export_rows

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import retrain_runs
+from migrations.tables.quality import retrain_runs
 from quality.retraining.runs import Made, RetrainRuns, Run
 from quality.retraining.schedule import RetrainJob
 from quality.store.queries import insert_records

@@ -20,7 +20,8 @@ from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
 from inference_core.extras import MissingExtraError
-from migrations.tables import audit_events, classifier_versions, retrain_runs, training_rows
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import classifier_versions, retrain_runs, training_rows
 from quality.monitor.shift_watch import tier_changes
 from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run

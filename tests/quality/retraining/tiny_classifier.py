@@ -13,7 +13,7 @@ from classifier.registry.artefact import load_artefact
 from classifier.registry.registry import ArtefactRegistry
 from classifier.training.data.dataset import TIER_MODELS, OutcomeRow
 from classifier.training.recipes.train_static import train
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.retraining.retrain import RetrainSettings
 from quality.verification.training_rows import encode_prompt
 

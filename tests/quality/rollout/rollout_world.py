@@ -12,7 +12,7 @@ from classifier.complexity.prior import adequacies, like_of
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables import training_rows
+from migrations.tables.quality import training_rows
 from quality.rollout.evidence import RolloutSettings
 from quality.rollout.registry_transaction import registry_transaction
 from quality.rollout.rollout import Rollouts

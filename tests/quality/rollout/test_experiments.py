@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables import audit_events, experiments
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import experiments
 from quality.rollout.experiments import ExperimentError, Experiments, Plan
 from quality.store.queries import insert_records
 from tests.quality.loop_world import record, rows

@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.policy.experiment_split import Arm
 from classifier.registry.registry import ArtefactRegistry
-from migrations.tables import audit_events, experiments
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import experiments
 from quality.records.record import Timings
 from quality.rollout import experiments as experiments_module
 from quality.rollout.experiments import Experiments, Plan

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.errors import ArtefactError
 from classifier.registry.registry import ArtefactRegistry, Canary
-from migrations.tables import audit_events, classifier_versions, rollouts, verifications
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import classifier_versions, rollouts, verifications
 from quality.retraining.retrain import retrain
 from quality.rollout import operator_commands
 from quality.rollout.evidence import RolloutSettings

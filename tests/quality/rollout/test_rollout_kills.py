@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.registry.registry import ArtefactRegistry, Canary
-from migrations.tables import audit_events, classifier_versions, retrain_runs, rollouts
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import classifier_versions, retrain_runs, rollouts
 from quality.rollout.rollout import Rollouts
 from quality.store.database import migrate, open_database
 from tests.quality.loop_world import rows

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import training_rows, verifications
+from migrations.tables.quality import training_rows, verifications
 from quality.judges.calibration import calibrate
 from quality.judges.exact import ExactJudge
 from quality.judges.pairwise import PairwiseJudge

@@ -8,7 +8,7 @@ from records import make_embedding, make_record
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import verifications
+from migrations.tables.quality import verifications
 from quality.estimates.costs import CostReport, cost_report
 from quality.records.any_record import Recorded
 from quality.records.record import Record

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables import requests
+from migrations.tables.requests import requests
 from quality.ledger.ledger import Ledger, LedgerClosedError
 from quality.records.any_record import Recorded
 from quality.store.database import migrate, open_database

@@ -12,7 +12,9 @@ from sqlalchemy import insert, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import audit_events, requests, verifications
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import verifications
+from migrations.tables.requests import requests
 from quality.records.rows import request_row
 from quality.store.listings import (
     ARTEFACTS,

@@ -6,7 +6,9 @@ import pytest
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import erased_embeddings, requests, routing_decisions, training_rows, verifications
+from migrations.tables.audit import erased_embeddings
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import requests, routing_decisions
 from quality.privacy.retention import Purged, Retention, RetentionLimits
 from quality.store.queries import get_request, insert_records
 from tests.quality.store.records import make_record

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from sqlalchemy import event, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import audit_events, erasures, requests, routing_decisions, training_rows, verifications
+from migrations.tables.audit import audit_events, erasures
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import requests, routing_decisions
 from quality.records.any_record import Recorded
 from quality.store.queries import (
     ErasedRows,

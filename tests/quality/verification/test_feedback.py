@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import training_rows, verifications
+from migrations.tables.quality import training_rows, verifications
 from quality.estimates.kinds import acceptance
 from quality.verification.feedback import Feedback, FeedbackDesk
 from quality.verification.queue import VerificationQueue

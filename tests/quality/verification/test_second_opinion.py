@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.replay.expert_errors import Question, labels_under_errors
-from migrations.tables import training_rows, verifications
+from migrations.tables.quality import training_rows, verifications
 from quality.judges.calibration import Calibration, calibrate
 from quality.judges.default_panel import rule_based_judges
 from quality.judges.judge import Judge

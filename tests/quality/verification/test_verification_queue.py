@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables import erasures, training_rows, verifications
+from migrations.tables.audit import erasures
+from migrations.tables.quality import training_rows, verifications
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from quality.verification.feedback import Feedback, FeedbackDesk

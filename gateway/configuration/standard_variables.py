@@ -7,19 +7,17 @@ The rest of `OTEL_EXPORTER_OTLP_…` (headers, certificates, timeout, compressio
 
 from collections.abc import Mapping, Set
 
+from gateway.settings import SettingsError
+
 _EXPORTERS = ("otlp", "console", "none")
 _PARENT_BASED = "parentbased_"
 _SAMPLERS = ("always_on", "always_off", "traceidratio")
 
 
-class StandardVariableError(ValueError):
-    """A standard variable has a value that means nothing here; the message names it and what to set."""
-
-
 def standard_settings(environment: Mapping[str, str], own: Set[str]) -> dict[str, str]:
     """Settings by field, as text. `own`: fields that have a variable of AIO's, which wins.
 
-    Raises `StandardVariableError`.
+    Raises `SettingsError`.
     """
     given = {name: value.strip() for name, value in environment.items() if name.startswith("OTEL_")}
     found = {} if "trace_ratio" in own else _sampling(given)
@@ -42,7 +40,7 @@ def _exporter(given: Mapping[str, str], *, is_known: bool) -> dict[str, str]:
     if not wanted:
         return {"trace_exporter": "otlp"} if is_known else {}
     if wanted not in _EXPORTERS:
-        raise StandardVariableError(
+        raise SettingsError(
             f"OTEL_TRACES_EXPORTER is {wanted!r}; allowed are {', '.join(_EXPORTERS)}. AIO_TRACE_EXPORTER overrides it"
         )
     return {"trace_exporter": wanted}
@@ -55,9 +53,7 @@ def _sampling(given: Mapping[str, str]) -> dict[str, str]:
     sampler = wanted.removeprefix(_PARENT_BASED)
     if sampler not in _SAMPLERS:
         allowed = ", ".join([*_SAMPLERS, *(_PARENT_BASED + name for name in _SAMPLERS)])
-        raise StandardVariableError(
-            f"OTEL_TRACES_SAMPLER is {wanted!r}; allowed are {allowed}. AIO_TRACE_RATIO overrides it"
-        )
+        raise SettingsError(f"OTEL_TRACES_SAMPLER is {wanted!r}; allowed are {allowed}. AIO_TRACE_RATIO overrides it")
     ratio = {"always_on": "1", "always_off": "0"}.get(sampler) or _ratio(
         given.get("OTEL_TRACES_SAMPLER_ARG", "") or "1"
     )
@@ -70,7 +66,7 @@ def _ratio(given: str) -> str:
     except ValueError:
         known = False
     if not known:
-        raise StandardVariableError(f"OTEL_TRACES_SAMPLER_ARG is {given!r}; it must be a number from 0 to 1")
+        raise SettingsError(f"OTEL_TRACES_SAMPLER_ARG is {given!r}; it must be a number from 0 to 1")
     return given
 
 
@@ -78,7 +74,7 @@ def _refuse_grpc(given: Mapping[str, str]) -> None:
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         protocol = given.get(name, "").lower()
         if protocol == "grpc":
-            raise StandardVariableError(
+            raise SettingsError(
                 f"{name} is 'grpc'; traces are sent as http/protobuf, which collectors take on port 4318. Set "
                 "AIO_OTLP_ENDPOINT to that address, or AIO_TRACE_EXPORTER=none"
             )

@@ -1,0 +1,53 @@
+"""The response cache of a process while it runs: in its memory or in Redis, and in memory over a restart."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from gateway.cache.answer_file import AnswerFile, answers_path, delete_answers_beyond
+from gateway.cache.knobs import CacheKnobs
+from gateway.cache.response_cache import ResponseCache
+from gateway.cache.stores import AnswerStore, MemoryStore, SharedStore
+from gateway.knobs.file import KnobFile
+from gateway.peers.worker_place import WorkerPlace
+from gateway.routing.router import RoutingService
+from gateway.settings import Settings
+from gateway.stores.redis_store import RedisStore
+from gateway.stores.retries import background
+
+
+@asynccontextmanager
+async def running_cache(
+    settings: Settings,
+    place: WorkerPlace | None,
+    redis: RedisStore | None,
+    routing: RoutingService,
+    on_failure: Callable[[], None],
+) -> AsyncIterator[ResponseCache]:
+    """The cache of the process at `place`, whose knobs follow their file; each failure of Redis calls `on_failure`."""
+    knobs = KnobFile(CacheKnobs, "cache", settings.cache_knobs_path)
+    # A redacted answer would not be the answer, and Redis may write what it holds to a disk.
+    store: AnswerStore = (
+        MemoryStore(knobs) if redis is None or settings.redaction else SharedStore(knobs, redis, on_failure)
+    )
+    async with background(knobs.follow(settings.artefact_poll_seconds)), _kept_over_restarts(settings, place, store):
+        yield ResponseCache(knobs, store, routing)
+
+
+@asynccontextmanager
+async def _kept_over_restarts(settings: Settings, place: WorkerPlace | None, store: AnswerStore) -> AsyncIterator[None]:
+    """Let the cache in memory outlive the process, where texts may be written down."""
+    number, count = (0, 1) if place is None else (place.number, place.count)
+    file = AnswerFile(answers_path(settings.data_path, number))
+    if number == 0:
+        await asyncio.to_thread(delete_answers_beyond, settings.data_path, count)
+    found = await asyncio.to_thread(file.take)
+    may_write = settings.cache_over_restarts and not settings.redaction and settings.text_days != 0
+    if not isinstance(store, MemoryStore) or not may_write:
+        yield
+        return
+    store.adopt(found)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(file.write, store.answers())

@@ -1,0 +1,38 @@
+"""The export of traces, of which a process without it imports nothing: OpenTelemetry is the extra `otlp`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gateway.settings import Settings
+from inference_core.extras import require_extra
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from gateway.telemetry.traces import Traces
+
+
+def configured_exporter(settings: Settings) -> "SpanExporter | None":
+    """Return the exporter of traces, None without one. Raises `MissingExtraError`, and `SettingsError` for an endpoint
+    that is not a URL of a collector."""
+    if settings.trace_exporter == "none":
+        return None
+    require_extra("otlp", f"exporting traces (AIO_TRACE_EXPORTER={settings.trace_exporter})")
+    from gateway.telemetry.traces import span_exporter
+
+    return span_exporter(settings)
+
+
+@asynccontextmanager
+async def running_traces(settings: Settings, exporter: "SpanExporter") -> "AsyncIterator[Traces]":
+    """The traces that go to `exporter` while the context is open."""
+    from gateway.telemetry.traces import Traces, look_up_collector
+
+    await asyncio.to_thread(look_up_collector, settings)
+    traces = Traces(exporter)
+    try:
+        yield traces
+    finally:
+        traces.close()

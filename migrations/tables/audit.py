@@ -1,0 +1,56 @@
+"""Tables of what was changed and by which actor, and of what was erased."""
+
+from sqlalchemy import Boolean, Column, Double, Index, String, Table, false
+
+from migrations.tables.columns import FreeText, Json, RowId, metadata
+
+knob_changes = Table(
+    "knob_changes",
+    metadata,
+    Column("knob_change_id", RowId, primary_key=True, autoincrement=True),
+    Column("created_at", Double, nullable=False),
+    Column("actor", FreeText, nullable=False),
+    Column("part", String(64), nullable=False),  # the part with the knob
+    Column("model", FreeText),  # of the part, if it has several
+    Column("knob", String(64), nullable=False),
+    Column("old_value", Json),
+    Column("new_value", Json),
+    Column("reason", FreeText),
+    Column("kept", Boolean, nullable=False, server_default=false()),  # kept across restarts
+    Column("refused", FreeText),  # why nothing was changed
+    Index(None, "created_at"),
+    Index(None, "knob", "created_at"),
+)
+
+audit_events = Table(
+    "audit_events",
+    metadata,
+    Column("audit_event_id", RowId, primary_key=True, autoincrement=True),
+    Column("created_at", Double, nullable=False),
+    Column("actor", FreeText, nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("subject", FreeText, nullable=False),
+    Column("reason", FreeText),
+    Column("details", Json),
+    Index(None, "created_at"),
+    Index(None, "action", "created_at"),
+    Index(None, "actor", "created_at"),
+    Index(None, "action", "actor", "created_at"),
+)
+
+# A user's data are erased up to `erased_at`; records still in a journal are dropped on arrival.
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("key_id", String(128), primary_key=True),
+    Column("erased_at", Double, nullable=False),
+)
+
+# SHA-256 of the embeddings of an erased user's rows, to find artefacts that contain them; kept for a while.
+erased_embeddings = Table(
+    "erased_embeddings",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("erased_at", Double, nullable=False),
+    Index(None, "erased_at"),
+)

@@ -1,0 +1,97 @@
+"""Tables of requests: what was asked and answered, and how it was routed."""
+
+from sqlalchemy import Boolean, Column, Computed, Double, ForeignKey, Index, Integer, String, Table, Text, text
+
+from migrations.tables.columns import FreeText, Json, metadata
+
+# The filters of requests besides their key; `facet` encodes their combination, so that one index serves all.
+REQUEST_FACETS = ("tier", "status", "requested_model")
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("request_id", String(64), primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("api", String(16), nullable=False),  # chat | completion | embedding
+    Column("requested_model", FreeText, nullable=False),
+    Column("key_id", String(128)),
+    Column("stream", Boolean, nullable=False),
+    Column("status", String(16), nullable=False),  # ok | error | aborted
+    Column("http_status", Integer, nullable=False),
+    Column("error", FreeText),
+    Column("tier", Integer),  # NULL for an embedding, which has no routing decision either
+    Column("model", FreeText, nullable=False),
+    Column("attempts", Json, nullable=False),  # list of quality.records.record.Attempt
+    Column("messages", Json),  # NULL without consent and after the retention time, like the three below
+    Column("answer", FreeText),
+    Column("reasoning", FreeText),
+    Column("response_format", Json),
+    Column("finish_reason", String(32)),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("reasoning_tokens", Integer, nullable=False),
+    Column("cost_usd", Double, nullable=False),
+    Column("baseline_cost_usd", Double, nullable=False),
+    Column("route_ms", Double, nullable=False),
+    Column("ttft_ms", Double),
+    Column("e2e_ms", Double, nullable=False),
+    Column("overhead_ms", Double, nullable=False),
+    Column("queue_ms", Double),  # of the tier that answered, like the two below; NULL: there was no first token
+    Column("prefill_ms", Double),
+    Column("decode_ms", Double),
+    Column("cache", String(16)),  # hit | similar | shared | miss; NULL: the cache had no part in it
+    Column("tags", Json),  # the caller's `metadata`, which bills are split by
+    Column("replica", String(64)),  # the process that answered, to find the spending of a dead one
+    # A prefix of the model's name, because an index does not accept text of any length.
+    Column(
+        "facet",
+        Text,
+        Computed("COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)"),
+    ),
+    # Recent spending is read from the index alone, and counts by tier from the one below.
+    Index(None, "created_at", "tier", "cost_usd"),
+    # Rows with texts, oldest first.
+    Index(
+        "ix_requests_texts",
+        "created_at",
+        "tier",
+        "api",
+        "status",
+        sqlite_where=text("messages IS NOT NULL"),
+        postgresql_where=text("messages IS NOT NULL"),
+    ),
+    Index(None, "key_id", "created_at"),
+    Index("ix_requests_facet", "facet", "created_at", "request_id"),
+    Index("ix_requests_key_id_facet", "key_id", "facet", "created_at", "request_id"),
+)
+
+routing_decisions = Table(
+    "routing_decisions",
+    metadata,
+    Column("request_id", ForeignKey("requests.request_id", ondelete="CASCADE"), primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("tier", Integer, nullable=False),  # as decided; requests.tier is the one that answered
+    Column("would_be_tier", Integer),  # what routing would have taken, in observe mode
+    Column("reason", FreeText, nullable=False),
+    Column("classifier_version", String(64), nullable=False),
+    Column("prediction_kind", String(16), nullable=False),  # measured | prior | heuristic
+    Column("novelty", Double, nullable=False),
+    Column("quality_target", Double, nullable=False),
+    Column("p_ok", Json, nullable=False),  # list of float, one per tier
+    Column("scores", Json, nullable=False),  # list of float or null, one per tier
+    Column("inputs", Json, nullable=False),  # classifier.decision.PolicyInputs, from which the decision is replayed
+    Column("experiment_id", String(64)),
+    Column("arm", String(8)),  # a | b, of that experiment
+    Index(None, "created_at"),
+    Index(None, "tier", "created_at"),
+    Index(None, "classifier_version", "created_at"),
+    Index(None, "experiment_id", "created_at"),
+    # The newest requests of observe mode.
+    Index(
+        "ix_routing_decisions_observed",
+        "created_at",
+        sqlite_where=text("would_be_tier IS NOT NULL"),
+        postgresql_where=text("would_be_tier IS NOT NULL"),
+    ),
+)

@@ -1,0 +1,69 @@
+"""A monitor whose tiers answer from a script, and records that it is offered."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from quality.judges.calibration import calibrate
+from quality.judges.exact import ExactJudge
+from quality.judges.judge import Judge
+from quality.judges.panel import Panel
+from quality.judges.similarity import SimilarityJudge
+from quality.judges.synthetic_pairs import graded_pairs
+from quality.monitor.e_detector import ShiftAlarm
+from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.records.record import Record
+from quality.verification.sampling import SamplingSettings
+from quality.verification.training_rows import Encode
+from quality.verification.verifier import EncodedPrompt
+from tests.quality.loop_world import ScriptedTier, ladder, price, store_request
+from tiers.tier import Tier
+
+EVERY = SamplingSettings(rates=(1.0,) * 4, least_attention=1.0, probe_rate=0.0, budget_share=1e6)
+TIERS = ["one", "two", "three", "four"]
+ALL = MonitorSettings(sampling=EVERY, retry_seconds=0.0, max_attempts=3)
+
+
+async def _encode(messages: list[dict[str, str]]) -> EncodedPrompt:
+    vector = np.full(2, float(len(messages[-1]["content"])), dtype="<f4")
+    return EncodedPrompt(feature_spec="test-1", embedding=vector.tobytes(), features=None)
+
+
+async def monitor_of(
+    engine: AsyncEngine,
+    verifier: ScriptedTier,
+    settings: MonitorSettings = ALL,
+    judges: Sequence[Judge] = (ExactJudge(), SimilarityJudge()),
+    alarms: list[ShiftAlarm] | None = None,
+    encode: Encode = _encode,
+    tiers: Sequence[Tier] | None = None,
+    clock: Callable[[], float] = lambda: 1500.0,
+) -> Monitor:
+    """A monitor of `tiers`, by default four with `verifier` as the strongest; its alarms are added to `alarms`."""
+
+    async def on_alarm(alarm: ShiftAlarm) -> None:
+        if alarms is not None:
+            alarms.append(alarm)
+
+    calibration = await calibrate(ExactJudge(), graded_pairs())
+    panel = Panel(judges, {"exact": calibration})
+    return Monitor(
+        engine,
+        tiers or ladder(verifier),
+        settings,
+        price=price,
+        panel=panel,
+        encode=encode,
+        on_alarm=on_alarm,
+        fingerprints=lambda: TIERS,
+        clock=clock,
+    )
+
+
+async def serve(monitor: Monitor, engine: AsyncEngine, *records: Record) -> None:
+    """Store the requests of `records`, offer these, and wait until all are verified."""
+    for served in records:
+        await store_request(engine, served)
+        monitor.offer(served)
+    await monitor.drain()

@@ -1,0 +1,126 @@
+"""The monitor takes from users neither time nor more money than its budget."""
+
+import asyncio
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables.quality import verifications
+from quality.monitor.monitor import MonitorSettings
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import Draw
+from tests.quality.loop_world import ScriptedTier, record, rows, store_request
+from tests.quality.monitor.monitors import ALL, EVERY, monitor_of, serve
+
+
+async def test_verification_runs_at_batch_priority_and_greedily(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier()
+    monitor = await monitor_of(engine, verifier)
+    await monitor.start()
+
+    await serve(monitor, engine, record("req-1"))
+    await monitor.close()
+
+    [request] = verifier.seen
+    assert (request.priority, request.sampling.temperature, request.deadline) == (2, 0.0, None)
+
+
+async def test_nothing_starts_while_users_wait_for_the_verifier(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier()
+    verifier.waiting = 1
+    monitor = await monitor_of(engine, verifier)
+    await monitor.start()
+    await serve(monitor, engine, record("req-1"))
+    assert verifier.seen == []
+
+    verifier.waiting = 0
+    await monitor.drain()
+    await monitor.close()
+
+    assert len(verifier.seen) == 1
+
+
+async def test_offering_does_no_work_on_the_callers_path(engine: AsyncEngine) -> None:
+    monitor = await monitor_of(engine, ScriptedTier())
+
+    for i in range(50):
+        monitor.offer(record(f"req-{i}"))
+
+    assert await rows(engine, verifications) == []
+
+
+async def test_offers_beyond_the_bound_are_dropped_and_counted(engine: AsyncEngine) -> None:
+    monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, max_offered=3))
+
+    for i in range(5):
+        monitor.offer(record(f"req-{i}"))
+
+    assert (await monitor.status()).dropped == 2
+
+
+async def test_records_without_texts_are_never_verified(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier()
+    monitor = await monitor_of(engine, verifier)
+    await monitor.start()
+
+    await serve(monitor, engine, record("req-1", messages=None, answer=None))
+    await monitor.close()
+
+    assert await rows(engine, verifications) == []
+    assert verifier.seen == []
+
+
+async def test_a_spent_budget_stops_sampling(engine: AsyncEngine) -> None:
+    # A reference answer may cost up to 4 * (10 + 1024) / 1000 dollars; 5% of one dollar does not pay for that.
+    monitor = await monitor_of(
+        engine, ScriptedTier(), MonitorSettings(sampling=msgspec.structs.replace(EVERY, budget_share=0.05))
+    )
+    await monitor.start()
+
+    await serve(monitor, engine, record("req-1"))
+    await monitor.close()
+
+    assert await rows(engine, verifications) == []
+
+
+async def test_a_probe_that_its_budget_does_not_cover_holds_up_no_other_verification(any_engine: AsyncEngine) -> None:
+    served = [record(f"req-{i}", created_at=1400.0) for i in range(2)]
+    for one in served:
+        await store_request(any_engine, one)
+    sampling = msgspec.structs.replace(EVERY, budget_share=1.0, probe_share=0.0)
+    settings = msgspec.structs.replace(ALL, sampling=sampling, max_tokens=64)
+    monitor = await monitor_of(any_engine, ScriptedTier(), settings)
+    queue = VerificationQueue(any_engine, sampling, lease_seconds=600.0, max_attempts=3)
+    probe, sample = (Draw(sampled=True, probability=1.0, reason="drawn", purpose=of) for of in ("probe", "sample"))
+    await queue.add(served[0], probe, 1400.0)
+    await queue.add(served[1], sample, 1401.0)
+
+    await monitor.start()
+    await monitor.drain()
+    await monitor.close()
+
+    found = {row["request_id"]: row["status"] for row in await rows(any_engine, verifications)}
+    assert found == {"req-0": "pending", "req-1": "done"}
+
+
+async def test_replicas_that_verify_at_once_spend_no_more_than_their_budget(any_engine: AsyncEngine) -> None:
+    served = [record(f"req-{i}", created_at=1400.0) for i in range(12)]
+    for one in served:
+        await store_request(any_engine, one)
+    # Twelve dollars were served. A verification bills five tokens of tier 4 and may bill many more: room for few.
+    sampling = msgspec.structs.replace(EVERY, budget_share=0.05, probe_share=0.0)
+    settings = msgspec.structs.replace(ALL, sampling=sampling, max_tokens=64, second_opinions=0)
+    replicas = [await monitor_of(any_engine, ScriptedTier(), settings) for _ in range(3)]
+    queue = VerificationQueue(any_engine, sampling, lease_seconds=600.0, max_attempts=3)
+    for place, one in enumerate(served):
+        await queue.add(one, Draw(sampled=True, probability=1.0, reason="drawn"), 1400.0 + place)
+
+    await asyncio.gather(*(replica.start() for replica in replicas))
+    await asyncio.gather(*(replica.drain() for replica in replicas))
+    await asyncio.gather(*(replica.close() for replica in replicas))
+
+    spending = await queue.spending(1500.0)
+    done = [row for row in await rows(any_engine, verifications) if row["status"] == "done"]
+    assert spending.serving_usd == 12.0
+    assert 0.25 < spending.committed_usd <= 0.05 * 12.0
+    assert 0 < len(done) < len(served)
