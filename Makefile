@@ -72,9 +72,11 @@ test-ray: install
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[ray]"
 	$(BIN)/pytest --timeout 900 -m "ray"
 
-# Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours.
+# Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours. And the CPU
+# kernels for ARM, compiled and emulated; skipped without `apt-get install g++-aarch64-linux-gnu qemu-user`.
 test-kernels: install
-	TRITON_INTERPRET=1 $(BIN)/pytest --timeout 900 -m "kernels" tests/inference_core/triton_kernels
+	TRITON_INTERPRET=1 $(BIN)/pytest --timeout 900 -m "kernels" tests/inference_core/triton_kernels \
+		tests/inference_core/native/test_arm_kernels.py
 
 # Images, chart and compose file: linted, rendered and checked against the published schemas. No cluster, no Docker.
 test-deploy: $(STAMP)-deploy

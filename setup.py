@@ -16,7 +16,7 @@ from setuptools.errors import CompileError
 
 NATIVE = "inference_core/native"
 DECISION = "classifier/native"
-X86 = platform.machine() in ("x86_64", "AMD64")
+X86, ARM = platform.machine() in ("x86_64", "AMD64"), platform.machine() == "aarch64"
 HEADERS = [path.name for path in Path(NATIVE).glob("*.h")]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512"]
@@ -27,13 +27,17 @@ NARROW = ["-O2"]
 # Python's own flags ask for debugging symbols, which make the kernels ten times as large and nothing that a user needs.
 PLAIN = [] if SANITIZE else ["-g0"]
 STRIPPED = [] if SANITIZE or not sys.platform.startswith("linux") else ["-Wl,--strip-all"]
-# Sampling repeats NumPy's arithmetic bit for bit: a multiplication and an addition stay two roundings.
+# Sampling repeats NumPy's arithmetic bit for bit: a multiplication and an addition stay two roundings; on ARM, in every
+# file: compilers fuse there without a flag, and which sums they fuse may differ from tile to tile.
 EXACT = ["-ffp-contract=off"]
 FILE_FLAGS = {
     "kernels_portable.cpp": NARROW,
     "kernels_avx2.cpp": [*NARROW, *AVX2],
     "kernels_avx512.cpp": AVX512,
     "kernels_amx.cpp": AVX512,
+    "kernels_neon.cpp": NARROW,
+    "kernels_dotprod.cpp": [*NARROW, "-march=armv8.2-a+dotprod"],
+    "kernels_i8mm.cpp": [*NARROW, "-march=armv8.2-a+i8mm"],
     "row_sampler.cpp": EXACT,
     "sampling_portable.cpp": [*NARROW, *EXACT],
     "sampling_avx2.cpp": [*NARROW, *AVX2, *EXACT],
@@ -41,7 +45,8 @@ FILE_FLAGS = {
 }
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
 # AMX needs AVX-512: "avx512 amx".
-CHOSEN = os.environ.get("AIO_KERNELS", "avx2 avx512 amx" if X86 else "").split()
+SETS = ["avx2", "avx512", "amx"] if X86 else ["neon", "dotprod", "i8mm"] if ARM else []
+CHOSEN = os.environ.get("AIO_KERNELS", " ".join(SETS)).split()
 CHECKED = [
     "-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",
     # Checks of every access as calls, and none for what addresses already show: unrolled kernels compile in minutes.
@@ -50,7 +55,8 @@ CHECKED = [
 SOURCES = sorted(
     path.name
     for path in Path(NATIVE).glob("*.cpp")
-    if not path.stem.endswith(("_avx2", "_avx512", "_amx")) or path.stem.rpartition("_")[2] in CHOSEN
+    if not path.stem.endswith(("_avx2", "_avx512", "_amx", "_neon", "_dotprod", "_i8mm"))
+    or path.stem.rpartition("_")[2] in CHOSEN
 )
 
 
@@ -97,7 +103,7 @@ setup(
             define_macros=[(f"AIO_HAS_{name.upper()}", "1") for name in CHOSEN],
             extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
                                 "-pthread", "-Wno-psabi", "-Wno-ignored-attributes", "-Wno-maybe-uninitialized",
-                                "-Wno-uninitialized", *PLAIN],
+                                "-Wno-uninitialized", *PLAIN, *(EXACT if ARM else [])],
             extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else STRIPPED,
             language="c++",
             optional=not SANITIZE,
@@ -106,7 +112,8 @@ setup(
             "classifier.native._decision",
             sources=sorted(str(path) for path in Path(DECISION).glob("*.cpp")),
             depends=[str(path) for path in Path(DECISION).glob("*.h")],
-            extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", *PLAIN],
+            extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", *PLAIN,
+                                *(EXACT if ARM else [])],
             extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else STRIPPED,
             language="c++",
             optional=not SANITIZE,

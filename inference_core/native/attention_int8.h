@@ -9,17 +9,22 @@ namespace aio {
 namespace AIO_ISA {
 
 constexpr float kWhole = 127.0f * 256.0f;
-constexpr int kInt8Rows = kWide == 16 ? 3 : 2;  // AVX-512 sums high and low bytes apart
+#if defined(AIO_AVX512) || defined(AIO_DOTPROD)
+constexpr bool kSplitsBytes = true;  // the dot products take bytes: high and low ones are summed apart
+#else
+constexpr bool kSplitsBytes = false;
+#endif
+constexpr int kInt8Rows = kWide == 16 ? 3 : 2;
 
 // Four whole numbers as they are multiplied by the four bytes of a lane.
 struct Quad {
   int32_t first, second;
 };
 
-// Numbers x[4] of 16 bits: their high and low bytes, or, without VNNI, in the pairs that are multiplied together.
+// Numbers x[4] of 16 bits: their high and low bytes, or, without dot products, in the pairs that are multiplied together.
 AIO_INLINE Quad quad_of(const int32_t* x) {
   Quad quad;
-#if defined(AIO_AVX512)
+#if defined(AIO_AVX512) || defined(AIO_DOTPROD)
   int8_t high[4], low[4];
   for (int i = 0; i < 4; ++i) {
     high[i] = int8_t((x[i] + 128) >> 8);
@@ -35,8 +40,8 @@ AIO_INLINE Quad quad_of(const int32_t* x) {
   return quad;
 }
 
-// Adds the four bytes of each lane, as stored (plus 128), times a quad. With VNNI the high and the low bytes' products are
-// summed apart; elsewhere `high` holds the whole sum. (Two vectors, no struct: an array of structs would live in memory.)
+// Adds the four bytes of each lane, as stored (plus 128), times a quad. With dot products the high and the low bytes' products
+// are summed apart; elsewhere `high` holds the whole sum. (Two vectors, no struct: an array of structs would live in memory.)
 AIO_INLINE void add_products(vi& high, vi& low, vu bytes, const Quad& x) {
 #if defined(AIO_AVX512)
   high = (vi)_mm512_dpbusd_epi32((__m512i)high, (__m512i)bytes, _mm512_set1_epi32(x.first));
@@ -46,16 +51,20 @@ AIO_INLINE void add_products(vi& high, vi& low, vu bytes, const Quad& x) {
   const __m256i odd = _mm256_srli_epi16((__m256i)bytes, 8);
   const __m256i sum = _mm256_add_epi32((__m256i)high, _mm256_madd_epi16(even, _mm256_set1_epi32(x.first)));
   high = (vi)_mm256_add_epi32(sum, _mm256_madd_epi16(odd, _mm256_set1_epi32(x.second)));
+#elif defined(AIO_DOTPROD)
+  const uint8x16_t codes = octet_codes((uint8x16_t)bytes);
+  high = (vi)dot((int32x4_t)high, codes, vreinterpretq_s8_s32(vdupq_n_s32(x.first)));
+  low = (vi)dot((int32x4_t)low, codes, vreinterpretq_s8_s32(vdupq_n_s32(x.second)));
 #else
   const vi b = (vi)bytes;
   high += (b & 255) * int32_t(int16_t(x.first)) + ((b >> 16) & 255) * (x.first >> 16);
   high += ((b >> 8) & 255) * int32_t(int16_t(x.second)) + (vi)((vu)b >> 24) * (x.second >> 16);
 #endif
 }
-AIO_INLINE vi total(vi high, vi low) { return kWide == 16 ? (high << 8) + low : high; }
+AIO_INLINE vi total(vi high, vi low) { return kSplitsBytes ? (high << 8) + low : high; }
 
 // x[count] (a multiple of 4, count / kWide vectors) as whole numbers; returns what one of them is worth. `correction`
-// becomes 128 times their sum, by which the stored bytes make every product's sum too large.
+// becomes kOctetZero times their sum, by which the bytes that are multiplied make every product's sum too large.
 AIO_INLINE float to_quads(const float* x, int count, Quad* quads, int32_t* correction) {
   vf peak = wide(0);
   for (int i = 0; i < count; i += kWide) peak = larger(peak, larger(wide_load(x + i), -wide_load(x + i)));
@@ -81,7 +90,7 @@ AIO_INLINE float to_quads(const float* x, int count, Quad* quads, int32_t* corre
 #else
   int32_t sum = 0;
   for (int i = 0; i < kWide; ++i) sum += all[i];
-  *correction = 128 * sum;
+  *correction = kOctetZero * sum;
 #endif
   return largest / kWhole;
 }

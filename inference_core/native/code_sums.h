@@ -32,6 +32,13 @@ AIO_INLINE Four four(const int8_t* x) {
   memcpy(&v, x, 4);
   return {_mm256_set1_epi32(v)};
 }
+#elif defined(AIO_DOTPROD)
+struct Four { int8x16_t x; };
+AIO_INLINE Four four(const int8_t* x) {
+  int32_t v;
+  memcpy(&v, x, 4);
+  return {vreinterpretq_s8_s32(vdupq_n_s32(v))};
+}
 #else
 struct Four { ShortPart even, odd; };
 AIO_INLINE Four four(const int8_t* x) {
@@ -41,8 +48,8 @@ AIO_INLINE Four four(const int8_t* x) {
 }
 #endif
 
-// Sums over a group of 32 of code * activation for 16 columns. Nibbles takes codes of 0 to 15: without VNNI it sums
-// in 16 bits, since 32 * 15 * 127 / 2 lanes = 30,480 fit. Octets takes codes of 0 to 255.
+// Sums over a group of 32 of code * activation for 16 columns. Nibbles takes codes of 0 to 15: without dot products of
+// four bytes it sums in 16 bits, since 32 * 15 * 127 / 2 lanes = 30,480 fit. Octets takes codes of 0 to 255.
 #if defined(AIO_AVX512)
 struct Nibbles {
   typedef Ints Codes;
@@ -57,6 +64,30 @@ struct Nibbles {
 };
 typedef Nibbles Octets;
 typedef Nibbles CentredNibbles;
+#elif defined(AIO_DOTPROD)
+struct Nibbles {
+  typedef Ints Codes;
+  Ints sum;
+
+  AIO_MEMBER IntPart& part(int i) { return sum.part[i]; }
+  AIO_MEMBER void clear() { start(0); }
+  AIO_MEMBER void start(int32_t v) { AIO_PARTS(sum.part[i] = IntPart{} + v) }
+  AIO_MEMBER void add(const Codes& w, const Four& f) {
+    AIO_PARTS(sum.part[i] = (IntPart)dot((int32x4_t)sum.part[i], (uint8x16_t)w.part[i], f.x))
+  }
+  AIO_MEMBER Ints total() const { return sum; }
+};
+typedef Nibbles CentredNibbles;
+
+struct Octets : Nibbles {
+  AIO_MEMBER static Codes codes(const Ints& v) {
+    Codes out;
+    AIO_PARTS(out.part[i] = (IntPart)octet_codes((uint8x16_t)v.part[i]))
+    return out;
+  }
+  // `v` corrects codes whose zero is 128.
+  AIO_MEMBER void start(int32_t v) { Nibbles::start(kOctetZero ? v : 0); }
+};
 #else
 struct Nibbles {
   typedef Ints Codes;

@@ -198,10 +198,16 @@ const KernelTable* kernels_portable();
 const KernelTable* kernels_avx2();
 const KernelTable* kernels_avx512();
 const KernelTable* kernels_amx();  // those for AVX-512 with prompt kernels in tiles
+const KernelTable* kernels_neon();
+const KernelTable* kernels_dotprod();
+const KernelTable* kernels_i8mm();
 
 // The same kernels with prompt kernels whose tiles are emulated.
 const KernelTable* kernels_portable_emulated();
 const KernelTable* kernels_avx2_emulated();
 const KernelTable* kernels_avx512_emulated();
+const KernelTable* kernels_neon_emulated();
+const KernelTable* kernels_dotprod_emulated();
+const KernelTable* kernels_i8mm_emulated();
 
 }  // namespace aio

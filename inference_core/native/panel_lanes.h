@@ -82,6 +82,8 @@ AIO_INLINE Floats fma(const Floats& a, const Floats& b, const Floats& c) {
   out.part[0] = (FloatPart)_mm512_fmadd_ps((__m512)a.part[0], (__m512)b.part[0], (__m512)c.part[0]);
 #elif defined(AIO_AVX2)
   AIO_PARTS(out.part[i] = (FloatPart)_mm256_fmadd_ps((__m256)a.part[i], (__m256)b.part[i], (__m256)c.part[i]))
+#elif defined(AIO_NEON)
+  AIO_PARTS(out.part[i] = (FloatPart)vfmaq_f32((float32x4_t)c.part[i], (float32x4_t)a.part[i], (float32x4_t)b.part[i]))
 #else
   AIO_PARTS(out.part[i] = a.part[i] * b.part[i] + c.part[i])
 #endif
@@ -109,6 +111,8 @@ AIO_INLINE Floats floats_from_half(const uint16_t* p) {
   out.part[0] = (FloatPart)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #elif defined(AIO_AVX2)
   AIO_PARTS(out.part[i] = (FloatPart)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i))))
+#elif defined(AIO_NEON)
+  AIO_PARTS(out.part[i] = (FloatPart)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))))
 #else
   // The exponent and mantissa at float32's place, then the difference of the biases as a product: exact, subnormals
   // included; weights have no infinities.
@@ -209,6 +213,8 @@ AIO_INLINE Ints to_nearest(const Floats& v) {
   out.part[0] = (IntPart)_mm512_cvtps_epi32((__m512)v.part[0]);
 #elif defined(AIO_AVX2)
   AIO_PARTS(out.part[i] = (IntPart)_mm256_cvtps_epi32((__m256)v.part[i]))
+#elif defined(AIO_NEON)
+  AIO_PARTS(out.part[i] = (IntPart)vcvtnq_s32_f32((float32x4_t)v.part[i]))
 #else
   AIO_PARTS(out.part[i] = (IntPart)(v.part[i] + 12582912.0f) - 0x4b400000)  // 1.5 * 2^23: its last place is 1
 #endif
@@ -230,6 +236,11 @@ AIO_INLINE void store_bytes(int8_t* p, const Ints& v) {
   const __m256i shorts = _mm256_permute4x64_epi64(pairs, 0xd8);
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256(shorts, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+#elif defined(AIO_NEON)
+  int16x4_t shorts[kParts];
+  AIO_PARTS(shorts[i] = vmovn_s32((int32x4_t)v.part[i]))
+  vst1_s8(p, vmovn_s16(vcombine_s16(shorts[0], shorts[1])));
+  vst1_s8(p + 8, vmovn_s16(vcombine_s16(shorts[2], shorts[3])));
 #else
   AIO_PARTS(for (int j = 0; j < kPartLanes; ++j) p[i * kPartLanes + j] = int8_t(v.part[i][j]))
 #endif

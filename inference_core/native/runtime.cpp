@@ -3,10 +3,18 @@
 #include <string>
 
 #include "amx_support.h"
+#if defined(AIO_HAS_DOTPROD) || defined(AIO_HAS_I8MM)
+#include <sys/auxv.h>
+#endif
 
 namespace aio {
 
 namespace {
+
+#if defined(AIO_HAS_DOTPROD) || defined(AIO_HAS_I8MM)
+// Linux's HWCAP_ASIMDDP and HWCAP2_I8MM; the latter is younger than the C libraries of some builds.
+constexpr unsigned long kSignedDotProducts = 1ul << 20, kMixedDotProducts = 1ul << 13;
+#endif
 
 std::vector<const KernelTable*> found_kernels() {
   std::vector<const KernelTable*> tables;
@@ -26,6 +34,15 @@ std::vector<const KernelTable*> found_kernels() {
 #if defined(AIO_HAS_AVX2)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(kernels_avx2());
 #endif
+#if defined(AIO_HAS_I8MM)
+  if (getauxval(AT_HWCAP2) & kMixedDotProducts) tables.push_back(kernels_i8mm());
+#endif
+#if defined(AIO_HAS_DOTPROD)
+  if (getauxval(AT_HWCAP) & kSignedDotProducts) tables.push_back(kernels_dotprod());
+#endif
+#if defined(AIO_HAS_NEON)
+  tables.push_back(kernels_neon());
+#endif
   tables.push_back(kernels_portable());
   return tables;
 }
@@ -44,6 +61,15 @@ const KernelTable* emulated_kernels() {
 #endif
 #if defined(AIO_HAS_AVX2)
   if (vectors == "avx2") return kernels_avx2_emulated();
+#endif
+#if defined(AIO_HAS_I8MM)
+  if (vectors == "i8mm") return kernels_i8mm_emulated();
+#endif
+#if defined(AIO_HAS_DOTPROD)
+  if (vectors == "dotprod") return kernels_dotprod_emulated();
+#endif
+#if defined(AIO_HAS_NEON)
+  if (vectors == "neon") return kernels_neon_emulated();
 #endif
   return kernels_portable_emulated();
 }

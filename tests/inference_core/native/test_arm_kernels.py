@@ -1,0 +1,98 @@
+"""The extensions compile for 64-bit ARM, and its kernels compute what the portable ones do, on emulated processors.
+
+Needs the cross compiler and QEMU's user emulation: `apt-get install g++-aarch64-linux-gnu qemu-user`.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+NATIVE = ROOT / "inference_core" / "native"
+COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+MISSING = [program for program in (COMPILER, EMULATOR) if shutil.which(program) is None]
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"no {' and no '.join(MISSING)}: apt-get install g++-aarch64-linux-gnu qemu-user"
+    ),
+]
+OTHER_PROCESSORS = ("_avx2", "_avx512", "_amx")
+EM_AARCH64 = 183
+# setup.py as on such a machine. The headers are those of the Python at hand, which differ in nothing that kernels read.
+BUILD = """
+import platform, sys
+platform.machine = lambda: "aarch64"
+exec(compile(open("setup.py").read(), "setup.py", "exec"))
+"""
+
+
+def processor_of(path: Path) -> int:
+    """The machine that an ELF file is for."""
+    [machine] = struct.unpack_from("<H", path.read_bytes(), 18)
+    return int(machine)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `objects` and `libraries`, compiled by setup.py."""
+    folder = tmp_path_factory.mktemp("aarch64")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
+    gcc = COMPILER.replace("g++", "gcc")
+    environment |= {"CC": gcc, "CXX": COMPILER, "LDSHARED": f"{gcc} -shared", "LDCXXSHARED": f"{COMPILER} -shared"}
+    arguments = ["-q", "build_ext", "-j2", "--build-temp", folder / "objects", "--build-lib", folder / "libraries"]
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_source_for_the_processor_is_compiled_and_linked(built: Path) -> None:
+    sources = [*NATIVE.glob("*.cpp"), *(ROOT / "classifier" / "native").glob("*.cpp")]
+    wanted = {path.stem for path in sources if not path.stem.endswith(OTHER_PROCESSORS)}
+    objects = list((built / "objects").rglob("*.o"))
+    libraries = list((built / "libraries").rglob("*.so"))
+    assert {path.stem for path in objects} == wanted
+    assert {path.name.partition(".")[0] for path in libraries} == {"_cpu", "_decision"}
+    assert {processor_of(path) for path in [*objects, *libraries]} == {EM_AARCH64}
+
+
+@pytest.fixture(scope="module")
+def tables(built: Path) -> Path:
+    """A program that compares the tables of the processor it runs on."""
+    program = built / "arm_kernel_tables"
+    tables = ["kernels_portable", "kernels_neon", "kernels_dotprod", "kernels_i8mm"]
+    compiled = {path.stem: path for path in (built / "objects").rglob("*.o")}
+    source = Path(__file__).with_name("arm_kernel_tables.cpp")
+    subprocess.run(
+        [COMPILER, "-std=c++17", "-O1", "-pthread", "-static", "-Wno-psabi", f"-I{NATIVE}", source]
+        + [compiled[name] for name in ["runtime", "thread_pool", "amx_support", *tables]]
+        + ["-o", program],
+        check=True,
+    )
+    return program
+
+
+@pytest.mark.parametrize(
+    ("processor", "available"),
+    [
+        ("cortex-a57", "neon portable"),
+        ("neoverse-n1", "dotprod neon portable"),
+        ("max", "i8mm dotprod neon portable"),
+    ],
+)
+def test_each_processor_gets_the_kernels_that_it_can_run_and_they_agree(
+    tables: Path, processor: str, available: str
+) -> None:
+    done = subprocess.run([EMULATOR, "-cpu", processor, tables], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == available.split()
+    assert lines[-1] == "230 results, 0 failures"
