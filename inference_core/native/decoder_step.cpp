@@ -50,7 +50,7 @@ class Step {
         barrier_(threads) {
     list_adapters();
     list_runs();
-    workspace.reserve(g_, size_t(batch.tokens()), any_prompt_);
+    workspace.reserve(g_, size_t(batch.tokens()), threads_, any_prompt_);
     size_t phases = 8 + w.head.parts.size();
     for (const LayerWeights& layer : w.layers)
       phases += 12 + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
@@ -299,8 +299,11 @@ class Step {
       if (streams())
         body(stream_begin(units, index_), stream_begin(units, index_ + 1));
       else
-        share(units, std::max(1, ceil_div(units, 6 * s.threads_)), body);
+        share(units, most_units(units), body);
     }
+
+    // Of one call of `share_units`'s body.
+    int most_units(int units) const { return ceil_div(units, streams() ? s.threads_ : 6 * s.threads_); }
 
     // The first panel that this thread reads of a projection, in pairs of panels.
     const uint8_t* first_panel(const Projection* p) const {
@@ -327,7 +330,8 @@ class Step {
       s.barrier_.wait();
     }
 
-    // activated = silu(gate) * up, each thread on the columns that it has just computed.
+    // activated = silu(gate) * up, each thread on the columns that it has just computed: they lie in a piece of its own, used
+    // again and again, so that they never leave its cache.
     void gate_up(const LayerWeights& w, const Adapted& adapted) {
       const int width = s.g_.intermediate;
       const Projection& p = w.gate_up;
@@ -337,7 +341,7 @@ class Step {
       if (!aligned) {
         linear(p, workspace.normed, y, 2 * width, false, &w.down, &adapted);
         share_rows([&](int first, int last) {
-          s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, first, last, 0, width);
+          s.kernels_.silu_mul(GateUp::rows(y, width), workspace.activated.rows.data(), width, first, last, 0, width);
           for_runs(first, last, [&](int begin, int end, bool prompt) {
             if (prompt) round(workspace.activated, width, 0, width, begin, end);
           });
@@ -346,21 +350,27 @@ class Step {
       }
       const LinearPart& gate_part = p.parts.front();
       const LinearPart& up_part = p.parts.back();
-      LinearArgs gate = arguments(p, gate_part, workspace.normed, y, 2 * width);
-      LinearArgs up = arguments(p, up_part, workspace.normed, y, 2 * width);
+      const int groups = width / kGroup, each = kGroup / kLanes, columns = most_units(groups) * kGroup, ld = 2 * columns;
+      float* piece = y + int64_t(index_) * rows_ * ld;
+      LinearArgs gate = arguments(p, gate_part, workspace.normed, piece, ld);
+      LinearArgs up = arguments(p, up_part, workspace.normed, piece, ld);
       const bool fused = p.parts.size() == 1;
-      if (!fused) up.y += width;
       const int up_panel = fused ? width / kLanes : 0;
-      const int groups = width / kGroup, each = kGroup / kLanes;
       up.next = first_panel(&w.down);
       share_units(groups, [&](int first, int last) {
+        // Where the projection's first column would lie, were all of them computed here.
+        float *gate_y = piece - first * kGroup, *up_y = piece + columns - (width + first * kGroup);
+        gate.y = gate_y;
+        up.y = fused ? up_y : up_y + width;
         gate.next = streams() ? up.panels + (up_panel + first * each) * up.panel_bytes : nullptr;
         multiply(gate, gate_part.scheme, first * each, last * each);
         multiply(up, up_part.scheme, up_panel + first * each, up_panel + last * each);
-        expand(adapted, y, 2 * width, first * kGroup, last * kGroup);
-        expand(adapted, y, 2 * width, width + first * kGroup, width + last * kGroup);
+        expand(adapted, gate_y, ld, first * kGroup, last * kGroup);
+        expand(adapted, up_y, ld, width + first * kGroup, width + last * kGroup);
+        const GateUp computed{piece, piece + columns, ld};
         const auto activate = [&](int begin, int end) {
-          s.kernels_.silu_mul(y, workspace.activated.rows.data(), width, begin, end, first * kGroup, last * kGroup);
+          float* activated = workspace.activated.rows.data();
+          s.kernels_.silu_mul(computed, activated, width, begin, end, first * kGroup, last * kGroup);
         };
         for_runs(0, rows_, [&](int begin, int end, bool prompt) {
           if (prompt) {
@@ -369,7 +379,7 @@ class Step {
           } else if (!integers) {
             activate(begin, end);
           } else {
-            s.kernels_.silu_quantize_rows(y, width, workspace.activated.groups.data(), begin, end, first, last);
+            s.kernels_.silu_quantize_rows(computed, width, workspace.activated.groups.data(), begin, end, first, last);
             if (adapts(kDown)) adapted_->for_rows(begin, end, activate);
           }
         });
@@ -506,9 +516,8 @@ class Step {
 StepTimes decode_step(const DecoderWeights& weights, const Batch& batch, const LayerRange& range, float* logits) {
   Runtime& shared = runtime();
   const Geometry& g = weights.geometry;
-  const int64_t linear = prompt_linear_floats(std::max({g.hidden, g.intermediate, g.heads * g.head_dim}));
-  shared.reserve_scratch(size_t(std::max(attention_scratch_floats(g.heads / g.kv_heads, g.head_dim),
-                                         shared.kernels->has_prompt_kernels() ? linear : 0)));
+  const int64_t linear = linear_scratch_floats(std::max({g.hidden, g.intermediate, g.heads * g.head_dim}));
+  shared.reserve_scratch(size_t(std::max(attention_scratch_floats(g.heads / g.kv_heads, g.head_dim), linear)));
   Step step(weights, batch, range, logits, *shared.kernels, shared.pool->threads());
   shared.pool->run([&](int thread) { step.run(thread); });
   return step.times();

@@ -11,21 +11,28 @@ namespace AIO_ISA {
 // Rows and panels of the largest tile, by measurement: as many sums as fit in registers with the weights.
 #if defined(AIO_AVX512)
 constexpr int kIntegerRows = 6, kIntegerPanels = 2;
+constexpr bool kUnpacks = true;
 #else
 constexpr int kIntegerRows = 4, kIntegerPanels = 1;
+constexpr bool kUnpacks = false;  // without VNNI a product takes several instructions, and unpacking is little of it
 #endif
+
+// Rows from which unpacking 4-bit panels once for all of them pays, by measurement. Unpacked they take twice the room, so
+// that long ones no longer fit the first-level cache.
+AIO_INLINE int rows_to_unpack_for(int groups) { return 16 + groups / 2; }
 
 // One group of one panel: 256 bytes of codes, 16 scales, 16 minima.
 struct Int4 {
   typedef Nibbles Sum;
-  static constexpr bool kMinima = true;
-  static constexpr int kCentre = 0;
-  static constexpr int kGroupLines = 5;
+  static constexpr bool kMinima = true, kNibbles = true;
+  static constexpr int kCentre = 0, kGroupLines = 5;
 
   const uint8_t* codes;
 
   AIO_MEMBER static Int4 of(const LinearArgs& a, int panel) { return {a.panels + panel * a.panel_bytes}; }
   AIO_MEMBER const uint16_t* scales() const { return reinterpret_cast<const uint16_t*>(codes + 256); }
+  AIO_MEMBER Floats scale() const { return floats_from_half(scales()); }
+  AIO_MEMBER Floats minimum() const { return floats_from_half(scales() + kLanes); }
   AIO_MEMBER void next() { codes += 320; }
 };
 
@@ -34,24 +41,58 @@ struct Int4 {
 template <typename SumType, int Bytes, int Centre>
 struct Centred {
   typedef SumType Sum;
-  static constexpr bool kMinima = false;
+  static constexpr bool kMinima = false, kNibbles = Bytes == 256;
   static constexpr int kCentre = Centre, kGroupLines = Bytes / 64 + 1;
 
   const uint8_t* codes;
-  const uint16_t* scale;
+  const uint16_t* halves;
 
   AIO_MEMBER static Centred of(const LinearArgs& a, int panel) {
     const uint8_t* p = a.panels + panel * a.panel_bytes;
     return {p + (a.k / kGroup * 32 + 63) / 64 * 64, reinterpret_cast<const uint16_t*>(p)};
   }
-  AIO_MEMBER const uint16_t* scales() const { return scale; }
+  AIO_MEMBER const uint16_t* scales() const { return halves; }
+  AIO_MEMBER Floats scale() const { return floats_from_half(halves); }
   AIO_MEMBER void next() {
     codes += Bytes;
-    scale += kLanes;
+    halves += kLanes;
   }
 };
 typedef Centred<CentredNibbles, 256, 8> Int4Centred;
 typedef Centred<Octets, 512, 128> Int8;
+
+// A panel of 4-bit weights as many rows share it, in the thread's scratch: per group 512 codes in bytes, then scales and
+// minima in float32. Of a product of 6 rows and 2 panels with packed weights a fifth is unpacking (32 of 176 vector
+// operations, 96 of which multiply).
+template <typename Packed>
+struct Unpacked {
+  typedef typename Packed::Sum Sum;
+  static constexpr bool kMinima = Packed::kMinima, kNibbles = false;
+  static constexpr int kCentre = Packed::kCentre, kGroupLines = Packed::kGroupLines;
+  static constexpr int kGroupBytes = 512 + (kMinima ? 128 : 64);
+
+  const uint8_t* codes;
+
+  AIO_MEMBER Floats scale() const { return load_floats(reinterpret_cast<const float*>(codes + 512)); }
+  AIO_MEMBER Floats minimum() const { return load_floats(reinterpret_cast<const float*>(codes + 576)); }
+  AIO_MEMBER void next() { codes += kGroupBytes; }
+
+  // Unpacks `groups` of `weights` to `to`, at a cache line.
+  AIO_MEMBER static Unpacked of(Packed weights, int groups, uint8_t* to) {
+    const Unpacked unpacked{to};
+    for (int g = 0; g < groups; ++g, weights.next(), to += kGroupBytes) {
+      AIO_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const Ints packed = load_ints(weights.codes + 64 * j);
+        store_ints(to + 128 * j, low_nibbles(packed));
+        store_ints(to + 128 * j + 64, high_nibbles(packed));
+      }
+      store_floats(reinterpret_cast<float*>(to + 512), weights.scale());
+      if constexpr (kMinima) store_floats(reinterpret_cast<float*>(to + 576), weights.minimum());
+    }
+    return unpacked;
+  }
+};
 
 // Adds one group for all rows and panels of a tile to sums that have been started.
 template <typename Weights, int Rows, int Panels>
@@ -82,24 +123,16 @@ AIO_INLINE void nibble_sums(const Weights (&w)[Panels], const QuantizedGroup* (&
   }
 }
 
-template <int Rows, int Panels>
-AIO_INLINE void group_sums(const Int4 (&w)[Panels], const QuantizedGroup* (&x)[Rows], Nibbles (&sum)[Rows][Panels]) {
-  nibble_sums<Int4, Rows, Panels>(w, x, sum);
-}
-
-template <int Rows, int Panels>
-AIO_INLINE void group_sums(const Int4Centred (&w)[Panels], const QuantizedGroup* (&x)[Rows],
-                           CentredNibbles (&sum)[Rows][Panels]) {
-  nibble_sums<Int4Centred, Rows, Panels>(w, x, sum);
-}
-
-template <int Rows, int Panels>
-AIO_INLINE void group_sums(const Int8 (&w)[Panels], const QuantizedGroup* (&x)[Rows], Octets (&sum)[Rows][Panels]) {
+// The same of codes in bytes.
+template <typename Weights, int Rows, int Panels>
+AIO_INLINE void byte_sums(const Weights (&w)[Panels], const QuantizedGroup* (&x)[Rows],
+                           typename Weights::Sum (&sum)[Rows][Panels]) {
+  typedef typename Weights::Sum Sum;
   AIO_UNROLL
   for (int j = 0; j < 8; ++j) {
-    Octets::Codes codes[Panels];
+    typename Sum::Codes codes[Panels];
     AIO_UNROLL
-    for (int p = 0; p < Panels; ++p) codes[p] = Octets::codes(load_ints(w[p].codes + 64 * j));
+    for (int p = 0; p < Panels; ++p) codes[p] = Sum::codes(load_ints(w[p].codes + 64 * j));
     AIO_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const Four f = four(x[r]->q + 4 * j);
@@ -109,9 +142,10 @@ AIO_INLINE void group_sums(const Int8 (&w)[Panels], const QuantizedGroup* (&x)[R
   }
 }
 
-// Rows [row, row + Rows) times Panels panels from `panel`.
+// Rows [row, row + Rows) times the panels `weights`, of which `panel` is the first.
 template <typename Weights, int Rows, int Panels>
-static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row, int panel, Ahead ahead) {
+static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row, int panel,
+                                                   const Weights (&weights)[Panels], Ahead ahead) {
   const int groups = a.k / kGroup;
   const QuantizedGroup* x[Rows];
   AIO_UNROLL
@@ -120,7 +154,7 @@ static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row,
   Floats y[Rows][Panels];
   AIO_UNROLL
   for (int p = 0; p < Panels; ++p) {
-    w[p] = Weights::of(a, panel + p);
+    w[p] = weights[p];
     AIO_UNROLL
     for (int r = 0; r < Rows; ++r) y[r][p] = floats(0);
   }
@@ -136,12 +170,15 @@ static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row,
         else
           sum[r][p].clear();
       }
-    group_sums<Rows, Panels>(w, x, sum);
+    if constexpr (Weights::kNibbles)
+      nibble_sums<Weights, Rows, Panels>(w, x, sum);
+    else
+      byte_sums<Weights, Rows, Panels>(w, x, sum);
     Floats d[Panels], m[Panels];
     AIO_UNROLL
     for (int p = 0; p < Panels; ++p) {
-      d[p] = floats_from_half(w[p].scales());
-      if constexpr (Weights::kMinima) m[p] = floats_from_half(w[p].scales() + kLanes);
+      d[p] = w[p].scale();
+      if constexpr (Weights::kMinima) m[p] = w[p].minimum();
       w[p].next();
     }
     AIO_UNROLL
@@ -161,14 +198,31 @@ static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row,
     for (int p = 0; p < Panels; ++p) finish(a, row + r, (panel + p) * kLanes, y[r][p]);
 }
 
-// All rows against Panels panels; meanwhile those at `next` are fetched.
+// All rows against the panels `weights`; meanwhile those at `next` are fetched.
 template <typename Weights, int Panels>
-AIO_INLINE void integer_panels(const LinearArgs& a, int panel, const uint8_t* next) {
+AIO_INLINE void integer_rows(const LinearArgs& a, int panel, const Weights (&weights)[Panels], const uint8_t* next) {
   const int tiles = (a.rows + kIntegerRows - 1) / kIntegerRows, groups = a.k / kGroup;
   for_tiles<kIntegerRows>(a.rows, [&](auto count, int row, int tile) AIO_LAMBDA {
     const Ahead ahead = Ahead::of(next, Panels * Weights::kGroupLines, groups, tile, tiles);
-    integer_tile<Weights, decltype(count)::value, Panels>(a, row, panel, ahead);
+    integer_tile<Weights, decltype(count)::value, Panels>(a, row, panel, weights, ahead);
   });
+}
+
+template <typename Weights, int Panels>
+AIO_INLINE void integer_panels(const LinearArgs& a, int panel, const uint8_t* next) {
+  Weights packed[Panels];
+  for (int p = 0; p < Panels; ++p) packed[p] = Weights::of(a, panel + p);
+  if constexpr (kUnpacks && Weights::kNibbles) {
+    typedef Unpacked<Weights> Shared;
+    const int groups = a.k / kGroup;
+    if (a.rows >= rows_to_unpack_for(groups)) {
+      uint8_t* room = reinterpret_cast<uint8_t*>(a.scratch);
+      Shared unpacked[Panels];
+      for (int p = 0; p < Panels; ++p) unpacked[p] = Shared::of(packed[p], groups, room + p * groups * Shared::kGroupBytes);
+      return integer_rows<Shared, Panels>(a, panel, unpacked, next);
+    }
+  }
+  integer_rows<Weights, Panels>(a, panel, packed, next);
 }
 
 template <typename Weights>

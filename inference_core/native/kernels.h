@@ -39,22 +39,32 @@ struct LinearArgs {
   int64_t ldy;
   bool accumulate;        // y += instead of y =
   const uint8_t* next;    // weights that the same thread reads afterwards, or null: fetched meanwhile
-  // Of prompt kernels: the activations as bfloat16, zeros from k to a multiple of 32, and the thread's working memory.
+  float* scratch;         // the thread's working memory of linear_scratch_floats(k), at a cache line
+  // Of prompt kernels: the activations as bfloat16, zeros from k to a multiple of 32.
   const uint16_t* rounded;  // [rows, ld_rounded]
   int64_t ld_rounded;
-  float* scratch;           // prompt_linear_floats(k), at a cache line
 };
 
 // A tile of weights: 32 inputs in pairs times 16 columns. A panel unpacked to tiles is as long as all its inputs take.
 constexpr int kTileBytes = 1024;
 static inline int64_t prompt_panel_bytes(int k) { return (int64_t(k) + 31) / 32 * kTileBytes; }
 
-// Floats of scratch of a prompt kernel: a block of results and two panels unpacked.
-static inline int64_t prompt_linear_floats(int k) { return 1024 + 2 * prompt_panel_bytes(k) / 4; }
+// Floats of scratch of a linear kernel: a block of results and two panels unpacked, to bfloat16 at most.
+static inline int64_t linear_scratch_floats(int k) { return 1024 + 2 * prompt_panel_bytes(k) / 4; }
 
 // Numbers from row to row of bfloat16 activations: an odd number of cache lines, so that the rows of a tile lie in
 // different sets of the first-level cache whatever k is (rows 12,288 bytes apart all share one).
 static inline int64_t rounded_stride(int k) { return ((int64_t(k) + 31) / 32 | 1) * 32; }
+
+// The inputs of SwiGLU: rows of `ld` numbers, of the columns from the first that is computed.
+struct GateUp {
+  const float* gate;
+  const float* up;
+  int64_t ld;
+
+  // Of rows of both, one behind the other, `d` numbers each.
+  static GateUp rows(const float* gate_up, int d) { return {gate_up, gate_up + d, 2 * int64_t(d)}; }
+};
 
 struct RopeArgs {
   float* qkv;             // [rows, ld]: query heads, key heads, value heads; queries are rotated in place
@@ -145,11 +155,11 @@ struct KernelTable {
   LinearKernel linear_f32;
   void (*rms_norm)(const float* x, int64_t ldx, const float* w, float* y, int64_t ldy, int d, float eps, int first,
                    int last);
-  void (*silu_mul)(const float* gate_up, float* y, int d, int first, int last, int first_column, int last_column);
+  void (*silu_mul)(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column);
   // rms_norm or silu_mul, then quantize_rows, in one pass.
   void (*norm_quantize_rows)(const float* x, int64_t ldx, const float* w, int d, float eps, QuantizedGroup* out,
                              int first, int last);
-  void (*silu_quantize_rows)(const float* gate_up, int d, QuantizedGroup* out, int first, int last, int first_group,
+  void (*silu_quantize_rows)(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
                              int last_group);
   // A x times the scale, of one tile of ranks; then y += B times that, in panels [first, last) of the layer's outputs.
   void (*shrink_rows)(const LowRank&, const LowRankRows&, int tile);

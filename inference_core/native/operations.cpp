@@ -52,20 +52,26 @@ bool expect_prompt_kernels() {
   return false;
 }
 
-// Splits panels over the threads, each with the scratch that prompt kernels need.
+// Splits panels over the threads, each with its scratch.
+void multiply_panels(ThreadPool& pool, const LinearArgs& a, LinearKernel kernel) {
+  runtime().reserve_scratch(size_t(linear_scratch_floats(a.k)));
+  const int panels = (a.n + kLanes - 1) / kLanes, threads = panels > 1 ? pool.threads() : 1;
+  const auto multiply = [&](int thread) {
+    LinearArgs own = a;
+    own.scratch = runtime().scratch[size_t(thread)].data();
+    const auto begin = [&](int t) { return int(int64_t(panels) * t / threads); };
+    kernel(own, begin(thread), begin(thread + 1));
+  };
+  if (threads == 1) return multiply(0);
+  pool.run(multiply);
+}
+
 void multiply_prompt(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a, Scheme scheme) {
   a.ld_rounded = rounded_stride(a.k);
   rounded.reserve(size_t(a.rows) * size_t(a.ld_rounded));
   kernels.round_rows(a.x, a.ldx, a.k, rounded.data(), a.ld_rounded, 0, a.rows);
   a.rounded = rounded.data();
-  runtime().reserve_scratch(size_t(prompt_linear_floats(a.k)));
-  const int panels = (a.n + kLanes - 1) / kLanes;
-  pool.run([&](int thread) {
-    LinearArgs own = a;
-    own.scratch = runtime().scratch[size_t(thread)].data();
-    const auto begin = [&](int t) { return int(int64_t(panels) * t / pool.threads()); };
-    prompt_kernel(kernels, scheme)(own, begin(thread), begin(thread + 1));
-  });
+  multiply_panels(pool, a, prompt_kernel(kernels, scheme));
 }
 
 }  // namespace
@@ -97,8 +103,7 @@ PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
     if (prompt) return multiply_prompt(kernels, pool, a, Scheme(scheme));
     if (takes_integers(Scheme(scheme))) quantize_input(kernels, pool, a);
-    const LinearKernel kernel = linear_kernel(kernels, Scheme(scheme));
-    split(pool, (a.n + kLanes - 1) / kLanes, 2, [&](int first, int last) { kernel(a, first, last); });
+    multiply_panels(pool, a, linear_kernel(kernels, Scheme(scheme)));
   });
 }
 
@@ -126,7 +131,7 @@ PyObject* silu_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
   const int d = int(v.integer(2)), rows = int(v.integer(3));
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    split(pool, rows, 8, [&](int first, int last) { kernels.silu_mul(gate_up, y, d, first, last, 0, d); });
+    split(pool, rows, 8, [&](int first, int last) { kernels.silu_mul(GateUp::rows(gate_up, d), y, d, first, last, 0, d); });
   });
 }
 
@@ -168,7 +173,9 @@ PyObject* silu_quantize(PyObject*, PyObject* const* values, Py_ssize_t count) {
   const auto out = v.address<QuantizedGroup>(3);
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    split(pool, rows, 8, [&](int first, int last) { kernels.silu_quantize_rows(gate_up, d, out, first, last, 0, d / kGroup); });
+    split(pool, rows, 8, [&](int first, int last) {
+      kernels.silu_quantize_rows(GateUp::rows(gate_up, d), d, out, first, last, 0, d / kGroup);
+    });
   });
 }
 

@@ -271,5 +271,9 @@ AIO_INLINE Ints load_ints(const void* p) {
   return out;
 }
 
+AIO_INLINE void store_ints(void* p, const Ints& v) {
+  AIO_PARTS(*reinterpret_cast<IntPart*>(static_cast<uint8_t*>(p) + i * kWidth) = v.part[i])
+}
+
 }  // namespace AIO_ISA
 }  // namespace aio

@@ -23,10 +23,6 @@ AIO_INLINE Ints pairs_of(const Floats& first, const Floats& second) {
   return out;
 }
 
-AIO_INLINE void store_ints(void* p, const Ints& v) {
-  AIO_PARTS(*reinterpret_cast<IntPart*>(static_cast<uint8_t*>(p) + i * kWidth) = v.part[i])
-}
-
 // A pair of 32-bit lanes' codes of `Bits` at bits `at` and `at + 8`, times scale plus minimum.
 template <int Bits>
 AIO_INLINE Ints weights_at(const Ints& lanes, int at, const Floats& scale, const Floats& minimum) {

@@ -96,24 +96,24 @@ AIO_INLINE Floats gated(const float* gate, const float* up) {
 }
 
 // Columns [first_column, last_column) of rows [first, last).
-static void silu_mul(const float* gate_up, float* y, int d, int first, int last, int first_column, int last_column) {
+static void silu_mul(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column) {
+  const int columns = last_column - first_column;
   for (int row = first; row < last; ++row) {
-    const float* gate = gate_up + int64_t(row) * 2 * d;
-    const float* up = gate + d;
-    float* out = y + int64_t(row) * d;
-    int i = first_column;
-    for (; i + kLanes <= last_column; i += kLanes) store_floats(out + i, gated(gate + i, up + i));
-    for (; i < last_column; ++i) out[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+    const float *gate = x.gate + row * x.ld, *up = x.up + row * x.ld;
+    float* out = y + int64_t(row) * d + first_column;
+    int i = 0;
+    for (; i + kLanes <= columns; i += kLanes) store_floats(out + i, gated(gate + i, up + i));
+    for (; i < columns; ++i) out[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
   }
 }
 
 // silu_mul and quantize_rows in one pass, bit for bit; d in whole groups, of which [first_group, last_group) are done.
-static void silu_quantize_rows(const float* gate_up, int d, QuantizedGroup* out, int first, int last, int first_group,
+static void silu_quantize_rows(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
                                int last_group) {
   const int groups = d / kGroup;
   for (int row = first; row < last; ++row) {
-    const float* gate = gate_up + int64_t(row) * 2 * d + first_group * kGroup;
-    quantize_groups(last_group - first_group, [=](int i) AIO_LAMBDA { return gated(gate + i, gate + d + i); },
+    const float *gate = x.gate + row * x.ld, *up = x.up + row * x.ld;
+    quantize_groups(last_group - first_group, [=](int i) AIO_LAMBDA { return gated(gate + i, up + i); },
                     out + int64_t(row) * groups + first_group);
   }
 }

@@ -39,10 +39,10 @@ struct Workspace {
   AlignedBuffer<float> shrunk;
   RowRuns runs, last_runs;
 
-  void reserve(const Geometry& g, size_t tokens, bool prompt) {
+  void reserve(const Geometry& g, size_t tokens, int threads, bool prompt) {
     hidden.reserve(tokens * size_t(g.hidden));
     qkv.reserve(tokens * size_t((g.heads + 2 * g.kv_heads) * g.head_dim));
-    gate_up.reserve(tokens * size_t(2 * g.intermediate));
+    gate_up.reserve(tokens * size_t(2 * (g.intermediate + threads * kGroup)));  // a piece per thread, each in whole groups
     normed.reserve(tokens, size_t(g.hidden), prompt);
     mixed.reserve(tokens, size_t(g.heads * g.head_dim), prompt);
     activated.reserve(tokens, size_t(g.intermediate), prompt);

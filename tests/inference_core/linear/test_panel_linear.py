@@ -65,6 +65,20 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(kind: str, compute: Comp
 
 
 @pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+@pytest.mark.parametrize(("inputs", "rows"), [(64, 40), (576, 25), (1536, 41)])
+def test_rows_that_share_unpacked_weights_have_the_bits_of_those_that_unpack_them(
+    kind: str, inputs: int, rows: int
+) -> None:
+    linear, x = native(packed(kind, 40, inputs), "int4-int8"), torch.randn(rows, inputs)
+    many, few = torch.empty(rows, 40), torch.empty(rows, 40)
+    linear.apply(x, many)
+    for first in range(0, rows, 8):
+        linear.apply(x[first : first + 8], few[first : first + 8])
+    assert torch.equal(many, few)
+
+
+@pytest.mark.usefixtures("instruction_set")
 def test_accumulate_adds_to_what_was_there_and_leaves_other_columns_alone() -> None:
     linear, x = native(packed("Q4_1", 20, 64), "int4-int8"), torch.randn(5, 64)
     plain = torch.empty(5, 20)
