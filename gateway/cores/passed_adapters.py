@@ -33,12 +33,13 @@ class AdapterRefusedError(Exception):
 
 
 def loaded_adapters(stats: CoreStats) -> list[LoadedAdapter]:
-    """Return the adapters of a core that new requests may name."""
+    """Return the adapters that new requests may name and that were loaded while the core served: those of its catalogue
+    end with it."""
     return [
         LoadedAdapter(model.name, adapter.name, adapter.path)
         for model in stats.models
         for adapter in model.adapters
-        if not adapter.leaving
+        if not adapter.leaving and not adapter.listed
     ]
 
 
