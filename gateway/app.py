@@ -224,6 +224,7 @@ class Composition:
                 core_knobs,
                 Path(settings.adapter_dir) if settings.adapter_dir else None,
                 routing.catalog.tiers,
+                known=engine.adapters,
             ),
             replica_knobs=replica_knobs,
             reload=CatalogueReload(

@@ -334,12 +334,12 @@ class Core:
             if not scheduler.knobs.prefix_caching:
                 scheduler.pool.drop_cache()
 
-    def load_adapter(self, model: str, name: str, path: str) -> None:
-        """Serve the PEFT folder `path` as adapter `name` of `model`.
+    def load_adapter(self, model: str, name: str, path: str, *, listed: bool = False) -> None:
+        """Serve the PEFT folder `path` as adapter `name` of `model`; `listed`: the core's specification names it.
 
         Raises `InvalidRequestError` for an unknown model or a name in use, `ModelFileError` for a bad folder.
         """
-        self._scheduler(model).adapters.load(name, Path(path))
+        self._scheduler(model).adapters.load(name, Path(path), listed=listed)
 
     def unload_adapter(self, model: str, name: str) -> None:
         """Refuse new requests with the adapter, and drop it when the last one has ended.

@@ -4,12 +4,11 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from gateway.composition.allocator import give_back_free_memory
-from gateway.cores.passed_adapters import WHAT_TO_DO, AdapterRefusedError, LoadedAdapter, loaded_adapters, pass_on
+from gateway.cores.passed_adapters import WHAT_TO_DO, AdapterRefusedError, loaded_adapters, pass_on
 from gateway.cores.reloadable_core import ReloadableCore
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.transport.client import CoreClient
@@ -79,7 +78,7 @@ class CoreSwap:
         """Load and start what `after` has on the CPU core, while the old version serves. Raises `CatalogError`,
         a `CoreMemoryError` if it does not fit; then nothing is left of it."""
         assert self._core is not None
-        core = None if after.core == before.core else await self._loaded(before, after)
+        core = None if after.core == before.core else await self._loaded(after)
         tiers = build_local(after, CPU_CORE, core or self._core.active, self._threads, tokenizers_by_path())
         try:
             for tier in tiers:
@@ -107,11 +106,12 @@ class CoreSwap:
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    async def _loaded(self, before: Catalog, after: Catalog) -> EventClient:
+    async def _loaded(self, after: Catalog) -> EventClient:
         """Return a started core of `after`, with the adapters that were loaded while the old one served."""
+        assert self._core is not None
         core = await self._load_core(after)
         try:
-            await pass_on(await self._loaded_while_serving(before), core)
+            await pass_on(loaded_adapters(await self._core.stats()), core)
         except BaseException as error:
             await core.close()
             if isinstance(error, CoreGoneError):
@@ -120,16 +120,6 @@ class CoreSwap:
                 raise CatalogError(f"{error}{WHAT_TO_DO}") from error
             raise
         return core
-
-    async def _loaded_while_serving(self, before: Catalog) -> list[LoadedAdapter]:
-        """Return what was loaded over HTTP; the adapters of the old catalogue end with it."""
-        assert self._core is not None
-        listed = {
-            LoadedAdapter(model.name, name, str(Path(path)))
-            for model in before.core.models
-            for name, path in model.adapters.items()
-        }
-        return [adapter for adapter in loaded_adapters(await self._core.stats()) if adapter not in listed]
 
 
 async def _retire(

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.cores.knobs import PART, CoreKnobs
+from gateway.cores.passed_adapters import LoadedAdapter, loaded_into
 from gateway.cores.reading import read_cores
 from gateway.errors import ApiError, bad_request
 from inference_core.errors import CoreGoneError, InvalidRequestError
@@ -34,7 +35,8 @@ class CoreAdapters:
 
     Every load and unload, and every refusal, is recorded in `trail` as a change of the knob `adapter`: from the
     previous name to the served name and folder. `folder`: the only one that adapters may be in, symbolic links
-    resolved; None for any. `tiers`: the serving catalogue's, which keep the adapters that they bind.
+    resolved; None for any. `tiers`: the serving catalogue's, which keep the adapters that they bind. `known`: see
+    `Engine.adapters`; what a core answers is noted there at once, since it may die before the next look at it.
     """
 
     def __init__(
@@ -43,8 +45,11 @@ class CoreAdapters:
         trail: CoreKnobs,
         folder: Path | None = None,
         tiers: Sequence[TierSpec] = (),
+        *,
+        known: Mapping[str, dict[str, list[LoadedAdapter]]],
     ) -> None:
         self._cores, self._trail, self._folder, self._tiers = dict(cores), trail, folder, tiers
+        self._known = known
 
     async def served_names(self) -> list[str]:
         """Return `MODEL:ADAPTER` of every adapter that new requests may name, of the cores that answer."""
@@ -74,19 +79,20 @@ class CoreAdapters:
 
         Raises `ApiError`: 400 naming the parameter and the reason, 503 without a core.
         """
-        core = self._core_of(model)
+        core_name = self._core_of(model)
         if self._folder is not None and not await asyncio.to_thread(_is_in, self._folder, path):
             await self._write_down(actor, model, None, f"{name}: {path}", "outside AIO_ADAPTER_DIR")
             raise bad_request(
                 "path: adapters are loaded from the folder of AIO_ADAPTER_DIR only.", "path", "invalid_value"
             )
         try:
-            adapters = await core.load_adapter(model, name, path)
+            adapters = await self._cores[core_name].load_adapter(model, name, path)
         except InvalidRequestError as error:
             await self._write_down(actor, model, None, f"{name}: {path}", str(error))
             raise bad_request(f"{error}.", error.param, "invalid_value") from None
         except CoreGoneError as error:
             raise _gone(error) from error
+        self._known[core_name][model] = loaded_into(model, adapters)
         await self._write_down(actor, model, None, f"{name}: {path}")
         return adapters
 
@@ -95,18 +101,19 @@ class CoreAdapters:
 
         Raises `ApiError`: 404 if it is not there, 409 while a tier binds it, 503 without a core.
         """
-        core = self._core_of(model)
+        core_name = self._core_of(model)
         if bound := [spec.name for spec in self._tiers if spec.model == model and spec.adapter == name]:
             reason = f"adapter {name!r} belongs to {', '.join(bound)} in the catalogue; change it there and reload"
             await self._write_down(actor, model, name, None, reason)
             raise ApiError(409, f"{reason}.", param="name", code="adapter_bound")
         try:
-            adapters = await core.unload_adapter(model, name)
+            adapters = await self._cores[core_name].unload_adapter(model, name)
         except InvalidRequestError as error:
             await self._write_down(actor, model, name, None, str(error))
             raise ApiError(404, f"{error}.", param=error.param, code="adapter_not_found") from None
         except CoreGoneError as error:
             raise _gone(error) from error
+        self._known[core_name][model] = loaded_into(model, adapters)
         await self._write_down(actor, model, name, None)
         return adapters
 
@@ -125,10 +132,10 @@ class CoreAdapters:
         )
         await self._trail.write_down([change])
 
-    def _core_of(self, model: str) -> CoreClient:
-        """Return the core with `model`, or one that reports that there is no such model."""
+    def _core_of(self, model: str) -> str:
+        """Return the name of the core with `model`, or of one that reports that there is no such model."""
         self._require_cores()
-        return next((c for c in self._cores.values() if model in c.models), next(iter(self._cores.values())))
+        return next((name for name, core in self._cores.items() if model in core.models), next(iter(self._cores)))
 
     def _require_cores(self) -> None:
         if not self._cores:

@@ -9,7 +9,7 @@ from functools import partial
 
 from gateway.core_factory import core_problem_key, require_machine
 from gateway.cores.core_clients import core_clients
-from gateway.cores.passed_adapters import AdapterRefusedError, LoadedAdapter, lacking, loaded_adapters, pass_on
+from gateway.cores.passed_adapters import AdapterRefusedError, LoadedAdapter, lacking, loaded_into, pass_on
 from gateway.cores.reloadable_core import ReloadableCore
 from gateway.engines.running_engines import running_engines
 from gateway.settings import Settings
@@ -35,34 +35,33 @@ FIRST_ANSWER_SECONDS = 5.0
 class Engine:
     """The tiers, and a client of each of their cores by name.
 
-    `away` names the cores that are gone, with the reason; remote tiers go on.
+    `away` names the cores that are gone, with the reason; remote tiers go on. `adapters`: what was loaded into each
+    core while it served, by core and model, for the core that takes its place.
     """
 
     def __init__(self, tiers: Sequence[Tier], cores: Mapping[str, CoreClient]) -> None:
         self.tiers = {tier.number: tier for tier in tiers}
         self.cores = dict(cores)
         self.away: dict[str, str] = {}
+        self.adapters: dict[str, dict[str, list[LoadedAdapter]]] = {name: {} for name in cores}
 
     async def start(self) -> None:
         """Start every core, one after another, and its tiers."""
         for name in self.cores:
-            await self._start_core(name, [])
+            await self._start_core(name)
 
     async def stay_connected(self, name: str) -> None:
         """Connect to a core in another process, and reconnect whenever the connection is lost."""
         problem = core_problem_key(name)
-        adapters: list[LoadedAdapter] = []
         while True:
-            start = partial(self._start_core, name, adapters)
-            await until_it_works(start, problem, self.away, WATCH_SECONDS)
-            adapters = await self._until_lost(name, adapters)
+            await until_it_works(partial(self._start_core, name), problem, self.away, WATCH_SECONDS)
+            await self._until_lost(name)
 
     async def keep_running(self, name: str) -> None:
         """Start a core of this process again whenever it dies; one that is closed stays so."""
         core, problem, pauses = self.cores[name], core_problem_key(name), RestartPauses()
-        adapters: list[LoadedAdapter] = []
         while True:
-            adapters = await self._until_lost(name, adapters)
+            await self._until_lost(name)
             if core.gone is not None and not core.died:
                 return
             while problem in self.away:
@@ -70,7 +69,7 @@ class Engine:
                 log.warning("%s is started again in %g s", problem, pause)
                 await asyncio.sleep(pause)
                 try:
-                    await self._start_core(name, adapters)
+                    await self._start_core(name)
                 except Exception as error:
                     self.away[problem] = f"{type(error).__name__}: {error}"
                     log.error("%s cannot be started again: %s", problem, error)
@@ -79,18 +78,17 @@ class Engine:
                     log.info("%s is back", problem)
                 pauses.note_start()
 
-    async def _until_lost(self, name: str, adapters: list[LoadedAdapter]) -> list[LoadedAdapter]:
-        """Return when a core does not answer any more, with the adapters that it had; `adapters`: before the first
-        look."""
+    async def _until_lost(self, name: str) -> None:
+        """Return when a core does not answer any more; until then, note its adapters."""
         try:
             while True:
-                adapters = loaded_adapters(await self.cores[name].stats())
+                stats = await self.cores[name].stats()
+                self.adapters[name] = {m.name: loaded_into(m.name, m.adapters) for m in stats.models}
                 await asyncio.sleep(WATCH_SECONDS)
         except CoreError as error:
             problem = core_problem_key(name)
             self.away[problem] = str(error)
             log.warning("lost %s: %s", problem, error)
-        return adapters
 
     @asynccontextmanager
     async def starting_elsewhere(self) -> AsyncIterator[None]:
@@ -130,13 +128,13 @@ class Engine:
         for core in self.cores.values():
             await core.close()
 
-    async def _start_core(self, name: str, adapters: Sequence[LoadedAdapter]) -> None:
-        """Connect to a core, then start its tiers; running ones are left alone. `adapters` were loaded while the core
-        served before; one that it refuses now is logged."""
+    async def _start_core(self, name: str) -> None:
+        """Connect to a core, then start its tiers; running ones are left alone. It gets the adapters that were loaded
+        into the core before it; one that it refuses is logged."""
         core = self.cores[name]
         await core.start()
         await self._start_tiers(name)
-        for adapter in adapters:
+        for adapter in [each for of_model in self.adapters[name].values() for each in of_model]:
             try:
                 await pass_on([adapter], core)
             except AdapterRefusedError as error:

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.cores.reading import PATIENCE_SECONDS
 from inference_core.errors import CoreError, InvalidRequestError, ModelFileError
-from inference_core.protocol import CoreStats
+from inference_core.protocol import AdapterInfo, CoreStats
 from inference_core.transport.client import CoreClient
 from inference_core.transport.core_thread import CoreFactory, SteppingCore
 from inference_core.transport.unix_socket import SocketCoreClient
@@ -33,12 +33,17 @@ class AdapterRefusedError(Exception):
 
 
 def loaded_adapters(stats: CoreStats) -> list[LoadedAdapter]:
-    """Return the adapters of a core that new requests may name."""
+    """Return the adapters that new requests may name and that were loaded while the core served: those of its catalogue
+    end with it."""
+    return [adapter for model in stats.models for adapter in loaded_into(model.name, model.adapters)]
+
+
+def loaded_into(model: str, adapters: Iterable[AdapterInfo]) -> list[LoadedAdapter]:
+    """`loaded_adapters` of one model, of all of its adapters."""
     return [
-        LoadedAdapter(model.name, adapter.name, adapter.path)
-        for model in stats.models
-        for adapter in model.adapters
-        if not adapter.leaving
+        LoadedAdapter(model, adapter.name, adapter.path)
+        for adapter in adapters
+        if not adapter.leaving and not adapter.listed
     ]
 
 

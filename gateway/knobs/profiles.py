@@ -8,8 +8,9 @@ import msgspec
 from gateway.errors import bad_request
 from inference_core.protocol import Knobs, KnobValue
 
-# Memory is reserved for so many: a profile lowers what a model was started with, and never raises it.
-_BOUNDED = ("max_num_seqs",)
+# Gaps between tokens are aimed at no less than this share of what the tiers promise: a machine may be unable to keep
+# less, and prompts would wait for it.
+_TIGHTEST = 0.5
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,12 +23,26 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     routing: dict[str, Any]
     replicas: dict[str, Any]
 
-    def core_changes(self, start: Knobs) -> dict[str, KnobValue]:
-        """Return the changes for a model that was started with `start`."""
+    def core_changes(self, start: Knobs, *, reserved: bool = False) -> dict[str, KnobValue]:
+        """Return the changes for a model that was started with `start`; `reserved`: the core has memory for the steps
+        of `start` and no larger ones, as a GPU group has."""
         return {
-            name: None if value is None or (name in _BOUNDED and value >= getattr(start, name)) else value
-            for name, value in self.core.items()
+            name: None if value is None else _within(name, value, start, reserved) for name, value in self.core.items()
         }
+
+
+def _within(name: str, value: Any, start: Knobs, reserved: bool) -> KnobValue:
+    """Return `value`, or None where `start` is as good or better."""
+    match name:
+        case "max_num_seqs":
+            return value if value < start.max_num_seqs else None
+        case "max_num_batched_tokens":
+            return value if value > start.max_num_batched_tokens and not reserved else None
+        case "itl_objective_ms":
+            tightened: float = max(value, start.itl_objective_ms * _TIGHTEST)
+            return tightened if tightened < start.itl_objective_ms else None
+        case _:
+            return value
 
 
 def _profile(name: str, why: str, core: Mapping[str, Any], **other: Any) -> Profile:
@@ -41,24 +56,28 @@ def _profile(name: str, why: str, core: Mapping[str, Any], **other: Any) -> Prof
 
 
 CORE_KNOBS = (
+    "max_num_batched_tokens",
     "prefill_chunk",
     "max_num_seqs",
     "max_join_penalty",
     "auto_tune",
+    "itl_objective_ms",
     "ttft_objective_ms",
     "max_waiting",
     "speculation",
 )
 CATALOGUE = "catalogue"
-# The tail's first token is that of SPEC OB-01. Its gaps follow the tiers' objectives: one that is too strict for
-# a machine makes first tokens wait.
+# Steps of 1,024 prompt tokens spread what a step costs besides its tokens over enough of them; longer ones would gain
+# nothing and stop every stream. The first token of "latency" is that of SPEC OB-01; that of "tail" is so late that in
+# an overload, where not both objectives can be kept, first tokens wait and streams go on.
 PROFILES = {
     each.name: each
     for each in (
         _profile(
             "throughput",
-            "Most tokens per second: prompts go whole and join at once, no drafts, no latency objective.",
+            "Most tokens per second: long steps, prompts whole and joining at once, no drafts, no latency objective.",
             {
+                "max_num_batched_tokens": 1024,
                 "prefill_chunk": 8192,
                 "max_num_seqs": 1024,
                 "max_join_penalty": 1000.0,
@@ -68,23 +87,36 @@ PROFILES = {
         ),
         _profile(
             "latency",
-            "The median user: prompts in chunks, no step is held short for others, drafts as the catalogue says.",
-            {"prefill_chunk": 512, "max_num_seqs": 128, "auto_tune": False},
+            "The median user: steps tuned to short gaps and soon to first tokens, drafts as the catalogue says.",
+            {
+                "prefill_chunk": 512,
+                "max_num_seqs": 128,
+                "auto_tune": True,
+                "itl_objective_ms": 50.0,
+                "ttft_objective_ms": 500.0,
+            },
         ),
         _profile(
             "cost",
-            "The cheapest answers: routing is economical, prompts join at once, no latency objective.",
-            {"prefill_chunk": 2048, "max_num_seqs": 256, "max_join_penalty": 1000.0, "auto_tune": False},
+            "The cheapest answers: routing is economical, longer steps, prompts join at once, no latency objective.",
+            {
+                "max_num_batched_tokens": 512,
+                "prefill_chunk": 2048,
+                "max_num_seqs": 256,
+                "max_join_penalty": 1000.0,
+                "auto_tune": False,
+            },
             quality_target="economy",
         ),
         _profile(
             "tail",
-            "The slowest requests: few at once, steps tuned to the tiers' objectives, a short queue, hedged replicas.",
+            "The slowest requests: no stream waits for prompts, few at once, a short queue, hedged replicas.",
             {
                 "prefill_chunk": 512,
                 "max_num_seqs": 64,
                 "auto_tune": True,
-                "ttft_objective_ms": 500.0,
+                "itl_objective_ms": 50.0,
+                "ttft_objective_ms": 20_000.0,
                 "max_waiting": 100,
                 "speculation": "off",
             },

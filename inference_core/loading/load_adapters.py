@@ -22,6 +22,6 @@ def load_adapters(core: Core, models: Iterable[AdaptedModel]) -> None:
     for model in models:
         for name, folder in model.adapters.items():
             try:
-                core.load_adapter(model.name, name, folder)
+                core.load_adapter(model.name, name, folder, listed=True)
             except InvalidRequestError as error:
                 raise ModelFileError(f"{model.name}: {error}") from error

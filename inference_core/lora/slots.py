@@ -26,6 +26,7 @@ class AdapterSlots:
         self._bank = bank
         self._known: dict[str, Adapter] = {}
         self._leaving: set[str] = set()
+        self._listed: set[str] = set()
         # Least recently used first.
         self._resident: OrderedDict[str, int] = OrderedDict()
         self._free = list(reversed(range(bank.num_slots))) if bank is not None else []
@@ -47,8 +48,8 @@ class AdapterSlots:
         """The content hashes of the adapters that new requests may name, by name, in hexadecimal."""
         return {name: adapter.digest.hex() for name, adapter in self._known.items() if name not in self._leaving}
 
-    def load(self, name: str, folder: Path) -> None:
-        """Read and check the adapter in `folder`, and serve it as `name` from now on.
+    def load(self, name: str, folder: Path, *, listed: bool = False) -> None:
+        """Read and check the adapter in `folder`, and serve it as `name` from now on; `listed`: see `AdapterInfo`.
 
         Raises InvalidRequestError for a name that is not allowed or taken, ModelFileError for a bad folder.
         """
@@ -65,6 +66,8 @@ class AdapterSlots:
             state = "is being unloaded; wait until its last request has ended" if name in self._leaving else "is loaded"
             raise InvalidRequestError(f"adapter {name!r} {state}; unload it first, or choose another name", "name")
         self._known[name] = self._bank.read(folder)
+        if listed:
+            self._listed.add(name)
 
     def unload(self, name: str) -> None:
         """Refuse new requests with `name`; `forget` drops it after its last request. Raises InvalidRequestError."""
@@ -76,6 +79,7 @@ class AdapterSlots:
         for name in self._leaving - set(in_use):
             self._leaving.remove(name)
             adapter = self._known.pop(name)
+            self._listed.discard(name)
             assert self._bank is not None  # a loaded adapter implies a bank
             slot = self._resident.pop(name, None)
             if slot is not None:
@@ -158,4 +162,5 @@ class AdapterSlots:
             resident=name in self._resident,
             running=self._pins[name],
             leaving=name in self._leaving,
+            listed=name in self._listed,
         )

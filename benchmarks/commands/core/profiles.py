@@ -38,9 +38,11 @@ async def _run(
     from benchmarks.report.measurement import Measurement
     from gateway.bench.open_core import core_target, model_of
     from inference_core.engine.live_knobs import start_knobs
+    from tiers.catalog.core_spec import core_spec
     from tiers.catalog.load import load_catalog
 
-    core = load_catalog(settings.catalog).core
+    # As `aio serve` starts it: tuned to the objectives of the tiers.
+    core = core_spec(load_catalog(settings.catalog))
     spec = model_of(core, model)
     knobs = start_knobs(core)[spec.name]
     given = {"model": spec, "knobs": knobs, "arena_bytes": core.arena_bytes, "options": options}

@@ -19,6 +19,7 @@ from gateway.errors import ApiError
 from gateway.knobs.profiles import PROFILES, Profile, profile_named
 from gateway.parts import HttpRequest, parts_of
 from quality.store.knob_log import KnobChange
+from tiers.catalog.catalog import CPU_CORE
 
 
 class ProfilesShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,8 @@ _decoder = msgspec.json.Decoder(ProfileOrder)
 
 @get("/knobs/profiles", operation_class=describe(None, ProfilesShown), summary="Show the profiles of live knobs")
 async def show_profiles() -> Response[Any]:
-    """Every profile with the knobs that it sets. `max_num_seqs` never exceeds what a model was started with."""
+    """Every profile with the knobs that it sets: `max_num_seqs` at most, `max_num_batched_tokens` at least, where the
+    core's memory allows, `itl_objective_ms` at most but half of the start's."""
     return Response(ProfilesShown(profiles=list(PROFILES.values())), media_type="application/json")
 
 
@@ -103,7 +105,7 @@ async def _core_orders(request: HttpRequest, profile: Profile, keep: bool, reaso
         raise ApiError(503, f"The core {away[0]} is unavailable.", code="core_unavailable")
     return [
         KnobOrder(
-            changes=profile.core_changes(model.start),
+            changes=profile.core_changes(model.start, reserved=name != CPU_CORE),
             actor=actor_of(request),
             model=model.name,
             core=name,

@@ -47,7 +47,7 @@ def _text(profiles: list[dict[str, Any]]) -> str:
     ]
     heads = [each["name"] for each in profiles]
     goals = "\n".join(f"{each['name']}: {each['why']}" for each in profiles)
-    return f"{table(['knob', *heads], rows)}\n\n{goals}\n-: as the server was started; max_num_seqs never exceeds that"
+    return f"{table(['knob', *heads], rows)}\n\n{goals}\n-: as the server was started"
 
 
 def _value(value: Any) -> str:

@@ -127,6 +127,28 @@ async def test_a_profile_never_exceeds_what_a_model_was_started_with(aio: Runnin
     await apply(aio, CATALOGUE)
 
 
+@pytest.mark.parametrize(
+    ("profile", "start", "reserved", "expected"),
+    [
+        ("throughput", Knobs(max_num_batched_tokens=192), False, 1024),
+        ("throughput", Knobs(max_num_batched_tokens=8192), False, None),
+        ("throughput", Knobs(max_num_batched_tokens=192), True, None),
+    ],
+    ids=["longer", "already long enough", "memory is reserved for no longer ones"],
+)
+async def test_steps_get_longer_within_the_memory_reserved_for_them_and_never_shorter(
+    profile: str, start: Knobs, reserved: bool, expected: int | None
+) -> None:
+    assert PROFILES[profile].core_changes(start, reserved=reserved)["max_num_batched_tokens"] == expected
+
+
+@pytest.mark.parametrize(("promised", "aimed_at"), [(100.0, 50.0), (400.0, 200.0), (60.0, 50.0), (30.0, None)])
+async def test_gaps_are_tightened_to_no_less_than_half_of_what_the_tiers_promise(
+    promised: float, aimed_at: float | None
+) -> None:
+    assert PROFILES["tail"].core_changes(Knobs(itl_objective_ms=promised))["itl_objective_ms"] == aimed_at
+
+
 async def test_a_profile_that_a_core_cannot_take_changes_nothing(settings: Settings) -> None:
     core = laptop_hash_core(settings)
     async with running_gateway(settings, core=core) as gateway:

@@ -1,6 +1,8 @@
 """A core of the gateway's own process dies: its streams end, `/health/ready` says why, and it is started again."""
 
+import asyncio
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,23 +24,37 @@ from tests.polling import eventually
 INT4 = "smollm2-int4"
 
 
+class HeldClient(ThreadCoreClient):
+    """A client whose looks at the core wait while `open` is not set."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        super().__init__(load)
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def stats(self) -> CoreStats:
+        await self.open.wait()
+        return await super().stats()
+
+
 class MortalCore:
     """The laptop's models as hash models: a core that dies after `steps_left` steps, and loads only while `loadable`.
 
-    `looks`: how often it was asked for its statistics.
+    `looks`: how often it was asked for its statistics; `starts`: how often it was loaded.
     """
 
     def __init__(self) -> None:
-        self.client = ThreadCoreClient(self._load)
+        self.client = HeldClient(self._load)
         self.loadable = threading.Event()
         self.loadable.set()
         self.steps_left: int | None = None
-        self.looks = 0
+        self.looks = self.starts = 0
 
     def _load(self) -> Any:
         if not self.loadable.is_set():
             raise ModelFileError("the disk is away")
         self.steps_left = None
+        self.starts += 1
         core = hash_core(INT4, "smollm2-bf16", slabs=256, max_context=8192, vocab_size=49152, adapter_slots=2)
         return _Mortal(core, self)
 
@@ -111,6 +127,34 @@ async def test_a_core_that_dies_ends_its_streams_and_is_started_again_with_its_a
         await eventually(lambda: aio.parts.routing.tier(1).load().healthy)
         assert (await ready(aio))["status"] == "ok"
         assert [await said(aio, name) for name in ("tier-1", "tier-1:sql")] == [plain, sql]
+
+
+@pytest.mark.parametrize("unloaded", [False, True])
+async def test_what_was_loaded_or_unloaded_since_the_last_look_is_known_to_the_core_after_it(
+    tmp_path: Path, unloaded: bool
+) -> None:
+    core = MortalCore()
+    settings = Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
+    async with running_gateway(settings, core=core.client, scripted=False) as aio:
+        await eventually(lambda: core.looks > 5)
+        adapter = {"model": INT4, "name": "sql", "path": "/srv/sql"}
+        if unloaded:
+            assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
+            looks = core.looks
+            await eventually(lambda: core.looks > looks + 5)
+        core.client.open.clear()
+        if unloaded:
+            assert (await aio.http.delete(f"/v1/admin/adapters/{INT4}/sql")).status_code == 200
+        else:
+            assert (await aio.http.post("/v1/admin/adapters", json=adapter)).status_code == 200
+        core.steps_left = 4
+        with pytest.raises(openai.APIError):
+            await streamed(aio)
+        core.client.open.set()
+        await eventually(lambda: core.starts == 2 and not aio.parts.problems)
+
+        (model, *_) = (await core.client.stats()).models
+        assert [each.name for each in model.adapters] == ([] if unloaded else ["sql"])
 
 
 async def test_a_core_that_was_closed_is_not_started_again(tmp_path: Path) -> None:

@@ -1,18 +1,28 @@
 """A core that takes another's socket over has the adapters that were loaded into that, or refuses with the reason."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from gateway.cores.passed_adapters import inheriting
 from inference_core.errors import ModelFileError
+from inference_core.loading.load_adapters import load_adapters
 from inference_core.lora.adapter import Adapter
 from inference_core.transport.core_thread import SteppingCore
 from inference_core.transport.listener import UnixListener
 from inference_core.transport.server import CoreServer
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.inference_core.hash_model import HashAdapterBank, hash_core
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A model of a catalogue, with its adapters."""
+
+    name: str
+    adapters: dict[str, str]
 
 
 async def inherited(path: Path, *names: str) -> SteppingCore:
@@ -46,6 +56,24 @@ async def test_the_next_core_has_the_adapters_of_the_models_that_both_have_or_re
     monkeypatch.setattr(HashAdapterBank, "read", gone)
     with pytest.raises(ModelFileError, match=r"the adapter kept:sql.*is refused.*/srv/sql is gone.*Unload it"):
         await inherited(path, "kept")
+    await client.close()
+    await server.stop()
+
+
+async def test_an_adapter_that_only_the_old_catalogue_lists_ends_with_it(tmp_path: Path) -> None:
+    def old() -> SteppingCore:
+        core = hash_core("kept", adapter_slots=2)
+        load_adapters(core, [Listed("kept", {"of-the-catalogue": "/srv/old"})])
+        return core
+
+    path = tmp_path / "core.sock"
+    server = CoreServer(old, UnixListener(path))
+    await server.start()
+    client = SocketCoreClient(path)
+    await client.start()
+    await client.load_adapter("kept", "sql", "/srv/sql")
+
+    assert adapters_of(await inherited(path, "kept"), "kept") == [("sql", "/srv/sql")]
     await client.close()
     await server.stop()
 

@@ -34,10 +34,10 @@ MODELS = {"cpu": CPU_MODEL, "card": CARD_MODEL}
 
 
 def loader(settings: Settings, name: str) -> Callable[[], Core]:
-    """A core of a hash model; the card's has room for 100 sequences in a step."""
+    """A core of a hash model; the card's has room for 100 sequences and 512 tokens in a step."""
 
     def load() -> Core:
-        most = {"max_num_seqs": 100} if name == "card" else {}
+        most = {"max_num_seqs": 100, "max_num_batched_tokens": 512} if name == "card" else {}
         live = LiveKnobs({MODELS[name]: Knobs()}, KnobsFile(knobs_file_of(settings, name)), most)
         return hash_core(MODELS[name], slabs=256, max_context=2048, vocab_size=49152, knobs=live)
 
@@ -149,6 +149,14 @@ async def test_a_profile_that_one_core_refuses_changes_neither_a_core_nor_routin
         "prefill_chunk",
         "quality_target",
     }
+
+
+async def test_a_profile_leaves_steps_as_long_as_a_card_has_memory_for(aio: RunningGateway) -> None:
+    path = f"{KNOBS}/profiles"
+    assert (await aio.http.post(path, json={"profile": "throughput"})).status_code == 200
+    assert await knob(aio, "max_num_batched_tokens") == {CPU_MODEL: 1024, CARD_MODEL: 512}
+    assert (await aio.http.post(path, json={"profile": "catalogue"})).status_code == 200
+    assert await knob(aio, "max_num_batched_tokens") == {CPU_MODEL: 512, CARD_MODEL: 512}
 
 
 async def test_every_core_keeps_its_knobs_in_a_file_of_its_own(aio: RunningGateway, settings: Settings) -> None:
