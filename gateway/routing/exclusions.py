@@ -13,7 +13,7 @@ from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.content_parts import PartType
-from tiers.tier import Tier
+from tiers.tier import Tier, TierLoad
 
 NOT_ALLOWED = "the key may not use it"
 _MEDIA: Mapping[PartType, tuple[Capability, str]] = {
@@ -65,11 +65,17 @@ class Excluded(msgspec.Struct, frozen=True, kw_only=True):
     incapable: dict[int, list[Need]] = {}
 
 
-def exclusions(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> Excluded:
-    """Return the tiers that cannot take the request now, of all, or of `pinned` alone."""
+def exclusions(
+    request: InferenceRequest,
+    pinned: int | None,
+    tiers: Mapping[int, Tier],
+    catalog: Catalog,
+    loads: Mapping[int, TierLoad],
+) -> Excluded:
+    """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
     needs = needs_of(request)
-    most = request.most_prompt_tokens()
+    most, many_scores = request.most_prompt_tokens(), request.most_scores() > MAX_SCORES
     for number, tier in tiers.items():
         if pinned is not None and number != pinned:
             continue
@@ -79,10 +85,12 @@ def exclusions(request: InferenceRequest, pinned: int | None, tiers: Mapping[int
         elif needs and (lacks := lacking(needs, spec)):
             excluded.incapable[number] = lacks
             reason = f"it does not support {' and '.join(need.noun for need in lacks)}"
-        elif reason := _context_problem(request, most, tier, spec) or _scores_problem(request, tier, spec):
+        elif reason := _context_problem(request, most, tier, spec) or (
+            _scores_problem(request, tier, spec) if many_scores else None
+        ):
             excluded.too_long.append(number)
         else:
-            reason = _load_problem(request, tier)
+            reason = _load_problem(request, loads[number])
         if reason:
             excluded.exclusions.append(Exclusion(tier=number, reason=reason))
     return excluded
@@ -119,10 +127,10 @@ def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[in
 def _in_doubt(
     request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog
 ) -> Iterator[tuple[int, Tier]]:
-    most = request.most_prompt_tokens()
+    most, many_scores = request.most_prompt_tokens(), request.most_scores() > MAX_SCORES
     for number, tier in tiers.items():
         room = request.least_room(tier.max_context)
-        is_unclear = most + room > tier.max_context or request.most_scores() > MAX_SCORES
+        is_unclear = many_scores or most + room > tier.max_context
         asked = is_unclear and pinned in (None, number) and request.caller.may_use(number)
         # A tier for text alone cannot count the tokens of an image.
         if asked and not lacking(needs_of(request), catalog.tier(number)):
@@ -142,8 +150,6 @@ def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: Tie
 
 def _scores_problem(request: InferenceRequest, tier: Tier, spec: TierSpec) -> str | None:
     """Why the answer would have too many log-probabilities of its prompts, which each choice repeats."""
-    if request.most_scores() <= MAX_SCORES:
-        return None
     each, tokens = request.scores_per_token, sum(_lengths(request, tier, spec))
     if each * tokens <= MAX_SCORES:
         return None
@@ -159,8 +165,7 @@ def _lengths(request: InferenceRequest, tier: Tier, spec: TierSpec) -> list[int]
     return [tier.prompt_tokens_up_to(one, room) for one in request.generations(spec)]
 
 
-def _load_problem(request: InferenceRequest, tier: Tier) -> str | None:
-    load = tier.load()
+def _load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
     if not load.healthy:
         return "the tier is down"
     if request.deadline_seconds is None:

@@ -1,6 +1,5 @@
 """`POST /v1/chat/completions`."""
 
-from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.api.inference.answers import ChatAnswer
@@ -10,14 +9,16 @@ from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.parsing import read_fields
 from gateway.api.inference.schemas import HARMLESS, ChatRequest
 from gateway.api.operations import describe
+from gateway.api.router import InferenceRoute
 from gateway.api.streaming.sending import respond
 from gateway.parts import HttpRequest, parts_of
 
 CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS)
 
 
-@post(
+@InferenceRoute(
     "/chat/completions",
+    http_method="POST",
     status_code=200,
     operation_class=describe(ChatRequest, ChatAnswer, streamed=True),
     summary="Answer a conversation",

@@ -1,6 +1,5 @@
 """`POST /v1/completions`: continuing raw text or token ids, without a chat template."""
 
-from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.api.inference.answers import CompletionAnswer
@@ -10,14 +9,16 @@ from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.parsing import read_fields
 from gateway.api.inference.schemas import CompletionRequest
 from gateway.api.operations import describe
+from gateway.api.router import InferenceRoute
 from gateway.api.streaming.sending import respond
 from gateway.parts import HttpRequest, parts_of
 
 COMPLETION = FieldReader("/v1/completions", CompletionRequest)
 
 
-@post(
+@InferenceRoute(
     "/completions",
+    http_method="POST",
     status_code=200,
     operation_class=describe(CompletionRequest, CompletionAnswer, streamed=True),
     summary="Continue a text",

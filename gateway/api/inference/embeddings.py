@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import post
 from litestar.types import ASGIApp
 from msgspec import Meta
 
@@ -16,6 +15,7 @@ from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.parsing import prompts_of, read_fields
 from gateway.api.inference.schemas import Metadata, PositiveInt, TokenId
 from gateway.api.operations import describe
+from gateway.api.router import InferenceRoute
 from gateway.api.streaming.client_watch import DisconnectWatch
 from gateway.api.streaming.sending import WholeResponse, ignored_header
 from gateway.embedding.embedder import Embedder, require_dimensions, unit_vectors
@@ -71,8 +71,9 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 EMBEDDINGS = FieldReader("/v1/embeddings", EmbeddingsRequest)
 
 
-@post(
+@InferenceRoute(
     "/embeddings",
+    http_method="POST",
     status_code=200,
     operation_class=describe(EmbeddingsRequest, EmbeddingList),
     summary="Embed texts",
@@ -81,7 +82,7 @@ EMBEDDINGS = FieldReader("/v1/embeddings", EmbeddingsRequest)
 async def embeddings(request: HttpRequest) -> ASGIApp:
     """Vectors of length 1 by a model that the catalogue lists for it; a caller who leaves frees what they take."""
     body = await read_fields(request, EMBEDDINGS)
-    disconnect = DisconnectWatch(request.receive)
+    disconnect = DisconnectWatch(request.scope, request.receive)
     try:
         answer, headers = await embedded(parts_of(request), received(request), body)
     except BaseException as error:

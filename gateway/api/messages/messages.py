@@ -1,7 +1,6 @@
 """`POST /v1/messages`: Anthropic's Messages API."""
 
 import msgspec
-from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
@@ -14,6 +13,7 @@ from gateway.api.messages.events import PING, MessageEvents
 from gateway.api.messages.message_body import MessageBody, ThinkingShown, whole_message
 from gateway.api.messages.schemas import MessagesRequest, Thinking
 from gateway.api.operations import describe
+from gateway.api.router import InferenceRoute
 from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
@@ -21,8 +21,9 @@ from gateway.parts import HttpRequest, parts_of
 MESSAGES = FieldReader("/v1/messages", MessagesRequest)
 
 
-@post(
+@InferenceRoute(
     "/messages",
+    http_method="POST",
     status_code=200,
     operation_class=describe(
         MessagesRequest, MessageBody, streamed=True, envelope=MessagesErrorEnvelope, errors=STATUSES

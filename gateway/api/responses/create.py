@@ -1,7 +1,6 @@
 """`POST /v1/responses`: OpenAI's newer API over the same tiers."""
 
 import msgspec
-from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
@@ -15,6 +14,7 @@ from gateway.api.responses.body import ResponseBody
 from gateway.api.responses.events import ResponseEvents
 from gateway.api.responses.exchange import Exchange, exchange_of
 from gateway.api.responses.schemas import ResponsesRequest
+from gateway.api.router import InferenceRoute
 from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
@@ -22,8 +22,9 @@ from gateway.parts import HttpRequest, Parts, parts_of
 RESPONSES = FieldReader("/v1/responses", ResponsesRequest)
 
 
-@post(
+@InferenceRoute(
     "/responses",
+    http_method="POST",
     status_code=200,
     operation_class=describe(ResponsesRequest, streamed=True),
     summary="Answer an input",
