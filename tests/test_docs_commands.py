@@ -24,7 +24,7 @@ OTHER_VARIABLES = {
     "AIO_ADMIN_KEY", "AIO_CATALOG_FILE", "AIO_DATA", "AIO_ENV_FILE", "AIO_INSTRUCTION_SET", "AIO_NATIVE",
     "AIO_POOL_API_KEYS", "AIO_POOL_KEY", "AIO_URL", "AIO_WEIGHTS",
 }  # fmt: skip
-# Beside the schema: the WebSocket, the schema's own pages, `aio fleet serve`, and Triton's servers.
+# Not in the schema: the WebSocket, the schema's own pages, `aio fleet serve`, and Triton's servers.
 OTHER_ENDPOINTS = {
     "GET /v1/chat/completions/ws", "GET /docs", "GET /docs/openapi.json", "GET /v1/fleet", "GET /v2/models/*",
 }  # fmt: skip
