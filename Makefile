@@ -203,15 +203,17 @@ bench: install
 
 # The measurements of docs/performance.md, with all rounds; best on an idle machine. The same command resumes an
 # interrupted run; finished results stay until their file is removed.
+measured = test -s $(RESULTS)/$(1) || { $(BIN)/python -m benchmarks $(2) --json > $(RESULTS)/$(basename $(1)).part && \
+	mv $(RESULTS)/$(basename $(1)).part $(RESULTS)/$(1); }
 bench-all: install
 	mkdir -p $(RESULTS)
-	$(BIN)/python -m benchmarks step --json > $(RESULTS)/step.part && mv $(RESULTS)/step.part $(RESULTS)/step.jsonl
+	$(call measured,step.jsonl,step)
 	$(BIN)/python -m benchmarks sweep --rounds 3 --keep --out $(RESULTS)/sweep.jsonl
 	$(BIN)/python -m benchmarks interference --rounds 5 --keep --out $(RESULTS)/interference.jsonl
 	$(BIN)/python -m benchmarks ablation --rounds 3 --keep --out $(RESULTS)/ablation.jsonl
-	$(BIN)/python -m benchmarks route --json > $(RESULTS)/route.part && mv $(RESULTS)/route.part $(RESULTS)/route.json
-	$(BIN)/python -m benchmarks start --json > $(RESULTS)/start.part && mv $(RESULTS)/start.part $(RESULTS)/start.jsonl
-	$(BIN)/python -m benchmarks kernels --scheme int4-int8 --threads 2 --json > $(RESULTS)/kernels.part && mv $(RESULTS)/kernels.part $(RESULTS)/kernels.jsonl
+	$(call measured,route.json,route)
+	$(call measured,start.jsonl,start)
+	$(call measured,kernels.jsonl,kernels --scheme int4-int8 --threads 2)
 
 bench-peers: install
 	@test -n "$(PEERS)" || { echo "give the folder of the peers' scripts: make bench-peers PEERS=folder"; exit 2; }

@@ -197,10 +197,10 @@ def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
 
 
 def record_section(measurements: Path) -> str:
-    """Return what is recorded of each measurement: machine, versions, day, seed and raw rows (SPEC TB-10)."""
+    """Return what is recorded of each measurement: machine, versions, commit, day, seed and raw rows (SPEC TB-10)."""
     rows = [_record(path) for path in sorted(measurements.glob("*.json*"))]
-    text = _table(["file", "machine", "versions", "when", "seed", "raw rows"], rows)
-    return text + "\n\n“–” is not on record. No file names the commit that it was measured at."
+    text = _table(["file", "machine", "versions", "commit", "when", "seed", "raw rows"], rows)
+    return text + "\n\n“–” is not on record."
 
 
 def _record(path: Path) -> list[str]:
@@ -208,14 +208,15 @@ def _record(path: Path) -> list[str]:
     head = json.loads(lines[0]) if path.suffix == ".jsonl" else json.loads(path.read_text(encoding="utf-8"))
     head = head if isinstance(head, dict) else {}
     machine = head.get("machine", "–")
-    versions = "–"
+    versions = commit = "–"
     if isinstance(machine, dict):
+        commit = machine.get("commit", "–")
         versions = ", ".join(f"{name} {value}" for name, value in machine.get("versions", {}).items()) or "–"
         machine = f"{machine.get('cpus', '?')} CPUs of {machine['processor']}" if "processor" in machine else "see file"
     seed = _seed(head)
     when = str(head.get("started", head.get("date", "–")))[:10]
     raw = str(len(lines) - ("settings" in head)) if path.suffix == ".jsonl" else "–"
-    return [f"[{path.name}](measurements/{path.name})", str(machine), versions, when, seed, raw]
+    return [f"[{path.name}](measurements/{path.name})", str(machine), versions, commit, when, seed, raw]
 
 
 def _seed(value: object) -> str:

@@ -65,6 +65,16 @@ def test_every_measurement_is_on_record():
         assert f"[{path.name}](measurements/{path.name})" in text
 
 
+def test_a_measurement_is_listed_with_its_commit_where_it_names_one(tmp_path):
+    for name, machine in (("new", {"processor": "P", "cpus": 2, "commit": "0123456789ab"}), ("old", {"cpus": 2})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"machine": machine}))
+
+    text = report(tmp_path)
+
+    assert "| [new.json](measurements/new.json) | 2 CPUs of P | – | 0123456789ab |" in text
+    assert "| [old.json](measurements/old.json) | see file | – | – |" in text
+
+
 def test_the_page_is_what_the_command_writes():
     assert (ROOT / "docs" / "report.md").read_text(encoding="utf-8") == report(MEASUREMENTS), "run `make bench-report`"
 
