@@ -34,14 +34,17 @@ GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and n
 test test-properties test-processes test-models: export PYTHONHASHSEED := 0
 test test-properties test-processes test-models: export PYTHONDONTWRITEBYTECODE :=
 
-# What a contributor runs: at most eight minutes on two idle cores. Property tests draw a quarter of their examples.
+# What a contributor runs: at most eight minutes on two idle cores. Property tests draw a quarter of their examples. Types
+# are checked while the tests run, and shown after them.
 test: export HYPOTHESIS_PROFILE := quick
-test: lint types
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models"
+test: lint
+	@mkdir -p build; $(BIN)/mypy > build/types.log 2>&1 & types=$$!; \
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and not properties"; \
+	tests=$$?; wait $$types; types=$$?; cat build/types.log; test $$tests -eq 0 -a $$types -eq 0
 
-# Property tests with all their examples.
+# Property tests with all their examples, and what they find in engines that are broken on purpose.
 test-properties: install
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and hypothesis"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and (hypothesis or properties)"
 
 # Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
 test-processes: install

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import asyncpg
@@ -45,8 +45,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-snapshots", action="store_true", help="Rewrite tests/snapshots/*.txt.")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while modules are imported: nearly all objects stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Exempt imported modules and collected tests from garbage collection: nearly all objects, looked at each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def earlier_objects_frozen() -> None:
+    """For modules whose tests collect garbage: they look at the objects of their own module alone."""
     gc.collect()
     gc.freeze()
 
@@ -101,6 +118,18 @@ def _certificates_read_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _handlers_read_once() -> Iterator[None]:
+    """Read the annotations of the gateway's handlers once per process; only where a collected module serves them."""
+    if "gateway.http" not in sys.modules:
+        yield
+        return
+    from tests.parsed_handlers import handlers_read_once
+
+    with handlers_read_once():
+        yield
+
+
 def _remembered(make: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
     """`make`, called once for clients without certificates of their own."""
     made: dict[tuple[object, ...], ssl.SSLContext] = {}
@@ -114,6 +143,16 @@ def _remembered(make: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLCon
         return made[key]
 
     return context
+
+
+@pytest.fixture(scope="session")
+def weight_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that all tests of the real model share, in any worker, so that each layout is packed once."""
+    root = tmp_path_factory.getbasetemp()
+    # A worker's folder is in that of the run.
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "weights"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 class PostgresServer:

@@ -50,7 +50,9 @@ class Trial:
         # The first calls import and compile what later ones use.
         for seed in target.seeds:
             self.failure(seed, bounded=False)
+        # Objects that are there now are not looked at again by the trials of other targets.
         gc.collect()
+        gc.freeze()
 
     def __call__(self, data: bytes) -> str | None:
         """Run one input; return its outcome, None if it failed. Findings are kept, not raised."""

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -72,6 +72,38 @@ class RunningGateway:
         await self.http.aclose()
 
 
+class _Server(uvicorn.Server):
+    """Its start can be awaited, and it ends as soon as it is asked to: uvicorn looks ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._accepts, self._leave = asyncio.Event(), asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._accepts.set()
+
+    async def main_loop(self) -> None:
+        await _first_of(super().main_loop(), self._leave.wait())
+
+    async def until_it_accepts(self, serving: asyncio.Task[None]) -> None:
+        """Wait for `serving`, its task, to accept connections or to fail."""
+        await _first_of(asyncio.wait({serving}), self._accepts.wait())
+
+    def leave(self) -> None:
+        self._leave.set()
+
+
+async def _first_of(*waits: Coroutine[Any, Any, Any]) -> None:
+    """Wait until one has ended; cancel the others."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
 def scripted_tiers() -> list[ScriptedTier]:
     models = ("smollm2-int4", "smollm2-bf16", "smollm2-bf16", "smollm2-bf16")
     return [ScriptedTier(number, model=model) for number, model in enumerate(models, start=1)]
@@ -110,16 +142,15 @@ async def running_gateway(
         timeout_graceful_shutdown=grace_seconds,
         **WEBSOCKETS,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     gateway = RunningGateway(app, listener.getsockname()[1], tiers, classifier, auth)
-    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
-        await asyncio.sleep(0)
+    await server.until_it_accepts(serving)
     try:
         yield gateway
     finally:
         await gateway.close()
-        server.should_exit = True
+        server.leave()
         await serving
 
 

@@ -68,13 +68,13 @@ async def counted(tmp_path_factory: Any) -> AsyncIterator[tuple[RunningGateway, 
         data_dir=str(tmp_path_factory.mktemp("counted")), monitor=False, drain_seconds=5, keys_poll_seconds=3600,
         artefact_poll_seconds=3600,
     )  # fmt: skip
-    # Threads take their profile function along when they start.
+    # Threads take their profile function along when they start; this thread would only count how a gateway is made.
     threading.setprofile(counter)
-    sys.setprofile(counter)
     try:
         async with running_gateway(
             settings, core=laptop_hash_core(settings), scripted=False, protocol=BOUNDED
         ) as gateway:
+            sys.setprofile(counter)
             await calls_of(gateway, counter, 8)
             yield gateway, counter
     finally:

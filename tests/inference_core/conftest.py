@@ -1,7 +1,6 @@
 """What the core's tests share: every instruction set of this machine in turn."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,12 +8,6 @@ from inference_core.native import cpu
 
 INSTRUCTION_SETS: list[str] = cpu.extension().instruction_sets() if cpu.AVAILABLE else []
 PROMPT_KERNELS = ["amx-emulated", *(name for name in INSTRUCTION_SETS if name == "amx")] if cpu.AVAILABLE else []
-
-
-@pytest.fixture(scope="session")
-def weight_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder that all tests of the real model share, so that each layout is packed once."""
-    return tmp_path_factory.mktemp("weights")
 
 
 @pytest.fixture(params=INSTRUCTION_SETS or [pytest.param("none", marks=pytest.mark.skip(reason="kernels not built"))])

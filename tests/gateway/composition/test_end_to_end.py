@@ -19,13 +19,8 @@ NAMES = ["auto", "tier-1", "tier-2", "tier-3", "tier-4"]
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def aio(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[ServedProcess]:
-    with served(tmp_path_factory.mktemp("data"), cache) as process:
+def aio(tmp_path_factory: pytest.TempPathFactory, weight_cache: Path) -> Iterator[ServedProcess]:
+    with served(tmp_path_factory.mktemp("data"), weight_cache) as process:
         yield process
 
 
@@ -139,6 +134,7 @@ def test_a_reader_who_leaves_gives_all_blocks_back(aio: ServedProcess) -> None:
     assert gauges(aio, "vllm:kv_cache_usage_perc") == 0
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("wrong", "right", "said"),
     [
@@ -148,13 +144,13 @@ def test_a_reader_who_leaves_gives_all_blocks_back(aio: ServedProcess) -> None:
     ids=["missing file", "too little memory"],
 )
 def test_what_cannot_be_loaded_refuses_to_start_with_the_reason(
-    tmp_path: Path, cache: Path, wrong: str, right: str, said: str
+    tmp_path: Path, weight_cache: Path, wrong: str, right: str, said: str
 ) -> None:
     laptop = resources.files("tiers.catalogs").joinpath("laptop.toml").read_text()
     catalog = tmp_path / "catalog.toml"
     catalog.write_text(laptop.replace(wrong, right))
     data = tmp_path / "data"
-    with started(data, cache, "--port", "0", "--catalog", str(catalog)) as process:
+    with started(data, weight_cache, "--port", "0", "--catalog", str(catalog)) as process:
         assert process.wait(60) == 1
     log = (data / "log").read_text()
     assert said in log
@@ -162,11 +158,11 @@ def test_what_cannot_be_loaded_refuses_to_start_with_the_reason(
 
 
 @pytest.mark.processes
-def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, cache: Path) -> None:
+def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, weight_cache: Path) -> None:
     socket = ("--socket", str(tmp_path / "core.sock"))
     with (
-        served(tmp_path / "gateway", cache, "--role", "gateway", *socket) as aio,
-        started(tmp_path / "core", cache, "--role", "core", *socket),
+        served(tmp_path / "gateway", weight_cache, "--role", "gateway", *socket) as aio,
+        started(tmp_path / "core", weight_cache, "--role", "core", *socket),
     ):
         until(lambda: httpx.get(f"{aio.url}/health/ready", timeout=60).status_code == 200)
         answer = aio.client.chat.completions.create(model="tier-2", messages=FRANCE, max_tokens=16, temperature=0)
@@ -176,7 +172,7 @@ def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, cache: P
 
 
 @pytest.mark.processes
-def test_a_killed_gateway_loses_no_request_that_ended_100_ms_before(tmp_path: Path, cache: Path) -> None:
+def test_a_killed_gateway_loses_no_request_that_ended_100_ms_before(tmp_path: Path, weight_cache: Path) -> None:
     ended: dict[str, float] = {}
     data = tmp_path / "data"
 
@@ -192,7 +188,7 @@ def test_a_killed_gateway_loses_no_request_that_ended_100_ms_before(tmp_path: Pa
             if len(ended) >= 60:
                 enough.set()
 
-    with served(data, cache) as aio:
+    with served(data, weight_cache) as aio:
         enough = threading.Event()
         askers = [threading.Thread(target=ask, args=(aio, enough)) for _ in range(6)]
         for asker in askers:
@@ -204,7 +200,7 @@ def test_a_killed_gateway_loses_no_request_that_ended_100_ms_before(tmp_path: Pa
             asker.join()
     safe = [request_id for request_id, moment in ended.items() if moment <= killed - 0.1]
     assert len(safe) >= 40
-    with served(data, cache) as again:
+    with served(data, weight_cache) as again:
         for request_id in safe:
             shown = httpx.get(f"{again.url}/v1/requests/{request_id}", timeout=60)
             assert shown.status_code == 200, request_id

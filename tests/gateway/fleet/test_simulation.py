@@ -170,7 +170,7 @@ def test_a_slower_start_makes_the_rule_act_earlier_and_hold_more():
 
 
 def test_hindsight_is_never_dearer_than_the_rule_it_is_measured_against():
-    at = setting(poisson(6, 300))
+    at = setting(poisson(6, 150))
     run = at.run(predictive(at))
     aim = score(at, run)
     best = score(at, cheapest_schedule(at, aim.missed, start=run))

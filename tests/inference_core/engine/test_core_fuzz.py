@@ -35,6 +35,7 @@ def random_knobs(random: Random) -> Knobs:
     )
 
 
+@pytest.mark.properties
 def test_ten_thousand_random_steps_neither_run_out_of_memory_nor_lose_a_token(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -176,6 +176,7 @@ def lend_without_return(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DraftModel, "forget", lambda self, sequence: None)
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize(
     ("break_it", "machine"),
     [

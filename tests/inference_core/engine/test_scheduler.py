@@ -66,6 +66,7 @@ def test_tokens_computed_are_the_sum_of_lengths() -> None:
     assert driver.runners["m"].tokens_computed == total
 
 
+@pytest.mark.properties
 def test_decodes_beyond_the_budget_take_turns() -> None:
     """BS-07: with 9 decodes and a budget of 4 no sequence waits longer than 3 steps for a token, over 10,000 steps."""
     driver = CoreDriver(slabs=60, knobs=Knobs(max_num_batched_tokens=4, max_num_seqs=9), check=False)
@@ -154,6 +155,7 @@ def test_waiting_lifts_a_request_by_one_class_per_ageing_interval() -> None:
     assert first_served(5.1) == "aged"
 
 
+@pytest.mark.properties
 def test_a_batch_request_is_served_within_bounds_under_endless_urgent_load() -> None:
     """BS-05: 10,000 steps of more interactive requests than fit do not starve the lowest class."""
     driver = CoreDriver(slabs=4, knobs=Knobs(max_num_seqs=4, max_num_batched_tokens=8, ageing_seconds=1.0), check=False)

@@ -245,6 +245,7 @@ def test_a_grammar_that_turns_hostile_later_ends_its_own_answer_as_the_callers_f
     assert world.ends["fine", 0].finish_reason in ("stop", "length")
 
 
+@pytest.mark.usefixtures("earlier_objects_frozen")
 @settings(max_examples=examples(8))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=8), st.integers(2, 8)

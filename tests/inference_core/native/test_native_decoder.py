@@ -47,9 +47,9 @@ class Pair:
 
 
 @pytest.fixture(scope="module", params=["int4-int8", "bfloat16"])
-def pair(request, tmp_path_factory):
+def pair(request, weight_cache):
     cpu.set_threads(2)
-    yield Pair(request.param, tmp_path_factory.mktemp("cache"))
+    yield Pair(request.param, weight_cache)
     cpu.set_threads(None)
 
 
@@ -98,12 +98,12 @@ def test_the_number_of_threads_does_not_change_a_bit(pair, threads):
 
 
 @pytest.fixture
-def tiles(tmp_path_factory):
+def tiles(weight_cache):
     """The same model with prompt kernels, emulated."""
     best = cpu.extension().instruction_set()
     cpu.extension().use_instruction_set("amx-emulated")
     cpu.set_threads(2)
-    yield Pair("int4-int8", tmp_path_factory.mktemp("cache")).native
+    yield Pair("int4-int8", weight_cache).native
     cpu.set_threads(None)
     cpu.extension().use_instruction_set(best)
 

@@ -7,6 +7,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def freed_meshes() -> Iterator[None]:
+def freed_meshes(earlier_objects_frozen: None) -> Iterator[None]:
     yield
     gc.collect()

@@ -1,6 +1,7 @@
 """What is said under speculation has the model's own law, exactly (SPEC SD-02, SD-03)."""
 
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -36,11 +37,17 @@ def share(spec: SampleSpec, drafts: list[int], laws: list[np.ndarray] | None = N
     return ScheduledSequence("s", [4, *drafts], 3, [0], spec, num_drafts=len(drafts), draft_laws=laws)
 
 
-def drawn_by_rejection(params: SamplingParams, seed: int, target: torch.Tensor, draft: torch.Tensor) -> list[int]:
-    """One round: the draft proposes a token from its own law, the target verifies it."""
+def drawn_by_rejection(params: SamplingParams, seed: int, target: torch.Tensor, q: np.ndarray) -> list[int]:
+    """One round: the draft proposes a token from its own law `q`, the target verifies it."""
     spec = spec_of(params, seed)
-    q = distribution(draft[0].numpy(), spec)
     return [t.token_id for t in draw(target, [share(spec, [draw_draft(q, spec)], [q])])[0]]
+
+
+@cache
+def rounds_of(law: int) -> list[list[int]]:
+    """`SAMPLES` rounds of `LAWS[law]`, drawn once for all tests."""
+    target, q = logits_of(1, 2), distribution(logits_of(2, 1)[0].numpy(), spec_of(LAWS[law], 0))
+    return [drawn_by_rejection(LAWS[law], seed, target, q) for seed in range(SAMPLES)]
 
 
 def p_value_of(counts: Counter[int], law: np.ndarray) -> float:
@@ -53,21 +60,19 @@ def p_value_of(counts: Counter[int], law: np.ndarray) -> float:
     return float(chisquare(seen, expected, sum_check=False).pvalue)
 
 
-@pytest.mark.parametrize("params", LAWS)
-def test_rejection_draws_from_the_law_of_the_target(params: SamplingParams):
-    target, draft = logits_of(1, 2), logits_of(2, 1)
-    counts = Counter(drawn_by_rejection(params, seed, target, draft)[0] for seed in range(SAMPLES))
+@pytest.mark.parametrize("law", range(len(LAWS)))
+def test_rejection_draws_from_the_law_of_the_target(law: int):
+    counts = Counter(tokens[0] for tokens in rounds_of(law))
 
-    assert p_value_of(counts, distribution(target[0].numpy(), spec_of(params, 0))) > 1e-3
+    assert p_value_of(counts, distribution(logits_of(1, 2)[0].numpy(), spec_of(LAWS[law], 0))) > 1e-3
 
 
-@pytest.mark.parametrize("params", [LAWS[0], LAWS[3]])
-def test_what_follows_an_accepted_draft_has_the_law_given_that_token(params: SamplingParams):
-    target, draft = logits_of(1, 2), logits_of(2, 1)
-    rounds = [drawn_by_rejection(params, seed, target, draft) for seed in range(SAMPLES)]
+@pytest.mark.parametrize("number", [0, 3])
+def test_what_follows_an_accepted_draft_has_the_law_given_that_token(number: int):
+    rounds = rounds_of(number)
     after, times = Counter(r[0] for r in rounds if len(r) == 2).most_common(1)[0]
-    spec = SampleSpec(params, [1, 2], [3, 4, after], 0, 3, (0,))
-    law = distribution(target[1].numpy(), spec)
+    spec = SampleSpec(LAWS[number], [1, 2], [3, 4, after], 0, 3, (0,))
+    law = distribution(logits_of(1, 2)[1].numpy(), spec)
     counts = Counter(r[1] for r in rounds if len(r) == 2 and r[0] == after)
 
     expected = law * times
@@ -80,17 +85,16 @@ def test_what_follows_an_accepted_draft_has_the_law_given_that_token(params: Sam
 
 def test_without_the_residual_the_law_would_be_another(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rejection_sampling, "residual", lambda p, q: p)
-    target, draft = logits_of(1, 2), logits_of(2, 1)
-    counts = Counter(drawn_by_rejection(LAWS[0], seed, target, draft)[0] for seed in range(SAMPLES))
+    counts = Counter(tokens[0] for tokens in rounds_of.__wrapped__(0))  # drawn now, with the patch
 
-    assert p_value_of(counts, distribution(target[0].numpy(), spec_of(LAWS[0], 0))) < 1e-9
+    assert p_value_of(counts, distribution(logits_of(1, 2)[0].numpy(), spec_of(LAWS[0], 0))) < 1e-9
 
 
 def test_as_much_is_accepted_as_the_laws_have_in_common():
     target, draft = logits_of(1, 2), logits_of(2, 1)
     spec = spec_of(LAWS[0], 0)
     common = np.minimum(distribution(target[0].numpy(), spec), distribution(draft[0].numpy(), spec)).sum()
-    accepted = np.mean([len(drawn_by_rejection(LAWS[0], s, target, draft)) - 1 for s in range(SAMPLES)])
+    accepted = np.mean([len(tokens) - 1 for tokens in rounds_of(0)])
 
     assert accepted == pytest.approx(common, abs=4 * np.sqrt(common * (1 - common) / SAMPLES))
 

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.tokenization.sample_texts import REPRESENTABLE, TEXTS
 
+pytestmark = pytest.mark.models
 CHATS = [
     [{"role": "user", "content": "What is 12 x 34?"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi 👋"}],

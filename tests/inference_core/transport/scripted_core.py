@@ -1,6 +1,7 @@
 """A core of a few lines with the interface of the real one, whose steps and faults a test controls."""
 
 import threading
+import time
 
 import msgspec
 
@@ -10,8 +11,8 @@ from inference_core.protocol import CoreStats, Knobs, ModelInfo, ModelStats, Seq
 INFO = ModelInfo(name="m", model_path="", max_context=1000, vocab_size=1000, weight_bytes=0, compute="scripted")
 
 
-def expected_tokens(prompt, index, count):
-    return [(sum(prompt) * 31 + index * 7 + position * 13) % 1000 for position in range(count)]
+def expected_tokens(prompt, index, count, start=0):
+    return [(sum(prompt) * 31 + index * 7 + position * 13) % 1000 for position in range(start, count)]
 
 
 class ScriptedCore:
@@ -73,6 +74,8 @@ class ScriptedCore:
         return [SequenceOutput(request_id=request_id, index=index, token_ids=[], finish_reason="abort")]
 
     def step(self):
+        # No real step is faster: clients on the same processor are not flooded.
+        time.sleep(0.0002)
         self.in_step.set()
         assert self._open.wait(60)
         self.steps += 1
@@ -92,7 +95,7 @@ class ScriptedCore:
         output = SequenceOutput(
             request_id=request.request_id,
             index=index,
-            token_ids=expected_tokens(request.prompt_token_ids, index, end)[start:],
+            token_ids=expected_tokens(request.prompt_token_ids, index, end, start),
         )
         if request.salt == "choice" and index == 0 and end == 2:
             output.finish_reason, output.error, output.error_kind = "error", "row 0 holds NaN", "internal"

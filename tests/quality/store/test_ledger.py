@@ -375,6 +375,7 @@ def killed_writer(arguments: list[str], acknowledgements: int) -> list[str]:
     return acknowledged
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("acknowledgements", [1, 60, 500])
 async def test_killing_the_process_loses_nothing_that_was_recorded(
     tmp_path: Path, engine: AsyncEngine, database_url: str, acknowledgements: int
