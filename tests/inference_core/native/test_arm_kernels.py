@@ -53,7 +53,7 @@ def run_setup(script: str, folder: Path, compiler: str = COMPILER) -> str:
         "LDSHARED": f"{compiler} -shared",
         "LDCXXSHARED": f"{compiler} -shared",
     }
-    arguments = ["-j2", f"--build-temp={folder / 'objects'}", f"--build-lib={folder / 'libraries'}"]
+    arguments = [f"--build-temp={folder / 'objects'}", f"--build-lib={folder / 'libraries'}"]
     command = [sys.executable, "-c", script, "-q", "build_ext", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
