@@ -60,26 +60,35 @@ SOURCES = sorted(
 )
 
 
-def assembles_tiles(compiler) -> bool:
-    """Whether the assembler knows AMX, as that of binutils does from 2.36 on."""
+# What older compilers do not know: AMX before binutils 2.36, dot products before GCC 8, I8MM before GCC 10.
+YOUNG = {
+    "amx": 'void tried() { asm volatile("tilerelease"); }',
+    "dotprod": "#include <arm_neon.h>\nauto tried(int32x4_t v) { return vdotq_s32(v, int8x16_t(v), int8x16_t(v)); }",
+    "i8mm": "#include <arm_neon.h>\nauto tried(int32x4_t v) { return vusdotq_s32(v, uint8x16_t(v), int8x16_t(v)); }",
+}
+
+
+def compiles(compiler, name: str) -> bool:
+    """Whether the compiler and its assembler know an instruction set of `YOUNG`."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "tiles.cpp"
-        source.write_text('void release() { asm volatile("tilerelease"); }\n')
+        source = Path(folder) / "tried.cpp"
+        source.write_text(YOUNG[name] + "\n")
         try:
-            compiler.compile([str(source)], output_dir=folder)
+            compiler.compile([str(source)], output_dir=folder, extra_postargs=FILE_FLAGS[f"kernels_{name}.cpp"])
         except CompileError:
             return False
     return True
 
 
 class BuildKernels(build_ext):
-    """Gives each file its own flags, and leaves out AMX where it cannot be assembled."""
+    """Gives each file its own flags, and leaves out instruction sets that the compiler does not know."""
 
     def build_extension(self, ext: Extension) -> None:
-        tiles = f"{NATIVE}/kernels_amx.cpp"
-        if tiles in ext.sources and not assembles_tiles(self.compiler):
-            ext.sources.remove(tiles)
-            ext.define_macros.remove(("AIO_HAS_AMX", "1"))
+        for name in YOUNG:
+            source = f"{NATIVE}/kernels_{name}.cpp"
+            if source in ext.sources and not compiles(self.compiler, name):
+                ext.sources.remove(source)
+                ext.define_macros.remove((f"AIO_HAS_{name.upper()}", "1"))
         compile_one = self.compiler._compile
 
         def compile_with_flags(obj, src, suffix, cc_args, extra, pp_opts):

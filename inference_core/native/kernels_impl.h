@@ -1,6 +1,7 @@
 // The kernels themselves, written once on 16-lane vectors and compiled once per instruction set.
 // The including file defines AIO_ISA (a namespace, so that no inline function is shared between
-// translation units of different instruction sets) and may define AIO_AVX512, AIO_AVX2, or AIO_NEON with AIO_DOTPROD with AIO_I8MM.
+// translation units of different instruction sets) and may define AIO_AVX512 or AIO_AVX2, or on ARM AIO_NEON,
+// with it AIO_DOTPROD, and with both AIO_I8MM.
 #include "attention_kernels.h"
 #include "float_linear.h"
 #include "integer_linear.h"

@@ -27,9 +27,14 @@ OTHER_PROCESSORS = ("_avx2", "_avx512", "_amx")
 EM_AARCH64 = 183
 # setup.py as on such a machine. The headers are those of the Python at hand, which differ in nothing that kernels read.
 BUILD = """
-import platform, sys
+import platform
 platform.machine = lambda: "aarch64"
 exec(compile(open("setup.py").read(), "setup.py", "exec"))
+"""
+# The same, which prints what would be compiled.
+PLAN = """
+from setuptools.command.build_ext import build_ext
+build_ext.build_extension = lambda self, ext: print(*ext.sources, *(name for name, _ in ext.define_macros))
 """
 
 
@@ -39,18 +44,38 @@ def processor_of(path: Path) -> int:
     return int(machine)
 
 
+def run_setup(script: str, folder: Path, compiler: str = COMPILER) -> str:
+    """Run `script`, which holds setup.py, with the cross compiler; what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
+    environment |= {
+        "CC": compiler,
+        "CXX": compiler,
+        "LDSHARED": f"{compiler} -shared",
+        "LDCXXSHARED": f"{compiler} -shared",
+    }
+    arguments = [f"--build-temp={folder / 'objects'}", f"--build-lib={folder / 'libraries'}"]
+    command = [sys.executable, "-c", script, "-q", "build_ext", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("unknown", ["dotprod", "i8mm"])
+def test_a_compiler_that_does_not_know_an_instruction_set_builds_the_others(tmp_path: Path, unknown: str) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *+{unknown}*) exit 1;; esac\nexec {COMPILER} "$@"\n')
+    compiler.chmod(0o755)
+    names = {"neon", "dotprod", "i8mm"}
+    planned = run_setup(PLAN + BUILD, tmp_path, str(compiler)).split()
+    assert {name for name in names if f"inference_core/native/kernels_{name}.cpp" in planned} == names - {unknown}
+    assert {name for name in names if f"AIO_HAS_{name.upper()}" in planned} == names - {unknown}
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `objects` and `libraries`, compiled by setup.py."""
     folder = tmp_path_factory.mktemp("aarch64")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
-    gcc = COMPILER.replace("g++", "gcc")
-    environment |= {"CC": gcc, "CXX": COMPILER, "LDSHARED": f"{gcc} -shared", "LDCXXSHARED": f"{COMPILER} -shared"}
-    arguments = ["-q", "build_ext", "-j2", "--build-temp", folder / "objects", "--build-lib", folder / "libraries"]
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    run_setup(BUILD, folder)
     return folder
 
 
@@ -68,15 +93,12 @@ def test_every_source_for_the_processor_is_compiled_and_linked(built: Path) -> N
 def tables(built: Path) -> Path:
     """A program that compares the tables of the processor it runs on."""
     program = built / "arm_kernel_tables"
-    tables = ["kernels_portable", "kernels_neon", "kernels_dotprod", "kernels_i8mm"]
+    kernels = ["kernels_portable", "kernels_neon", "kernels_dotprod", "kernels_i8mm"]
     compiled = {path.stem: path for path in (built / "objects").rglob("*.o")}
     source = Path(__file__).with_name("arm_kernel_tables.cpp")
-    subprocess.run(
-        [COMPILER, "-std=c++17", "-O1", "-pthread", "-static", "-Wno-psabi", f"-I{NATIVE}", source]
-        + [compiled[name] for name in ["runtime", "thread_pool", "amx_support", *tables]]
-        + ["-o", program],
-        check=True,
-    )
+    parts = [compiled[name] for name in ["runtime", "thread_pool", "amx_support", *kernels]]
+    flags = ["-std=c++17", "-O1", "-pthread", "-static", "-Wno-psabi", f"-I{NATIVE}"]
+    subprocess.run([COMPILER, *flags, source, *parts, "-o", program], check=True)
     return program
 
 
