@@ -81,7 +81,7 @@ class BedrockWire(RemoteWire):
         from botocore.exceptions import BotoCoreError
 
         headers = {name: request.headers[name] for name in ("host", "content-type")}
-        unsigned = AWSRequest(request.method, str(request.url), headers=headers, data=request.content)
+        unsigned = AWSRequest(request.method, str(request.url), headers=headers, data=request.read())
         try:
             SigV4Auth(self._credentials, "bedrock", self._region).add_auth(unsigned)
         except BotoCoreError as error:

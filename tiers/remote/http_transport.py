@@ -62,9 +62,12 @@ class HttpTransport(httpx.AsyncBaseTransport):
         except BaseException:
             connection.close()
             raise
-        return httpx.Response(
+        response = httpx.Response(
             connection.status, headers=connection.headers, stream=_Body(connection, self._idle, seconds)
         )
+        # Otherwise the first look at a header would decode all of them to find out.
+        response.headers.encoding = "iso-8859-1"
+        return response
 
     def _kept(self) -> HttpConnection | None:
         """Return the most recently used connection; close those that were idle for too long."""
@@ -142,7 +145,8 @@ def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
 
 
 def request_bytes(request: httpx.Request) -> bytes:
-    """Return the request as bytes for the wire. Its body must be complete (`httpx.Request(content=…)`)."""
+    """Return the request as bytes for the wire. Its body must be complete (`httpx.ByteStream`)."""
+    assert isinstance(request.stream, httpx.ByteStream)
     lines = [f"{request.method} ".encode() + request.url.raw_path + b" HTTP/1.1"]
     lines += [name + b": " + value for name, value in request.headers.raw]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + request.content
+    return b"\r\n".join(lines) + b"\r\n\r\n" + b"".join(request.stream)

@@ -306,11 +306,12 @@ class RemoteTier(Tier):
         """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
         ago."""
         now = self._clock()
+        waiting = self._queue.waiting(now)
         return TierLoad(
             healthy=now >= self._unhealthy_until,
             running=self._running,
-            waiting=self._queue.waiting(now),
-            predicted_wait_seconds=self._queue.predicted_wait(now),
+            waiting=waiting,
+            predicted_wait_seconds=self._queue.predicted_wait(now) if waiting else 0.0,
         )
 
     def queues(self) -> dict[str, int]:
@@ -353,8 +354,14 @@ class RemoteTier(Tier):
         url = self._urls.get(path) or self._urls.setdefault(path, self._base.join(path))
         connect = self._remote.connect_timeout_seconds
         timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
-        headers = self._headers if trace is None else httpx.Headers([*self._headers.raw, *trace_headers(trace)])
-        request = httpx.Request(method, url, headers=headers, content=body, extensions={"timeout": timeout})
+        # As a stream, so that httpx looks for no further headers, which are known here.
+        request = httpx.Request(
+            method, url, headers=self._headers, stream=httpx.ByteStream(body), extensions={"timeout": timeout}
+        )
+        if method == "POST":
+            request.headers["Content-Length"] = str(len(body))
+        if trace is not None:
+            request.headers.update(trace_headers(trace))
         if self._wire.signs:
             # On a thread: temporary credentials are renewed there.
             request.headers.update(await asyncio.to_thread(self._wire.signature, request))

@@ -106,7 +106,7 @@ class ServerQueue:
         report = self._current(now)
         if report is not None:
             return report.waiting
-        return len(self._silent) if self._late_by(now) > 0 else 0
+        return len(self._silent) if self._silent and self._late_by(now) > 0 else 0
 
     def predicted_wait(self, now: float) -> float:
         """Return the seconds that the next request would wait; 0 if nothing waits."""
