@@ -7,7 +7,6 @@ one. The fast path's tier, if allowed, is chosen before the rule.
 """
 
 import math
-from itertools import pairwise
 
 from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
@@ -128,10 +127,14 @@ def _check(inputs: PolicyInputs) -> None:
     tiers = len(costs)
     if not tiers or len(p_ok) != tiers:
         raise PolicyInputsError(f"p_ok has {len(p_ok)} tiers and costs {tiers}; both need the same number, at least 1.")
-    if not all(0.0 <= p <= 1.0 for p in p_ok):
-        raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
-    if not all(math.isfinite(c) for c in costs) or costs[0] < 0 or any(a > b for a, b in pairwise(costs)):
-        raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and not fall with the tier.")
+    for p in p_ok:
+        if not 0.0 <= p <= 1.0:
+            raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
+    least = 0.0
+    for cost in costs:
+        if not least <= cost < math.inf:
+            raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and not fall with the tier.")
+        least = cost
     if costs[-1] <= 0:
         raise PolicyInputsError(f"the strongest tier's cost is {costs[-1]}; it must be above 0.")
     if not 0.0 <= inputs.tau <= 1.0:
@@ -143,7 +146,13 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    for name in ("pinned_tier", "min_tier", "key_min_tier", "previous_tier", "arm_tier", "observe_tier"):
-        tier = getattr(inputs, name)
+    for name, tier in (
+        ("pinned_tier", inputs.pinned_tier),
+        ("min_tier", inputs.min_tier),
+        ("key_min_tier", inputs.key_min_tier),
+        ("previous_tier", inputs.previous_tier),
+        ("arm_tier", inputs.arm_tier),
+        ("observe_tier", inputs.observe_tier),
+    ):
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

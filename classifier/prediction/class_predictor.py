@@ -48,7 +48,8 @@ class ClassPredictor:
         if learned is not None and learned.shape != self._prior.p.shape:
             learned = None
         self._table = self._prior.p if learned is None else learned
-        measured = learned is not None or self._prior.measured
+        self._is_measured = self._prior.measured
+        measured = learned is not None or self._is_measured
         self._kind: Literal["measured", "prior"] = "measured" if measured else "prior"
         # By tier, so that a decision needs four products for each.
         self._by_tier = [tuple(column) for column in self._table.T.tolist()]
@@ -101,7 +102,7 @@ class ClassPredictor:
 
     def _measured_labels(self, classes: list[float]) -> tuple[list[float], list[float]]:
         """Return by tier the number of answers to measured prompts of such classes, and of those as good."""
-        if not self._prior.measured:
+        if not self._is_measured:
             return [], []
         weights = np.array(classes, np.float32)
         return (weights @ self._prior.labels).tolist(), (weights @ self._prior.good).tolist()

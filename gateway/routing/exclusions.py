@@ -69,7 +69,7 @@ def exclusions(request: InferenceRequest, pinned: int | None, tiers: Mapping[int
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone."""
     excluded = Excluded()
     needs = needs_of(request)
-    most = request.most_prompt_tokens()
+    most, many_scores = request.most_prompt_tokens(), request.most_scores() > MAX_SCORES
     for number, tier in tiers.items():
         if pinned is not None and number != pinned:
             continue
@@ -79,7 +79,9 @@ def exclusions(request: InferenceRequest, pinned: int | None, tiers: Mapping[int
         elif needs and (lacks := lacking(needs, spec)):
             excluded.incapable[number] = lacks
             reason = f"it does not support {' and '.join(need.noun for need in lacks)}"
-        elif reason := _context_problem(request, most, tier, spec) or _scores_problem(request, tier, spec):
+        elif reason := _context_problem(request, most, tier, spec) or (
+            _scores_problem(request, tier, spec) if many_scores else None
+        ):
             excluded.too_long.append(number)
         else:
             reason = _load_problem(request, tier)
@@ -119,10 +121,10 @@ def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[in
 def _in_doubt(
     request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog
 ) -> Iterator[tuple[int, Tier]]:
-    most = request.most_prompt_tokens()
+    most, many_scores = request.most_prompt_tokens(), request.most_scores() > MAX_SCORES
     for number, tier in tiers.items():
         room = request.least_room(tier.max_context)
-        is_unclear = most + room > tier.max_context or request.most_scores() > MAX_SCORES
+        is_unclear = many_scores or most + room > tier.max_context
         asked = is_unclear and pinned in (None, number) and request.caller.may_use(number)
         # A tier for text alone cannot count the tokens of an image.
         if asked and not lacking(needs_of(request), catalog.tier(number)):
@@ -142,8 +144,6 @@ def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: Tie
 
 def _scores_problem(request: InferenceRequest, tier: Tier, spec: TierSpec) -> str | None:
     """Why the answer would have too many log-probabilities of its prompts, which each choice repeats."""
-    if request.most_scores() <= MAX_SCORES:
-        return None
     each, tokens = request.scores_per_token, sum(_lengths(request, tier, spec))
     if each * tokens <= MAX_SCORES:
         return None
