@@ -13,7 +13,7 @@ from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.content_parts import PartType
-from tiers.tier import Tier
+from tiers.tier import Tier, TierLoad
 
 NOT_ALLOWED = "the key may not use it"
 _MEDIA: Mapping[PartType, tuple[Capability, str]] = {
@@ -65,8 +65,14 @@ class Excluded(msgspec.Struct, frozen=True, kw_only=True):
     incapable: dict[int, list[Need]] = {}
 
 
-def exclusions(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> Excluded:
-    """Return the tiers that cannot take the request now, of all, or of `pinned` alone."""
+def exclusions(
+    request: InferenceRequest,
+    pinned: int | None,
+    tiers: Mapping[int, Tier],
+    catalog: Catalog,
+    loads: Mapping[int, TierLoad],
+) -> Excluded:
+    """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
     needs = needs_of(request)
     most, many_scores = request.most_prompt_tokens(), request.most_scores() > MAX_SCORES
@@ -84,7 +90,7 @@ def exclusions(request: InferenceRequest, pinned: int | None, tiers: Mapping[int
         ):
             excluded.too_long.append(number)
         else:
-            reason = _load_problem(request, tier)
+            reason = _load_problem(request, loads[number])
         if reason:
             excluded.exclusions.append(Exclusion(tier=number, reason=reason))
     return excluded
@@ -159,8 +165,7 @@ def _lengths(request: InferenceRequest, tier: Tier, spec: TierSpec) -> list[int]
     return [tier.prompt_tokens_up_to(one, room) for one in request.generations(spec)]
 
 
-def _load_problem(request: InferenceRequest, tier: Tier) -> str | None:
-    load = tier.load()
+def _load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
     if not load.healthy:
         return "the tier is down"
     if request.deadline_seconds is None:

@@ -27,7 +27,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd, predicted_costs
 from tiers.catalog.tier_spec import TierSpec
 from tiers.decoding.text_threads import TextThreads
-from tiers.tier import Tier, Usage
+from tiers.tier import Tier, TierLoad, Usage
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class RoutingService:
         an unknown model."""
         pinned = self.pinned_tier(request.requested_model)
         await self._count_in_doubt(request)
-        excluded = exclusions(request, pinned, self.tiers, self.catalog)
+        excluded = exclusions(request, pinned, self.tiers, self.catalog, self._loads())
         usable = {k for k in self.tiers if pinned in (None, k) and request.caller.lists(k)} - excluded.incapable.keys()
         return bool(usable) and usable <= set(excluded.too_long)
 
@@ -202,11 +202,12 @@ class RoutingService:
         self._check_allowed(request, pinned)
         history = self._history(request)
         given = routing_input_of(request, history.tiers)
-        excluded = exclusions(request, pinned, self.tiers, self.catalog)
+        loads = self._loads()
+        excluded = exclusions(request, pinned, self.tiers, self.catalog, loads)
         barred = excluded.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, request, given, history, pinned, barred)
+        settled = partial(self._inputs, request, given, history, pinned, barred, loads)
         if (edge := self._edge(request, failed)) is not None:
             inputs = settled(self._verdict(request, given, classified=False), edge)
             if may_answer(inputs, edge.tier):
@@ -232,6 +233,7 @@ class RoutingService:
         history: History,
         pinned: int | None,
         barred: list[Exclusion],
+        loads: Mapping[int, TierLoad],
         verdict: VersionPrediction,
         edge: EdgePath | None,
     ) -> PolicyInputs:
@@ -248,13 +250,16 @@ class RoutingService:
             key_min_tier=request.caller.min_tier,
             max_cost_usd=request.max_cost_usd,
             exclusions=barred,
-            predicted_waits=[tier.load().predicted_wait_seconds for tier in self.tiers.values()],
+            predicted_waits=[load.predicted_wait_seconds for load in loads.values()],
             most_wait_seconds=self._most_wait_seconds(request),
             canary=verdict.on_trial,
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
             **circumstances(history, self.catalog, given.prompt_tokens),
         )
+
+    def _loads(self) -> dict[int, TierLoad]:
+        return {number: tier.load() for number, tier in self.tiers.items()}
 
     def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
         """How long a queue the request accepts before it costs more; a deadline says that itself, and a batch waits."""
