@@ -1,6 +1,7 @@
 """Which answers are verified: reproducible draws by request id, under ceilings and within a budget."""
 
 import hashlib
+from functools import lru_cache
 from typing import Literal, TypeVar, get_args
 
 import msgspec
@@ -140,10 +141,14 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
 def uniform(request_id: str, key: str = "") -> float:
     """Return a number in [0, 1) that depends only on `request_id` and `key`."""
-    digest = hashlib.blake2b(
-        request_id.encode(), digest_size=8, key=hashlib.blake2b(key.encode()).digest(), person=_PERSON
-    )
+    digest = hashlib.blake2b(request_id.encode(), digest_size=8, key=_digest_of(key), person=_PERSON)
     return int.from_bytes(digest.digest(), "big") / 2**64
+
+
+@lru_cache(maxsize=16)
+def _digest_of(key: str) -> bytes:
+    """Return the key of the draws; a setting has few."""
+    return hashlib.blake2b(key.encode()).digest()
 
 
 def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:

@@ -19,6 +19,7 @@ DEFAULTS = SamplingParams()
 # Kinds of servers that render the model's own chat template: they take its variables, and earlier thoughts.
 TEMPLATED = ("vllm", "sglang", "llama-server")
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
+_OPTIONAL = [(name, getattr(DEFAULTS, name)) for name in ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS)]
 
 
 class WireError(msgspec.Struct):
@@ -170,9 +171,9 @@ def request_body(
         body["prompt"] = request.prompt
     if streamed and remote.stream_usage:
         body["stream_options"] = {"include_usage": True}
-    for name in ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS):
-        if getattr(sampling, name) != getattr(DEFAULTS, name):
-            body[name] = getattr(sampling, name)
+    for name, default in _OPTIONAL:
+        if (value := getattr(sampling, name)) != default:
+            body[name] = value
     if sampling.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if request.stop:

@@ -112,7 +112,7 @@ def _bounded(usage: Usage) -> Usage:
 
 
 def _within(count: int, most: int) -> int:
-    return min(max(count, 0), most)
+    return 0 if count < 0 else min(count, most)
 
 
 def _tokens(sizes: dict[int, int]) -> int:

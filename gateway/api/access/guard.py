@@ -241,11 +241,12 @@ def refuse_other_sites(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     # A WebSocket has no method.
     if connection.scope.get("method") in READING:
         return
-    site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
+    headers = connection.headers
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:
         return
     # Over plain HTTP browsers leave the first one out, except to this machine.
-    if site in ("same-origin", "none") if site is not None else _is_own(origin, connection.headers.get("host")):
+    if site in ("same-origin", "none") if site is not None else _is_own(origin, headers.get("host")):
         return
     parts = _parts(connection)
     if not _origins_of(parts.settings.cors_origins).isdisjoint((origin, "*")) or _has_key(connection):

@@ -444,7 +444,7 @@ def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
 
 def unset_of(body: Sampling) -> tuple[str, ...]:
     """The sampling fields that the caller left to the tier."""
-    return tuple(name for name in TIER_DEFAULTS if getattr(body, name) is None)
+    return tuple([name for name in TIER_DEFAULTS if getattr(body, name) is None])
 
 
 def stops_of(body: Sampling) -> tuple[str, ...]:

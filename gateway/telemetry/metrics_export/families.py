@@ -4,7 +4,7 @@ They are written and read in one thread, the event loop's, so they need no locks
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from operator import add
@@ -21,11 +21,11 @@ class CounterFamily(Collector):
 
     def __init__(self, name: str, documentation: str, labels: Iterable[str]) -> None:
         self._name, self._documentation, self._labels = name, documentation, list(labels)
-        self._sums: dict[Labels, float] = {}
+        self._sums: defaultdict[Labels, float] = defaultdict(float)
 
     def add(self, labels: Labels, amount: float = 1.0) -> None:
         """Add `amount`."""
-        self._sums[labels] = self._sums.get(labels, 0.0) + amount
+        self._sums[labels] += amount
 
     def value(self, labels: Labels) -> float:
         """Return the sum."""
@@ -48,24 +48,23 @@ class HistogramFamily(Collector):
 
     def __init__(self, name: str, documentation: str, labels: Iterable[str], bounds: Bounds) -> None:
         self.name, self.documentation, self.labels, self.bounds = name, documentation, list(labels), bounds
-        self._counts: dict[Labels, list[int]] = {}
-        self._sums: dict[Labels, float] = {}
+        self._counts: defaultdict[Labels, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
+        self._sums: defaultdict[Labels, float] = defaultdict(float)
 
     def observe(self, labels: Labels, value: float) -> None:
         """Count one value."""
-        counts = self._counts.get(labels) or self._counts.setdefault(labels, [0] * (len(self.bounds) + 1))
-        counts[bisect_left(self.bounds, value)] += 1
-        self._sums[labels] = self._sums.get(labels, 0.0) + value
+        self._counts[labels][bisect_left(self.bounds, value)] += 1
+        self._sums[labels] += value
 
     def observe_all(self, labels: Labels, values: Iterable[float]) -> Counter[int]:
         """Count `values`; the labels are exported from now on even without values. Returns the counts per bucket, by
         index."""
-        counts = self._counts.setdefault(labels, [0] * (len(self.bounds) + 1))
+        counts = self._counts[labels]
         given = list(values)
         buckets = Counter(bisect_left(self.bounds, value) for value in given)
         for place, count in buckets.items():
             counts[place] += count
-        self._sums[labels] = self._sums.get(labels, 0.0) + sum(given)
+        self._sums[labels] += sum(given)
         return buckets
 
     def collect(self) -> Iterator[Metric]:
