@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import resource
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import ApiError, ErrorEnvelope
+from gateway.protocols.client_connection import CLIENT_CONNECTION
 from gateway.protocols.trusted_proxies import is_authority
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         "_header_limit",
         "_in_head",
         "_in_request_line",
+        "_is_lost",
         "_last_answer",
         "_line",
         "_line_begins",
@@ -73,6 +76,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         "_refused",
         "_request_line_limit",
         "_room",
+        "_watching",
     )
 
     def __init__(self, *arguments: Any, patience: float, most: int, head_limit: int, **named: Any) -> None:
@@ -98,6 +102,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._framing = 0
         self._refused = False
         self._last_answer: bytes | None = None
+        # What is called when the client disconnects.
+        self._watching: set[Callable[[], None]] = set()
+        self._is_lost = False
         # As before every request: empty lines may precede the first one.
         self.url, self.headers = b"", []
 
@@ -153,6 +160,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 code="too_many_pipelined_requests",
             )
         HttpToolsProtocol.on_headers_complete(self)
+        self.scope["extensions"] = {CLIENT_CONNECTION: self}  # type: ignore[dict-item]
         self._in_head = False
         self._room = self._head_limit
         # The piece that ends the head does not count as lines of chunks.
@@ -210,6 +218,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """See asyncio."""
         self._clear_deadline()
         super().connection_lost(exc)
+        self._is_lost = True
+        for gone in list(self._watching):
+            gone()
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """See `ClientConnection`. Reads on, as uvicorn's `receive` does: the end of a connection that is not read would
+        not be noticed."""
+        self._watching.add(gone)
+        self.flow.resume_reading()
+        if self._is_lost:
+            gone()
+
+    def unwatch(self, gone: Callable[[], None]) -> None:
+        """See `ClientConnection`."""
+        self._watching.discard(gone)
 
     def _parse_in_pieces(self, data: bytes) -> None:
         start, view = 0, memoryview(data)

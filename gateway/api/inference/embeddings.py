@@ -82,7 +82,7 @@ EMBEDDINGS = FieldReader("/v1/embeddings", EmbeddingsRequest)
 async def embeddings(request: HttpRequest) -> ASGIApp:
     """Vectors of length 1 by a model that the catalogue lists for it; a caller who leaves frees what they take."""
     body = await read_fields(request, EMBEDDINGS)
-    disconnect = DisconnectWatch(request.receive)
+    disconnect = DisconnectWatch(request.scope, request.receive)
     try:
         answer, headers = await embedded(parts_of(request), received(request), body)
     except BaseException as error:

@@ -3,8 +3,11 @@
 import asyncio
 import logging
 import time
+from typing import Any
 
-from litestar.types import Receive
+from litestar.types import Receive, Scope
+
+from gateway.protocols.client_connection import CLIENT_CONNECTION, ClientConnection
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +37,27 @@ class _ClientWatch:
 
 
 class DisconnectWatch(_ClientWatch):
-    """Cancels as soon as the client disconnects. One watching task serves a request from its routing to its last byte.
-    The request's body must have been read."""
+    """Cancels as soon as the client disconnects, from a request's routing to its last byte. The server's protocol says
+    so; other ASGI servers are watched by a task. The request's body must have been read."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive) -> None:
         super().__init__()
         self._receive = receive
         self._watch: asyncio.Task[None] | None = None
-        self._first_look = asyncio.get_running_loop().call_later(FIRST_LOOK_SECONDS, self._look)
+        self._first_look: asyncio.TimerHandle | None = None
+        extensions: dict[str, Any] = scope.get("extensions") or {}
+        self._client: ClientConnection | None = extensions.get(CLIENT_CONNECTION)
+        if self._client is not None:
+            self._client.watch(self._cancel)
+        else:
+            self._first_look = asyncio.get_running_loop().call_later(FIRST_LOOK_SECONDS, self._look)
 
     def end(self) -> None:
         """Stop watching. Idempotent."""
-        self._first_look.cancel()
+        if self._client is not None:
+            self._client.unwatch(self._cancel)
+        if self._first_look is not None:
+            self._first_look.cancel()
         if self._watch is not None:
             self._watch.cancel()
 

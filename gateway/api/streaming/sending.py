@@ -38,7 +38,7 @@ async def respond(
     before_end: BeforeEnd | None = None,
 ) -> ASGIApp:
     """Answer the request. When the client disconnects, at any time, the tier's work is freed within one step."""
-    disconnect = DisconnectWatch(request.receive)
+    disconnect = DisconnectWatch(request.scope, request.receive)
     if inference_request.stream:
         return await _stream(request, parts, inference_request, answer_format, disconnect, before_end)
     try:

@@ -2,15 +2,33 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
+from gateway.api.streaming.client_watch import DisconnectWatch
+from gateway.protocols.client_connection import CLIENT_CONNECTION
+from gateway.settings import Settings
 from quality.records.record import Record
-from tests.gateway.running_gateway import RunningGateway
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.walk import BOUNDED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=[None, BOUNDED], ids=["by a task", "by the protocol"]
+)
+async def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RunningGateway]:
+    """A gateway whose server notices disconnects in one of two ways."""
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
+    async with running_gateway(settings, protocol=request.param) as running:
+        yield running
 
 
 async def post(
@@ -99,3 +117,27 @@ async def test_a_reader_that_does_not_read_stops_neither_others_nor_its_own_rele
     writer.transport.abort()
     await tier.ended.wait()
     assert tier.closed_early == 1
+
+
+async def test_a_client_that_left_before_it_was_watched_stops_the_work() -> None:
+    class Lost:
+        def watch(self, gone: Any) -> None:
+            gone()
+
+        def unwatch(self, gone: Any) -> None:
+            pass
+
+    async def never() -> Any:
+        raise AssertionError("no task watches")
+
+    scope: Any = {"extensions": {CLIENT_CONNECTION: Lost()}}
+
+    async def served() -> bool:
+        watch = DisconnectWatch(scope, never)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            return watch.is_reason(error)
+        return False
+
+    assert await asyncio.create_task(served())
