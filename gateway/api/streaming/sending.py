@@ -209,19 +209,21 @@ class EventResponse:
             await self._answer.aclose()
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        opening = self._chunks.opening()
+        """Yield the events as they come; what a server elsewhere sent at once is passed on at once."""
+        events, more = self._chunks.opening(), 0
         try:
             async for delta in self._answer:
-                events = opening + self._chunks.piece(delta)
-                opening = b""
-                if events:
+                events += self._chunks.piece(delta)
+                more = (delta.pieces or more) - 1
+                if events and more <= 0:
                     yield events
+                    events = b""
             if self._before_end is not None:
                 await self._before_end(self._answer)
         except Exception as error:
-            yield self._chunks.failed(error)
+            yield events + self._chunks.failed(error)
             return
-        yield opening + self._chunks.closing(self._answer)
+        yield events + self._chunks.closing(self._answer)
 
 
 class EndOfEvents:

@@ -1,0 +1,89 @@
+"""What a server elsewhere sends at once is passed on at once, and nothing waits for more than that."""
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from gateway.answering.answer import Answer
+from gateway.api.inference.chunks import Chunks
+from gateway.api.streaming.client_watch import DisconnectWatch
+from gateway.api.streaming.sending import EventResponse
+from tiers.tier import Delta
+
+
+class GivenAnswer:
+    """Deltas, and then the error if there is one."""
+
+    def __init__(self, deltas: list[Delta], error: Exception | None = None) -> None:
+        self._deltas, self._error = deltas, error
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        for delta in self._deltas:
+            yield delta
+        if self._error is not None:
+            raise self._error
+
+    async def aclose(self) -> None:
+        pass
+
+
+class PlainChunks:
+    """Events that are the texts alone."""
+
+    def opening(self) -> bytes:
+        return b"<"
+
+    def piece(self, delta: Delta) -> bytes:
+        return delta.text.encode()
+
+    def closing(self, answer: Answer) -> bytes:
+        return b">"
+
+    def failed(self, error: Exception) -> bytes:
+        return b"!"
+
+
+async def never() -> Any:
+    raise AssertionError("nothing is received")
+
+
+async def sent(deltas: list[Delta], error: Exception | None = None) -> list[bytes]:
+    """The bodies that reach the server, without the empty last one."""
+    bodies: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        bodies.append(message.get("body", b""))
+
+    response = EventResponse(
+        cast(Answer, GivenAnswer(deltas, error)),
+        cast(Chunks, PlainChunks()),
+        [],
+        DisconnectWatch(cast(Any, {}), never),
+        started=True,
+        stalled_seconds=10.0,
+    )
+    await response(cast(Any, {}), never, send)
+    return bodies[:-1]
+
+
+@pytest.mark.asyncio
+async def test_pieces_that_came_at_once_are_one_write_and_others_are_their_own() -> None:
+    deltas = [Delta(text="a", pieces=3), Delta(text="b"), Delta(text="c"), Delta(text="d", pieces=1), Delta(text="e")]
+    assert await sent(deltas) == [b"<abc", b"d", b"e", b">"]
+
+
+@pytest.mark.asyncio
+async def test_tokens_of_an_own_tier_are_passed_on_one_by_one() -> None:
+    assert await sent([Delta(text="a"), Delta(text="b")]) == [b"<a", b"b", b">"]
+
+
+@pytest.mark.asyncio
+async def test_what_came_before_a_failure_is_passed_on() -> None:
+    deltas = [Delta(text="a", pieces=3), Delta(text="b")]
+    assert await sent(deltas, ValueError("broken")) == [b"<ab!"]
+
+
+@pytest.mark.asyncio
+async def test_fewer_pieces_than_were_announced_do_not_hold_back_the_end() -> None:
+    assert await sent([Delta(text="a", pieces=3), Delta(text="b")]) == [b"<ab>"]
