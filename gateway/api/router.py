@@ -1,10 +1,8 @@
-"""A router that an application takes as it is, and a handler that its guards get as it is."""
+"""A router that an application takes as it is."""
 
 from typing import Any, Self
 
 from litestar import Router
-from litestar.connection import ASGIConnection
-from litestar.handlers import HTTPRouteHandler
 
 
 class OnceRouter(Router):
@@ -16,16 +14,3 @@ class OnceRouter(Router):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
-
-
-class InferenceRoute(HTTPRouteHandler):
-    """The decorator of the endpoints with the most requests.
-
-    litestar gives each guard a copy of the handler, which costs as much as all that the guard does. Guards of ours only
-    read it.
-    """
-
-    async def authorize_connection(self, connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-        """Run the guards in scope."""
-        for guard in self.resolve_guards():
-            await guard(connection, self)  # type: ignore[misc]

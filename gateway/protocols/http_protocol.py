@@ -67,6 +67,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         "_header_limit",
         "_in_head",
         "_in_request_line",
+        "_is_lost",
         "_last_answer",
         "_line",
         "_line_begins",
@@ -103,6 +104,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._last_answer: bytes | None = None
         # What is called when the client disconnects.
         self._watching: set[Callable[[], None]] = set()
+        self._is_lost = False
         # As before every request: empty lines may precede the first one.
         self.url, self.headers = b"", []
 
@@ -158,7 +160,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 code="too_many_pipelined_requests",
             )
         HttpToolsProtocol.on_headers_complete(self)
-        self.scope["extensions"] = {CLIENT_CONNECTION: self}  # type: ignore[typeddict-item]
+        self.scope["extensions"] = {CLIENT_CONNECTION: self}  # type: ignore[dict-item]
         self._in_head = False
         self._room = self._head_limit
         # The piece that ends the head does not count as lines of chunks.
@@ -216,16 +218,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """See asyncio."""
         self._clear_deadline()
         super().connection_lost(exc)
+        self._is_lost = True
         for gone in list(self._watching):
             gone()
 
     def watch(self, gone: Callable[[], None]) -> None:
-        """See `ClientConnection`. Reads on, as uvicorn's `receive` does: the end of a
-        connection that is not read would not be noticed."""
+        """See `ClientConnection`. Reads on, as uvicorn's `receive` does: the end of a connection that is not read would
+        not be noticed."""
         self._watching.add(gone)
         self.flow.resume_reading()
-        # uvicorn's mark of a lost connection.
-        if self.parser is None:
+        if self._is_lost:
             gone()
 
     def unwatch(self, gone: Callable[[], None]) -> None:

@@ -1,9 +1,11 @@
 """Which tiers answered a conversation so far, remembered for a while by digests: no text and no client is needed."""
 
 import hashlib
+import math
 import mmap
 import secrets
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -153,13 +155,14 @@ class TiersByDigest:
         places = self._sets * self._ways
         # Pages of a map are not in memory before they are used.
         self._digests = mmap.mmap(-1, places * DIGEST_BYTES)
-        self._noted = np.full(places, -np.inf)
+        # No numpy array: among other work, its `argmin` of so few numbers took several times as long as `min` does.
+        self._noted = array("d", [-math.inf]) * places
         # A place's tiers from the oldest on, then zeros: tiers count from 1.
         self._tiers = mmap.mmap(-1, places * TIERS_KEPT)
 
     def noted_since(self, moment: float) -> int:
         """How many digests were noted at `moment` or later."""
-        return int(np.count_nonzero(self._noted >= moment))
+        return int(np.count_nonzero(np.frombuffer(self._noted) >= moment))
 
     def since(self, moment: float, digest: bytes) -> tuple[int, ...]:
         """The tiers of `digest`, oldest first; none if it was last noted before `moment` or had to make room."""
@@ -173,7 +176,8 @@ class TiersByDigest:
         place = self._place_of(digest)
         if place is None:
             first = self._first_of(digest)
-            place = first + int(self._noted[first : first + self._ways].argmin())
+            noted = self._noted[first : first + self._ways]
+            place = first + noted.index(min(noted))
             self._digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES] = digest
         self._noted[place] = now
         kept = bytes(tiers[-TIERS_KEPT:])
@@ -183,7 +187,7 @@ class TiersByDigest:
         """Treat `digest`, if it is there, as noted at `moment` if that is earlier."""
         place = self._place_of(digest)
         if place is not None:
-            self._noted[place] = min(float(self._noted[place]), moment)
+            self._noted[place] = min(self._noted[place], moment)
 
     def _first_of(self, digest: bytes) -> int:
         return int.from_bytes(digest[:8], "little") % self._sets * self._ways

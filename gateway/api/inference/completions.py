@@ -2,6 +2,7 @@
 
 from litestar.types import ASGIApp
 
+from gateway.api.access.guard import InferenceRoute
 from gateway.api.inference.answers import CompletionAnswer
 from gateway.api.inference.build_request import completion_request, received
 from gateway.api.inference.chunks import CompletionsFormat
@@ -9,7 +10,6 @@ from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.parsing import read_fields
 from gateway.api.inference.schemas import CompletionRequest
 from gateway.api.operations import describe
-from gateway.api.router import InferenceRoute
 from gateway.api.streaming.sending import respond
 from gateway.parts import HttpRequest, parts_of
 

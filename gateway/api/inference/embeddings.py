@@ -10,12 +10,12 @@ import msgspec
 from litestar.types import ASGIApp
 from msgspec import Meta
 
+from gateway.api.access.guard import InferenceRoute
 from gateway.api.inference.build_request import Received, reading_request, received
 from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.parsing import prompts_of, read_fields
 from gateway.api.inference.schemas import Metadata, PositiveInt, TokenId
 from gateway.api.operations import describe
-from gateway.api.router import InferenceRoute
 from gateway.api.streaming.client_watch import DisconnectWatch
 from gateway.api.streaming.sending import WholeResponse, ignored_header
 from gateway.embedding.embedder import Embedder, require_dimensions, unit_vectors

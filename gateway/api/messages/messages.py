@@ -4,6 +4,7 @@ import msgspec
 from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
+from gateway.api.access.guard import InferenceRoute
 from gateway.api.inference.build_request import chat_request, received
 from gateway.api.inference.ignored_fields import FieldReader
 from gateway.api.inference.parsing import read_fields
@@ -13,7 +14,6 @@ from gateway.api.messages.events import PING, MessageEvents
 from gateway.api.messages.message_body import MessageBody, ThinkingShown, whole_message
 from gateway.api.messages.schemas import MessagesRequest, Thinking
 from gateway.api.operations import describe
-from gateway.api.router import InferenceRoute
 from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of

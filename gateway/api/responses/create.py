@@ -4,6 +4,7 @@ import msgspec
 from litestar.types import ASGIApp
 
 from gateway.answering.answer import Answer
+from gateway.api.access.guard import InferenceRoute
 from gateway.api.inference.build_request import received
 from gateway.api.inference.chunks import OpenAIStream
 from gateway.api.inference.ignored_fields import FieldReader
@@ -14,7 +15,6 @@ from gateway.api.responses.body import ResponseBody
 from gateway.api.responses.events import ResponseEvents
 from gateway.api.responses.exchange import Exchange, exchange_of
 from gateway.api.responses.schemas import ResponsesRequest
-from gateway.api.router import InferenceRoute
 from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of

@@ -1,6 +1,7 @@
 """Heads within the limits are parsed as without limits, and heads beyond them are refused, however they are split."""
 
 import json
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -271,3 +272,28 @@ def test_large_and_many_chunks_are_no_matter_and_their_extensions_are() -> None:
         connection = Connection().receive(head + body, [])
         assert (connection.answers, connection.wire.closed) == ([431], True)
         assert connection.started[0].disconnected
+
+
+def test_a_lost_connection_is_reported_to_its_watchers_and_at_once_to_later_ones() -> None:
+    connection = Connection().receive(head_of(300), [])
+    heard: list[str] = []
+    watchers = [partial(heard.append, name) for name in ("first", "second", "third")]
+    connection.watch(watchers[0])
+    connection.watch(watchers[1])
+    connection.unwatch(watchers[1])
+    assert heard == []
+
+    connection.connection_lost(None)
+    connection.watch(watchers[2])
+
+    assert heard == ["first", "third"]
+
+
+def test_a_watched_connection_is_read_on() -> None:
+    connection = Connection().receive(head_of(300), [])
+    connection.wire.reads = False
+    connection.flow.read_paused = True
+
+    connection.watch(lambda: None)
+
+    assert connection.wire.reads

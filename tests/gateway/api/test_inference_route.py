@@ -1,0 +1,37 @@
+"""The endpoints with the most requests spare their guards a copy of the handler."""
+
+from typing import Any, cast
+
+import pytest
+from litestar import Litestar
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from gateway.api.access.guard import InferenceRoute
+from gateway.api.inference.chat import chat_completions
+
+
+@pytest.mark.asyncio
+async def test_each_guard_in_scope_gets_the_handler_itself() -> None:
+    seen: list[tuple[str, BaseRouteHandler]] = []
+
+    async def outer(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        seen.append(("outer", handler))
+
+    async def inner(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        seen.append(("inner", handler))
+
+    @InferenceRoute("/answer", http_method="POST", guards=[inner])
+    async def answer() -> None: ...
+
+    app = Litestar([answer], guards=[outer], openapi_config=None)
+    handler = cast(Any, next(route for route in app.routes if route.path == "/answer")).route_handlers[0]
+
+    await handler.authorize_connection(cast(Any, None))
+
+    assert [name for name, _ in seen] == ["outer", "inner"]
+    assert all(given is handler for _, given in seen)
+
+
+def test_chats_are_served_so() -> None:
+    assert isinstance(chat_completions, InferenceRoute)
