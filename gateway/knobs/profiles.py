@@ -31,18 +31,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def _within(name: str, value: Any, start: Knobs, reserved: bool) -> KnobValue:
-    """Return `value`, or None where `start` is as good or better."""
+def _within(name: str, value: Any, start: Knobs, reserved: bool) -> Any:
+    """Return `value` of knob `name`, or None where `start` is as good or better."""
     match name:
         case "max_num_seqs":
             return value if value < start.max_num_seqs else None
         case "max_num_batched_tokens":
             return value if value > start.max_num_batched_tokens and not reserved else None
         case "itl_objective_ms":
-            tightened: float = max(value, start.itl_objective_ms * _TIGHTEST)
+            tightened = max(value, start.itl_objective_ms * _TIGHTEST)
             return tightened if tightened < start.itl_objective_ms else None
         case _:
-            return value
+            unbounded: KnobValue = value
+            return unbounded
 
 
 def _profile(name: str, why: str, core: Mapping[str, Any], **other: Any) -> Profile:

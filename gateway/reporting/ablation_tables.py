@@ -1,7 +1,15 @@
 """The tables of an ablation, in Markdown."""
 
-from gateway.reporting.measured import AblationResults, Spread
+from gateway.reporting.measured import AblationResults, Effect, Spread
 from gateway.reporting.tables import markdown, middle, number, ranged, times
+
+# Figures of which less is better, in the order in which they decide where throughput does not.
+_LESS_IS_BETTER = {
+    "ttft_p50_ms": "TTFT p50",
+    "ttft_p99_ms": "TTFT p99",
+    "itl_p99_ms": "ITL p99",
+    "kv_mb_mean": "KV MB",
+}
 
 
 def ablation_tables(results: AblationResults) -> str:
@@ -28,7 +36,17 @@ def _ladder(results: AblationResults) -> str:
 
 def _effects(results: AblationResults) -> str:
     head = ["technique", "throughput, alone", "in the full system", "interaction"]
-    head += ["TTFT p50, alone", "full", "TTFT p99, alone", "full", "ITL p99, alone", "full", "KV MB, alone", "full"]
+    head += [
+        "TTFT p50, alone",
+        "full",
+        "TTFT p99, alone",
+        "full",
+        "ITL p99, alone",
+        "full",
+        "KV MB, alone",
+        "full",
+        "verdict",
+    ]
     rows = []
     for effect in results.effects:
         full = effect.full or {}
@@ -36,8 +54,26 @@ def _effects(results: AblationResults) -> str:
         row += [times(effect.alone["out_tok_s"]), times(full.get("out_tok_s")), number(effect.interaction)]
         for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p99_ms", "kv_mb_mean"):
             row += [_factor(effect.alone[name]), _factor(full.get(name))]
-        rows.append(row)
+        rows.append([*row, verdict(effect)])
     return markdown(head, rows)
+
+
+def verdict(effect: Effect) -> str:
+    """Whether the full system should keep a technique, and the figure that decides it (SPEC TB-05).
+
+    A figure decides if its ratio's range within rounds does not span 1: throughput, else the first that gains. A single
+    round has no range, so nothing follows from it.
+    """
+    if effect.full is None:
+        return "not in the full system"
+    ranges = {name: ratio for name, ratio in effect.full.items() if ratio is not None and ratio.low < ratio.high}
+    if not ranges:
+        return "too few rounds"
+    throughput = ranges.get("out_tok_s")
+    if throughput is not None and not throughput.low <= 1 <= throughput.high:
+        return f"{'keep' if throughput.low > 1 else 'drop'}: throughput"
+    gains = [label for name, label in _LESS_IS_BETTER.items() if name in ranges and ranges[name].high < 1]
+    return f"keep: {gains[0]}" if gains else "drop: no gain"
 
 
 def _features(results: AblationResults) -> str:

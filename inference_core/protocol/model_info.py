@@ -31,8 +31,7 @@ class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded adapter: `rank` is the largest of its layers', `bytes` its size in a slot.
 
     `resident`: whether it is in a slot; `running`: how many sequences run with it; `leaving`: whether it is unloaded
-    when the last request with it ends; `listed`: whether the specification of the core names it, which then loads it at
-    its start.
+    when the last request with it ends; `listed`: whether the core's specification names it.
     """
 
     name: str
