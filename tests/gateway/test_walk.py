@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.gateway.walk import walk_of
 
-MOST_STOPS = 42
+MOST_STOPS = 43
 MOST_BACKWARD = 4
 MOST_LAYERS = 6
 

@@ -36,7 +36,7 @@ class EventParser:
         if not chunk:
             return []
         # Only a stream that starts with another byte can have no byte order mark.
-        if self._first and chunk[0] != BOM[0]:
+        if self._first and not self._buffer and chunk[0] != BOM[0]:
             self._first = False
         if not (self._buffer or self._data or self._event or self._first or b"\r" in chunk):
             return self._feed_whole_events(chunk)

@@ -10,10 +10,12 @@ from tiers.remote import sse
 from tiers.remote.sse import EventParser, EventTooLargeError, ServerSentEvent
 
 STREAM = (
-    '\ufeff: a comment\ndata: {"text": "Grüße 🌍"}\n\nevent: error\ndata: first\ndata: second\nid: 7\nretry: 10\n\n'
+    "\ufeffdata: marked\n\n"
+    ': a comment\ndata: {"text": "Grüße 🌍"}\n\nevent: error\ndata: first\ndata: second\nid: 7\nretry: 10\n\n'
     "\n\ndata:no space\n\ndata\n\ndata: [DONE]\n\n"
 )
 EVENTS = [
+    ServerSentEvent("", b"marked"),
     ServerSentEvent("", '{"text": "Grüße 🌍"}'.encode()),
     ServerSentEvent("error", b"first\nsecond"),
     ServerSentEvent("", b"no space"),
