@@ -250,9 +250,9 @@ void row_kernels(const KernelTable& table, Results& out) {
     table.norm_quantize_rows(x.data(), d, weight.data(), d, 1e-5f, quantized.data(), 0, rows);
     table.quantize_rows(y.data(), d, d, apart.data(), 0, rows);
     expect(same_bits(quantized, apart), table.name, "norm_quantize_rows" + size + " is not rms_norm, then quantize_rows");
-    table.silu_mul(x.data(), y.data(), d, 0, rows, 0, d);
+    table.silu_mul(GateUp::rows(x.data(), d), y.data(), d, 0, rows, 0, d);
     out.push_back({"silu_mul" + size, 1e-6f, y});
-    table.silu_quantize_rows(x.data(), d, quantized.data(), 0, rows, 0, groups);
+    table.silu_quantize_rows(GateUp::rows(x.data(), d), d, quantized.data(), 0, rows, 0, groups);
     table.quantize_rows(y.data(), d, d, apart.data(), 0, rows);
     expect(same_bits(quantized, apart), table.name, "silu_quantize_rows" + size + " is not silu_mul, then quantize_rows");
   }
