@@ -34,9 +34,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(
             ge=1,
             le=64,
-            description="Processes that serve HTTP on the same port; from 2 on, every core runs in its own process",
+            description="Processes that serve HTTP on the same port; from 2 on, a supervisor keeps them",
         ),
     ] = 1
+    core_process: Annotated[
+        bool,
+        Meta(
+            description="Own models compute in a process of their own, which starts faster and leaves the gateway a "
+            "processor core; `false`: on a thread of the gateway, in less memory",
+        ),
+    ] = True
     host: Annotated[str, Meta(description="Address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")] = 8080
     insecure: Annotated[

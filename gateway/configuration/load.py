@@ -75,6 +75,16 @@ def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any
     return settings
 
 
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the settings as environment variables, for processes of other roles: all but the role itself."""
+    values = msgspec.to_builtins(settings)
+    return {
+        variable_of(name): value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in values.items()
+        if name != "role"
+    }
+
+
 def _with_field(settings: Settings, name: str, value: object) -> Settings:
     fields = msgspec.to_builtins(settings) | {name: value}
     try:

@@ -2,16 +2,15 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable
 
+from gateway.configuration.own_command import own_command
 from gateway.engines.engine_child import EngineChild
 from gateway.engines.engine_log import EngineLog
 from gateway.engines.problem import EngineProblem
 from inference_core.loaders.hub_download import Form
 from inference_core.loaders.hub_model import HubModel, downloaded
 
-_LAUNCH = "from gateway.cli import main; main()"
 _SAY_EVERY_SECONDS = 1.0
 
 
@@ -22,7 +21,7 @@ async def pull_model(model: HubModel, form: Form, log: EngineLog, say: Callable[
         return str(path)
     say(f"the model {model} is looked up")
     log.forget_lines()
-    command = [sys.executable, "-c", _LAUNCH, "models", "pull", "--form", form, f"hf:{model}"]
+    command = own_command("models", "pull", "--form", form, f"hf:{model}")
     child = await EngineChild.start(command, {**os.environ, "PYTHONUNBUFFERED": "1"}, log, grace_seconds=1.0)
     try:
         while not (await asyncio.wait({child.ended}, timeout=_SAY_EVERY_SECONDS))[0]:

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
+from gateway.configuration.own_command import own_command
 from gateway.stores.retries import RestartPauses
 
 log = logging.getLogger(__name__)
 
-_LAUNCH = "from gateway.cli import main; main()"
 _LONGEST_LINE = 1 << 16
 
 
@@ -36,7 +36,7 @@ class KeptProcess:
         self.name = name
         self.must_not_end = True
         self.outdated = False
-        self._command = [sys.executable, "-c", _LAUNCH, *arguments]
+        self._command = own_command(*arguments)
         self._environment = dict(environment)
         self._descriptors = tuple(descriptors)
         self._process: asyncio.subprocess.Process | None = None

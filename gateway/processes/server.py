@@ -5,7 +5,7 @@ import gc
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -32,6 +32,7 @@ from gateway.processes.announcement import (
 from gateway.protocols.http_protocol import BoundedHttpProtocol, connections_allowed
 from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
 from gateway.settings import Settings
+from inference_core.transport.client import CoreClient
 
 # This implementation waits for a slow reader, with limits. Frames hold a few tokens, so compression would cost more
 # than it saves, and 64 KiB per connection; without inflation a message has the size that was received.
@@ -132,12 +133,14 @@ def run_server(
     settings: Settings,
     place: WorkerPlace | None = None,
     *,
+    cores: Mapping[str, CoreClient] | None = None,
     http: HttpApp = http_app,
     ready: Callable[[str, int], str] = ready_text,
     administers: bool = True,
 ) -> None:
-    """Serve until a signal, alone or at a `place` among several processes of one port. `http` makes the application,
-    `ready` the announcement. If it `administers`, it makes the first admin key if there is none.
+    """Serve until a signal, alone or at a `place` among several processes of one port. `cores`: clients of the
+    catalogue's cores, made before; else they are made here. `http` makes the application, `ready` the announcement. If
+    it `administers`, it makes the first admin key if there is none.
 
     Raises `SettingsError`, `CatalogError`, the error that kept a part from starting, or `ServerStoppedError`.
     """
@@ -145,7 +148,9 @@ def run_server(
     def show_admin_key(key: str) -> None:
         server.show_admin_key(key)
 
-    litestar = create_app(settings, place=place, http=http, show_admin_key=show_admin_key if administers else None)
+    litestar = create_app(
+        settings, cores=cores, place=place, http=http, show_admin_key=show_admin_key if administers else None
+    )
     app = ExplainedStart(litestar)
     if place is None:
         click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})")

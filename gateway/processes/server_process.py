@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,12 +13,12 @@ from pathlib import Path
 import httpx
 
 from gateway.configuration.load import variable_of
+from gateway.configuration.own_command import own_command
 from gateway.processes.announcement import ServerStartError
 from gateway.settings import Settings
 from tiers.catalog.load import load_catalog
 
 _READY = "AIO is ready on "
-_LAUNCH = "from gateway.cli import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +30,32 @@ class ServerProcess:
     ready_seconds: float
 
     def resident_bytes(self) -> int:
-        """Resident set size, mapped weights included (`VmRSS`)."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        raise RuntimeError(f"process {self.pid} is gone")
+        """Resident set sizes of its processes, mapped weights included (`VmRSS`); what they share counts in each."""
+        return sum(map(_resident_bytes, self._processes()))
 
     def cpu_seconds(self) -> float:
-        """Total CPU time of all its threads, user and system, in kernel ticks."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Total CPU time of all threads of its processes, user and system, in kernel ticks."""
+        return sum(map(_cpu_seconds, self._processes()))
+
+    def _processes(self) -> list[int]:
+        """Return the server's process and its children: processes of cores, and those of grammars below them."""
+        found = [self.pid]
+        for process in found:
+            for task in Path(f"/proc/{process}/task").iterdir():
+                found += [int(child) for child in (task / "children").read_text().split()]
+        return found
+
+
+def _resident_bytes(process: int) -> int:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"process {process} is gone")
+
+
+def _cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
@@ -81,7 +96,7 @@ async def _launch(settings: Settings, environment: Mapping[str, str], role: str)
         variable_of("catalog"): settings.catalog,
     }
     return await asyncio.create_subprocess_exec(
-        *[sys.executable, "-c", _LAUNCH, "serve", "--role", role, "--port", "0"],
+        *own_command("serve", "--role", role, "--port", "0"),
         env={**os.environ, variable_of("log_level"): "error", **folders, "PYTHONUNBUFFERED": "1", **environment},
         stdout=asyncio.subprocess.PIPE,
     )

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from gateway.configuration.default_catalog import catalog_reason
-from gateway.configuration.load import variable_of
+from gateway.configuration.load import environment_of
 from gateway.core_factory import socket_of
 from gateway.engines.running_engines import RunningEngines, running_engines
 from gateway.peers.peers import ask_worker
@@ -282,13 +282,3 @@ def listeners_of(settings: Settings, count: int) -> list[socket.socket]:
     for listener in found:
         listener.setblocking(False)
     return found
-
-
-def environment_of(settings: Settings) -> dict[str, str]:
-    """Return the settings as environment variables, for processes of other roles."""
-    values = msgspec.to_builtins(settings)
-    return {
-        variable_of(name): value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        for name, value in values.items()
-        if name != "role"
-    }

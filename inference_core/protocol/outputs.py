@@ -102,10 +102,12 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
 
 
 class Goodbye(msgspec.Struct, tag="goodbye", kw_only=True):
-    """Last event of a connection: why the core ends. `died`: it ends without having been stopped."""
+    """Last event of a connection: why the core ends. `died`: it ends without having been stopped. `error`: the class
+    and the message of what ended it, if the operator can mend that (`inference_core.errors`)."""
 
     reason: str
     died: bool = False
+    error: tuple[str, str] | None = None
 
 
 class CoreHealth(msgspec.Struct, tag="health", kw_only=True):

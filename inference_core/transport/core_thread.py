@@ -13,14 +13,10 @@ from typing import Protocol
 from inference_core.errors import (
     CoreError,
     CoreGoneError,
-    DevicesMissingError,
     IntegrityError,
     InvalidRequestError,
     KVTransferError,
-    MemoryPlanError,
-    MeshError,
     ModelFileError,
-    PrefixError,
 )
 from inference_core.protocol import (
     AbortRequest,
@@ -48,6 +44,7 @@ from inference_core.protocol import (
 )
 from inference_core.protocol.error_outputs import refusal
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+from inference_core.protocol.mendable_errors import MENDABLE
 from inference_core.transport.event_client import EventClient
 from inference_core.transport.watchdog import Watchdog
 
@@ -55,8 +52,6 @@ log = logging.getLogger(__name__)
 
 WATCHDOG_SECONDS = 60.0
 THE_CORE = "the core"
-# Errors that the operator can fix are logged without a traceback; all others are bugs.
-_MENDABLE = (DevicesMissingError, MemoryPlanError, MeshError, ModelFileError, PrefixError)
 
 
 class SteppingCore(Protocol):
@@ -146,7 +141,7 @@ class CoreLoop:
         try:
             self._serve()
         except BaseException as error:
-            log.error("%s died: %s", self._title, error, exc_info=None if isinstance(error, _MENDABLE) else error)
+            log.error("%s died: %s", self._title, error, exc_info=None if isinstance(error, MENDABLE) else error)
             # The traceback's frames would keep the core, its weights and its arena in memory.
             traceback.clear_frames(error.__traceback__)
             cause = error

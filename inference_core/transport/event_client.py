@@ -35,6 +35,7 @@ from inference_core.protocol import (
     UnloadAdapter,
 )
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+from inference_core.protocol.mendable_errors import received_error
 from inference_core.transport.client import CoreClient
 
 T = TypeVar("T")
@@ -254,7 +255,7 @@ class EventClient(CoreClient):
                 if self._connected is not None and not self._connected.done():
                     self._connected.set_result(None)
             elif isinstance(event, Goodbye):
-                self._on_disconnect(event.reason, died=event.died)
+                self._on_disconnect(event.reason, received_error(event.error), died=event.died)
             elif isinstance(event, CoreHealth):
                 self._stuck = event.stuck
             elif (answer := self._answers.get(event.query_id)) and not answer.done():

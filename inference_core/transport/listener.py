@@ -16,7 +16,12 @@ Protocols = Callable[[], asyncio.Protocol]
 
 
 class Listener(ABC):
-    """`bind` reserves the address, `open` accepts connections, `close` stops accepting; `str` gives the address."""
+    """`bind` reserves the address, `open` accepts connections, `close` stops accepting; `str` gives the address.
+
+    `is_private`: there is one connection, and the core is of no use once it is closed.
+    """
+
+    is_private = False
 
     def __init__(self) -> None:
         self._listener: asyncio.Server | None = None
@@ -93,6 +98,30 @@ class ReplacingListener(UnixListener):
         """See `Listener.note_loaded`."""
         os.replace(self.path, self._address)
         self.path = self._address
+
+
+class InheritedListener(Listener):
+    """The one connection that the process which started this one has already made, a stream socket's descriptor."""
+
+    is_private = True
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._connected = socket.socket(fileno=descriptor)
+
+    def __str__(self) -> str:
+        return f"descriptor {self._connected.fileno()}"
+
+    def bind(self) -> None:
+        """See `Listener.bind`: nothing is to be reserved."""
+
+    async def open(self, connection: Protocols) -> None:
+        """See `Listener.open`."""
+        self._connected.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(connection, self._connected)
+
+    def _forget(self) -> None:
+        """See `Listener._forget`: it is at no address."""
 
 
 def _bound_socket(path: str) -> socket.socket:

@@ -30,7 +30,8 @@ def serve_core(
     watchdog_seconds: float = WATCHDOG_SECONDS,
     title: str = THE_CORE,
 ) -> None:
-    """Serve a core behind `listener` until SIGTERM or SIGINT; what `aio serve --role core` runs.
+    """Serve a core behind `listener` until SIGTERM or SIGINT, or until a private listener's connection is closed; what
+    `aio serve --role core` runs.
 
     After the signal no connection and no request is accepted; running requests may finish within `grace_seconds` and
     are aborted then. Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the address is not
@@ -45,7 +46,8 @@ async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled.set)
     await server.start()
-    waits = [asyncio.create_task(signalled.wait()), asyncio.create_task(server.wait_gone())]
+    ends = signalled.wait(), server.wait_gone(), server.wait_abandoned()
+    waits = [asyncio.create_task(end) for end in ends]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
@@ -83,6 +85,7 @@ class CoreServer:
         self._health = CoreHealth(stuck=None)
         self._draining = False
         self._idle = asyncio.Event()
+        self._abandoned = asyncio.Event()
 
     async def start(self) -> None:
         """Listen at once while the core loads; clients get their `Hello` when it is ready."""
@@ -105,6 +108,10 @@ class CoreServer:
     async def wait_gone(self) -> None:
         """Return when the core's thread has ended."""
         await asyncio.shield(self._gone)
+
+    async def wait_abandoned(self) -> None:
+        """Return when the only connection of a private listener is closed."""
+        await self._abandoned.wait()
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Stop accepting, let requests finish for `grace_seconds`, abort the rest, close.
@@ -138,7 +145,9 @@ class CoreServer:
 
     def _note_opened(self, connection: CoreConnection) -> None:
         self._connections[connection.number] = connection
-        if self._gone.done() or self._draining:
+        if self._gone.done() and (cause := self._gone.result()) is not None:
+            connection.end(why_dead(cause, self._title), cause)
+        elif self._gone.done() or self._draining:
             connection.end(f"{self._title} is shutting down")
         elif self._hello is not None:
             connection.send([self._hello, self._health] if self._health.stuck else [self._hello])
@@ -148,6 +157,8 @@ class CoreServer:
         for request_id in connection.unfinished:
             self._core_loop.submit(AbortRequest(f"{connection.number}/{request_id}"))
         self._note_idle()
+        if self._listener.is_private:
+            self._abandoned.set()
 
     def _pass_on(self, connection: CoreConnection, command: Command) -> None:
         """Submit a client's command to the core under the connection's prefix."""
@@ -189,7 +200,7 @@ class CoreServer:
         self._listener.close()
         if cause is not None:
             for connection in list(self._connections.values()):
-                connection.end(why_dead(cause, self._title), died=True)
+                connection.end(why_dead(cause, self._title), cause)
         self._idle.set()
         self._gone.set_result(cause)
 

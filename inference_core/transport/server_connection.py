@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from inference_core.protocol import AbortRequest, AddRequest, Command, Event, Goodbye, SequenceOutput
+from inference_core.protocol.mendable_errors import sent_error
 from inference_core.transport.framing import FrameError, FrameReader, FrameWriter
 
 log = logging.getLogger(__name__)
@@ -94,11 +95,11 @@ class CoreConnection(asyncio.Protocol):
             self.unfinished[event.request_id] = left - 1
         return True
 
-    def end(self, reason: str, *, died: bool = False) -> None:
-        """Send a goodbye and close after all earlier frames."""
+    def end(self, reason: str, cause: BaseException | None = None) -> None:
+        """Send a goodbye and close after all earlier frames. `cause`: the error that the core died of."""
         transport = self._transport
         if transport is not None:
-            self.send([Goodbye(reason=reason, died=died)])
+            self.send([Goodbye(reason=reason, died=cause is not None, error=sent_error(cause))])
             self._leave()
             transport.close()
 

@@ -18,6 +18,7 @@ from gateway.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
+    from inference_core.transport.client import CoreClient
 
 
 @click.command()
@@ -49,17 +50,21 @@ if TYPE_CHECKING:
 @log_level_option
 @click.option("--supervised", is_flag=True, hidden=True, help="End when standard input is closed.")
 @click.option("--replaces", is_flag=True, hidden=True, help="Take the core's socket over once the core has loaded.")
+@click.option("--channel", type=int, hidden=True, help="With --role core: the descriptor of its only connection.")
 @click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")
-def serve(role: str, group: str | None, supervised: bool, replaces: bool, worker: str | None, **given: Any) -> None:
+def serve(
+    role: str,
+    group: str | None,
+    supervised: bool,
+    replaces: bool,
+    channel: int | None,
+    worker: str | None,
+    **given: Any,
+) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
-    if role == "gateway":
-        # First, because libraries start threads on import. A core's threads compute, and keep their own heaps.
-        from gateway.composition.allocator import share_one_heap
-
-        share_one_heap()
     from gateway.composition.unused_modules import leave_out_console_modules
 
     leave_out_console_modules()
@@ -67,6 +72,11 @@ def serve(role: str, group: str | None, supervised: bool, replaces: bool, worker
     from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
+    if role == "gateway" or (role == "all" and settings.core_process):
+        # Early, because libraries start threads on import. A core's threads compute, and keep their own heaps.
+        from gateway.composition.allocator import share_one_heap
+
+        share_one_heap()
     if role != "core" and worker is None:
         from gateway.processes.open_access import refuse_open_access
 
@@ -79,7 +89,9 @@ def serve(role: str, group: str | None, supervised: bool, replaces: bool, worker
         from gateway.peers.worker_place import end_with_supervisor
 
         end_with_supervisor()
-    if role == "core":
+    if role == "core" and channel is not None:
+        _serve_parent(settings, group, channel)
+    elif role == "core":
         _serve_core(settings, group, replaces=replaces)
     elif group is not None:
         raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
@@ -141,6 +153,28 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
     )
 
 
+def _serve_parent(settings: "Settings", group: str | None, channel: int) -> None:
+    """Serve a core to the process that started this one, which has checked that it can be served here. What ends the
+    core early goes to that process."""
+    from gateway.core_factory import chosen_core, core_factory, core_title, watchdog_seconds_of
+    from inference_core.errors import CoreGoneError
+    from inference_core.transport.listener import InheritedListener
+    from inference_core.transport.server import serve_core
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    core = chosen_core(catalog, group)
+    try:
+        serve_core(
+            core_factory(catalog, settings, core),
+            InheritedListener(channel),
+            watchdog_seconds=watchdog_seconds_of(catalog, core),
+            title=core_title(catalog, core),
+        )
+    except CoreGoneError:
+        click.get_current_context().exit(1)
+
+
 def _serve_supervised(settings: "Settings") -> None:
     from gateway.processes.supervisor import run_supervised
     from gateway.tenancy.key_secrets import keys_of
@@ -153,14 +187,30 @@ def _serve_supervised(settings: "Settings") -> None:
 def _serve_http(settings: "Settings", worker: str | None) -> None:
     import msgspec
 
-    from gateway.core_factory import require_local_models
-    from gateway.hub_models import fetch_core_models
+    cores = _loading_cores(settings) if settings.role == "all" else None
+    # Imported now: the cores load meanwhile.
     from gateway.peers.worker_place import WorkerPlace
     from gateway.processes.server import run_server
+
+    run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace), cores=cores)
+
+
+def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
+    """Return a client of every core of the catalogue; those with a process of their own load from now on."""
+    import asyncio
+
+    from gateway.core_factory import require_local_models, require_machine
+    from gateway.cores.core_clients import core_clients
+    from gateway.hub_models import fetch_core_models
+    from inference_core.transport.child_core import ChildCoreClient
     from tiers.catalog.load import load_catalog
 
-    if settings.role == "all":
-        catalog = load_catalog(settings.catalog)
-        require_local_models(catalog)
-        fetch_core_models(catalog, catalog.core_names)
-    run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace))
+    catalog = load_catalog(settings.catalog)
+    require_local_models(catalog)
+    fetch_core_models(catalog, catalog.core_names)
+    asyncio.run(require_machine(catalog, settings, catalog.core_names))
+    cores = core_clients(catalog, settings)
+    for core in cores.values():
+        if isinstance(core, ChildCoreClient):
+            core.launch_ahead()
+    return cores
