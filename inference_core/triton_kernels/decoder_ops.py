@@ -12,14 +12,13 @@ from inference_core.triton_kernels import decoder_reference
 from inference_core.triton_kernels.attention.layer_cache import LayerCache
 from inference_core.triton_kernels.registration import register
 
-_CACHE = "str kv_dtype, int kv_heads, int head_dim, int block_size, int layer, float key_scale, float value_scale"
+_CACHE = "str kv_dtype, int kv_heads, int head_dim, int block_size, int layer"
 
 
-def cache_numbers(cache: LayerCache) -> tuple[str, int, int, int, int, float, float]:
+def cache_numbers(cache: LayerCache) -> tuple[str, int, int, int, int]:
     """The op arguments that describe a layer of the cache, in addition to its arena."""
     layout = cache.layout
-    sizes = (layout.num_kv_heads, layout.head_dim, layout.block_size, cache.layer)
-    return layout.dtype, *sizes, cache.key_scale, cache.value_scale
+    return layout.dtype, layout.num_kv_heads, layout.head_dim, layout.block_size, cache.layer
 
 
 def _cache(
@@ -29,14 +28,12 @@ def _cache(
     head_dim: int,
     block_size: int,
     layer: int,
-    key_scale: float,
-    value_scale: float,
 ) -> LayerCache:
     # A layer's offset does not depend on the number of layers after it.
     layout = KVLayout(
         num_layers=layer + 1, num_kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=kv_dtype
     )
-    return LayerCache(arena, layout, layer, key_scale, value_scale)
+    return LayerCache(arena, layout, layer)
 
 
 def _paged_attention_cpu(

@@ -58,8 +58,8 @@ def reference_rope_and_write(
     rotated = _rotated(query, angles).flatten(1)
     qkv[real, : rotated.shape[1]] = rotated.to(qkv.dtype)
     first = cache.rows(slots, positions % cache.layout.block_size)
-    store(cache, first, _rotated(key, angles), cache.key_scale)
-    store(cache, first + cache.values_start, value, cache.value_scale)
+    store(cache, first, _rotated(key, angles))
+    store(cache, first + cache.values_start, value)
 
 
 def reference_paged_attention(
@@ -101,7 +101,7 @@ def _context(
     tokens = torch.arange(context, device=block_offsets.device)
     table = table_start + tokens // cache.layout.block_size
     first = cache.rows(block_offsets[table], tokens % cache.layout.block_size)
-    return load(cache, first, cache.key_scale), load(cache, first + cache.values_start, cache.value_scale)
+    return load(cache, first), load(cache, first + cache.values_start)
 
 
 def _normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -115,17 +115,17 @@ def _rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def store(cache: LayerCache, first: torch.Tensor, x: torch.Tensor, scale: float) -> None:
-    """Write x float32 [n, kv_heads, d] to the numbers from offset `first` [n, kv_heads] on."""
+def store(cache: LayerCache, first: torch.Tensor, x: torch.Tensor) -> None:
+    """Write x float32 [n, kv_heads, d] to the numbers from offset `first` [n, kv_heads] on; FP8 saturates."""
     if cache.layout.dtype == "fp8":
-        x = (x / scale).clamp(-LARGEST_E4M3, LARGEST_E4M3)
+        x = x.clamp(-LARGEST_E4M3, LARGEST_E4M3)
     codes = x.to(cache.dtype).view(_CODES[cache.itemsize])
     dims = torch.arange(cache.layout.head_dim, device=first.device)
     cache.numbers.view(_CODES[cache.itemsize])[first[..., None] + dims] = codes
 
 
-def load(cache: LayerCache, first: torch.Tensor, scale: float) -> torch.Tensor:
+def load(cache: LayerCache, first: torch.Tensor) -> torch.Tensor:
     """Read float32 [n, kv_heads, d] from the numbers from offset `first` [n, kv_heads] on."""
     dims = torch.arange(cache.layout.head_dim, device=first.device)
     codes = cache.numbers.view(_CODES[cache.itemsize])[first[..., None] + dims]
-    return codes.view(cache.dtype).float() * scale
+    return codes.view(cache.dtype).float()

@@ -2,8 +2,8 @@
 
 Blocks are in one flat byte arena at the byte offsets of a batch, and have the size of `KVLayout`. In a block every
 layer has its keys [kv_heads, block_size, head_dim], then its values in the same shape, in the cache's dtype. (The CPU
-kernels use another layout, see `kv_cache.layout`.) FP8 is E4M3 with one static scale for a layer's keys and one for its
-values (SPEC KV-07).
+kernels use another layout, see `kv_cache.layout`.) FP8 is E4M3 of the numbers themselves, without scales, and saturates
+at 448 on write (SPEC KV-07).
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ LARGEST_E4M3 = 448.0
 
 @dataclass(slots=True, frozen=True)
 class LayerCache:
-    """`arena` uint8 [bytes]. An FP8 number times its scale is the key or value; other dtypes need scales of 1.
+    """`arena` uint8 [bytes].
 
     Block offsets must be multiples of 16 numbers, as those of `KVLayout` in slabs of whole KiB are. Raises
     MemoryPlanError for a layout that the kernels cannot read.
@@ -35,8 +35,6 @@ class LayerCache:
     arena: torch.Tensor
     layout: KVLayout
     layer: int
-    key_scale: float = 1.0
-    value_scale: float = 1.0
 
     def __post_init__(self) -> None:
         layout = self.layout

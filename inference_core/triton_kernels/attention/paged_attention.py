@@ -119,7 +119,6 @@ def paged_attention_kernel(
     layer_start,
     values_start,
     scale,
-    value_scale,
     GROUP: tl.constexpr,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -202,13 +201,13 @@ def paged_attention_kernel(
     )  # fmt: skip
 
     if SPLITS == 1:
-        mixed = mixed * (value_scale / total)[:, None]
+        mixed = mixed * (1.0 / total)[:, None]
         at = token[:, None] * out_stride + head[:, None] * HEAD_DIM + dims[None, :]
         tl.store(out + at, mixed.to(out.dtype.element_ty), mask=wanted_at)
     else:
         row = (token * HEADS + head) * SPLITS + split
         log = tl.where(total > 0, highest + tl.math.log2(total), float("-inf"))
-        mixed = mixed * (value_scale / tl.where(total > 0, total, 1.0))[:, None]
+        mixed = mixed * (1.0 / tl.where(total > 0, total, 1.0))[:, None]
         tl.store(partial + row[:, None] * HEAD_DIM + dims[None, :], mixed, mask=wanted_at & (total > 0)[:, None])
         tl.store(partial_log + row, log, mask=wanted)
 
@@ -302,8 +301,7 @@ def paged_attention(
         out.stride(0),
         cache.layer_start,
         cache.values_start,
-        head_dim**-0.5 * _LOG2_E * cache.key_scale,
-        cache.value_scale,
+        head_dim**-0.5 * _LOG2_E,
         GROUP=group,
         HEADS=heads,
         HEAD_DIM=head_dim,

@@ -18,10 +18,10 @@ def _rotate(first, second, cos, sin):
 
 
 @triton.jit
-def _encode(x, scale, largest, FP8: tl.constexpr, DTYPE: tl.constexpr):
+def _encode(x, largest, FP8: tl.constexpr, DTYPE: tl.constexpr):
     """Convert x to the cache's dtype. FP8 saturates: E4M3 has no infinity, so larger numbers would become NaN."""
     if FP8:
-        x = tl.minimum(tl.maximum(x / scale, -largest), largest)
+        x = tl.minimum(tl.maximum(x, -largest), largest)
     return x.to(DTYPE)
 
 
@@ -38,8 +38,6 @@ def rope_and_write_kernel(
     layer_start,
     values_start,
     eps,
-    key_scale,
-    value_scale,
     largest,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -96,15 +94,15 @@ def rope_and_write_kernel(
     block = slot // (ITEM_SIZE * ALIGN) * ALIGN  # tells the compiler that it is a multiple
     begin = block + layer_start + kv_head * (BLOCK_SIZE * HEAD_DIM) + (position % BLOCK_SIZE) * HEAD_DIM
     cached = cache + begin + dims
-    tl.store(cached, _encode(first, key_scale, largest, FP8, number), mask=inside)
-    tl.store(cached + HALF, _encode(second, key_scale, largest, FP8, number), mask=inside)
+    tl.store(cached, _encode(first, largest, FP8, number), mask=inside)
+    tl.store(cached + HALF, _encode(second, largest, FP8, number), mask=inside)
 
     value_at = key_at + KV_HEADS * HEAD_DIM
     first = tl.load(value_at, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(value_at + HALF, mask=inside, other=0.0).to(tl.float32)
     cached += values_start
-    tl.store(cached, _encode(first, value_scale, largest, FP8, number), mask=inside)
-    tl.store(cached + HALF, _encode(second, value_scale, largest, FP8, number), mask=inside)
+    tl.store(cached, _encode(first, largest, FP8, number), mask=inside)
+    tl.store(cached + HALF, _encode(second, largest, FP8, number), mask=inside)
 
 
 def rope_and_write(
@@ -141,8 +139,6 @@ def rope_and_write(
         cache.layer_start,
         cache.values_start,
         eps,
-        cache.key_scale,
-        cache.value_scale,
         LARGEST_E4M3,
         KV_HEADS=kv_heads,
         GROUP=group,

@@ -13,13 +13,12 @@ class Numbers:
     """Activations and cache of a cell, and how far from the float32 reference a result may lie.
 
     The bound is both absolute and relative. Interpreted products of bfloat16 are wrong, so a bfloat16 cache is read by
-    float32 queries there. `scales` of FP8 keys and values.
+    float32 queries there.
     """
 
     activation: torch.dtype
     cache: KVDtype
     bound: float
-    scales: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ NUMBERS = {
     "float32": Numbers(torch.float32, "float32", 2e-5),
     "float16": Numbers(torch.float16, "float16", 1e-3),
     "bfloat16 cache": Numbers(torch.float32, "bfloat16", 2e-5),
-    "fp8 cache": Numbers(torch.float16, "fp8", 1e-3, scales=(0.5, 0.25)),
+    "fp8 cache": Numbers(torch.float16, "fp8", 1e-3),
 }
 RATIOS = {"1:1": (2, 2), "3:1": (3, 1), "4:1": (8, 2), "8:1": (8, 1)}
 PHASES = {

@@ -34,7 +34,6 @@ class PagedBatch:
         cache: KVDtype,
         device: torch.device,
         block_size: int = 16,
-        scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         self.layout = KVLayout(
             num_layers=LAYERS, num_kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=cache
@@ -46,13 +45,13 @@ class PagedBatch:
         self.tables = [order[begin:end] for begin, end in pairwise(edges)]
         arena = torch.full((len(order) * self.layout.block_bytes,), 0xFF, dtype=torch.uint8)
         generator = torch.Generator().manual_seed(heads * 100 + head_dim)
-        self.cache = LayerCache(arena, self.layout, LAYERS - 1, *scales)
+        self.cache = LayerCache(arena, self.layout, LAYERS - 1)
         for table, (context, _) in zip(self.tables, spans, strict=True):
             tokens = torch.arange(context)
             first = self.cache.rows(torch.from_numpy(table)[tokens // block_size], tokens % block_size)
-            for begin, scale in ((first, scales[0]), (first + self.cache.values_start, scales[1])):
+            for begin in (first, first + self.cache.values_start):
                 numbers = torch.randn(context, kv_heads, head_dim, generator=generator)
-                decoder_reference.store(self.cache, begin, numbers, scale)
+                decoder_reference.store(self.cache, begin, numbers)
         rows = sum(queries for _, queries in spans) + PADDED_ROWS
         width = (heads + 2 * kv_heads) * head_dim
         self.qkv = torch.randn(rows, width, generator=generator).to(activation)
@@ -80,8 +79,7 @@ class PagedBatch:
 
     def cache_on_device(self) -> LayerCache:
         """A copy: kernels write to it."""
-        arena = self.cache.arena.clone().to(self.device)
-        return LayerCache(arena, self.layout, self.cache.layer, self.cache.key_scale, self.cache.value_scale)
+        return LayerCache(self.cache.arena.clone().to(self.device), self.layout, self.cache.layer)
 
     def empty_out(self) -> torch.Tensor:
         shape = (self.qkv.shape[0], self.heads * self.layout.head_dim)

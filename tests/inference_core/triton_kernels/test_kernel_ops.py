@@ -72,7 +72,7 @@ def attention_arguments() -> tuple[Any, ...]:
 
 
 def rope_arguments() -> tuple[Any, ...]:
-    cache = LayerCache(torch.zeros(3 * layout("fp8").block_bytes, dtype=torch.uint8), layout("fp8"), 1, 0.5, 2.0)
+    cache = LayerCache(torch.zeros(3 * layout("fp8").block_bytes, dtype=torch.uint8), layout("fp8"), 1)
     batch = batch_of_two(layout("fp8").block_bytes)
     qkv, norm = torch.randn(21, (HEADS + 2 * KV_HEADS) * D), torch.ones(D)
     return (
