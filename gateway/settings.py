@@ -40,8 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     core_process: Annotated[
         bool,
         Meta(
-            description="Own models compute in a process of their own, which starts faster and leaves the gateway a "
-            "processor core; `false`: on a thread of the gateway, in less memory",
+            description="Own models compute in a process of their own, which loads while the gateway does; `false`: "
+            "on a thread of the gateway",
         ),
     ] = True
     host: Annotated[str, Meta(description="Address to listen on")] = "127.0.0.1"
