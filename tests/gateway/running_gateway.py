@@ -123,9 +123,8 @@ async def running_gateway(
     """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace period.
 
     Unless `scripted`, the catalogue's own tiers serve, on `core`, or on `cores` by their names, on threads of this
-    process. `http` makes the application. With a `protocol` of HTTP, the classifier is not scripted either: all is as in
-    production. Where
-    `settings` have no admin keys, the tests' administrator has one.
+    process. `http` makes the application. With a `protocol` of HTTP, the classifier is not scripted either: all is as
+    in production. Where `settings` have no admin keys, the tests' administrator has one.
     """
     auth = None if settings.admin_keys else Administrator()
     settings = msgspec.structs.replace(settings, admin_keys=settings.admin_keys or ADMIN_KEYS, core_process=False)
