@@ -1,4 +1,4 @@
-"""A process's children, whether they live, and what they have used."""
+"""A process's children and theirs, whether they live, and what they have used."""
 
 import os
 from contextlib import suppress
@@ -20,6 +20,14 @@ def children(process_id: int) -> list[int]:
             with suppress(OSError):
                 started += [int(child) for child in (task / "children").read_text().split()]
     return [child for child in started if lives(child)]
+
+
+def family(process_id: int) -> list[int]:
+    """The process, its living children and theirs."""
+    found = [process_id]
+    for each in found:
+        found += children(each)
+    return found
 
 
 def cpu_seconds(process_id: int) -> float:

