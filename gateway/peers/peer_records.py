@@ -17,17 +17,18 @@ class PeerRecords:
         """Return the record. Raises what the ledger raises while the database is down and no worker's journal has
         it."""
         away: Exception | None = None
-        record = None
         try:
-            record = await self._ledger.find(request_id)
+            if (record := await self._ledger.find(request_id)) is not None:
+                return record
         except (SQLAlchemyError, OSError) as error:
             away = error
-        if record is None:
-            replies = await self._peers.ask("record", request_id)
-            record = next((decoded(reply) for reply in replies.values() if reply), None)
-        if record is None and away is not None:
+        replies = await self._peers.ask("record", request_id)
+        for reply in filter(None, replies.values()):
+            return decoded(reply)
+        if away is not None:
             raise away
-        return record
+        # Its worker may have stored it, and so forgotten it, between the two questions.
+        return await self._ledger.find(request_id)
 
     def append(self, record: Recorded) -> None:
         """See `RecordStore`: this process stores its own records only."""
