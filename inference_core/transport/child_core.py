@@ -66,8 +66,13 @@ class ChildCoreClient(StreamCoreClient):
         await super()._disconnect()
         if self._process is not None:
             process, self._process = self._process, None
-            await asyncio.to_thread(_end, process, END_SECONDS if self.models or self.died else 0.0)
-            self._models = {}
+            await asyncio.to_thread(_end, process, END_SECONDS if self._has_loaded or self.died else 0.0)
+
+    @property
+    def _has_loaded(self) -> bool:
+        """Whether the last start succeeded."""
+        connected = self._connected
+        return connected is not None and connected.done() and not connected.cancelled() and not connected.exception()
 
 
 def _end(process: "subprocess.Popen[bytes]", seconds: float) -> None:

@@ -30,8 +30,9 @@ def serve_core(
     watchdog_seconds: float = WATCHDOG_SECONDS,
     title: str = THE_CORE,
 ) -> None:
-    """Serve a core behind `listener` until SIGTERM or SIGINT, or until a private listener's connection is closed; what
-    `aio serve --role core` runs.
+    """Serve a core behind `listener` until SIGTERM or SIGINT; what `aio serve --role core` runs. Behind a private one,
+    until its connection is closed: a signal to all processes of a service must not end the core before its gateway has
+    drained.
 
     After the signal no connection and no request is accepted; running requests may finish within `grace_seconds` and
     are aborted then. Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the address is not
@@ -43,8 +44,13 @@ def serve_core(
 
 async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> None:
     loop, signalled = asyncio.get_running_loop(), asyncio.Event()
+
+    def on_signal() -> None:
+        if not server.is_private:
+            signalled.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled.set)
+        loop.add_signal_handler(number, on_signal)
     await server.start()
     ends = signalled.wait(), server.wait_gone(), server.wait_abandoned()
     waits = [asyncio.create_task(end) for end in ends]
@@ -104,6 +110,11 @@ class CoreServer:
         if self._gone.done():
             self._listener.close()
         log.info("%s listens at %s", self._title, self._listener)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it serves one connection only, and ends with it."""
+        return self._listener.is_private
 
     async def wait_gone(self) -> None:
         """Return when the core's thread has ended."""

@@ -53,12 +53,25 @@ async def test_a_child_answers_ends_with_its_client_and_is_started_again(ask: As
             await client.close()
             assert client.pid is None
             assert client.gone is not None
+            assert set(client.models) == {"m"}, "tiers ask for them while a core is started again"
         first, second = processes
         assert first != second
         assert first is not None
         assert second is not None
         assert not lives(first)
         assert not lives(second)
+
+
+async def test_a_signal_to_all_processes_of_a_service_does_not_end_a_child(ask: Ask) -> None:
+    async with client_of() as client:
+        await client.start()
+        outputs = client.generate(ask(tokens=1000))
+        await anext(outputs)
+        assert client.pid is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(client.pid, number)
+        assert len([None async for _ in outputs]) == 999
+        assert await tokens_from(client, ask(tokens=4)) == expected_tokens([1, 2, 3], 0, 4)
 
 
 async def test_a_child_that_was_launched_ahead_is_the_one_that_serves(ask: Ask) -> None:
