@@ -23,7 +23,7 @@ def children(process_id: int) -> list[int]:
 
 
 def family(process_id: int) -> list[int]:
-    """The process, its living children and theirs."""
+    """The process and all its living descendants."""
     found = [process_id]
     for each in found:
         found += children(each)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.report.measurement import Measurement
+from gateway.configuration.own_command import own_command
 from gateway.processes.server_process import running_server
 from gateway.settings import Settings
 
@@ -25,7 +26,6 @@ Transport = Literal["in process", "http"]
 Progress = Callable[[str], None]
 OURS = "aio"
 _READY_SECONDS = 900
-_OWN_COMMAND = [sys.executable, "-c", "from gateway.cli import main; main()", "bench", "core"]
 
 
 class PeersError(RuntimeError):
@@ -125,7 +125,7 @@ async def _target(peer: Peer, scripts: Path, stack: AsyncExitStack, progress: Pr
 async def _own_target(transport: Transport, settings: Settings, stack: AsyncExitStack) -> str:
     if transport == "in process":
         catalog = ["--catalog", settings.catalog, "--cache-dir", str(settings.cache_path)]
-        return shlex.join([*_OWN_COMMAND, *catalog])
+        return shlex.join(own_command("bench", "core", *catalog))
     server = await stack.enter_async_context(running_server(settings, {"AIO_MONITOR": "false"}))
     return f"{server.url} tier-1"
 

@@ -1,4 +1,4 @@
-"""`aio serve`: all of AIO in one process, or one of its two roles."""
+"""`aio serve`: all of AIO, or one of its two roles."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     type=click.Choice(["all", "gateway", "core"]),
     default="all",
     show_default=True,
-    help="all: one process. core: a core's models, on a Unix socket. gateway: HTTP, no models, on the cores' sockets.",
+    help="all: HTTP and cores. core: a core's models, on a Unix socket. gateway: HTTP, no models, on cores' sockets.",
 )
 @setting_option("gateway_workers", type=int, metavar="N")
 @setting_option("host")
@@ -90,7 +90,7 @@ def serve(
 
         end_with_supervisor()
     if role == "core" and channel is not None:
-        _serve_parent(settings, group, channel)
+        _serve_core_to_parent(settings, group, channel)
     elif role == "core":
         _serve_core(settings, group, replaces=replaces)
     elif group is not None:
@@ -153,7 +153,7 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
     )
 
 
-def _serve_parent(settings: "Settings", group: str | None, channel: int) -> None:
+def _serve_core_to_parent(settings: "Settings", group: str | None, channel: int) -> None:
     """Serve a core to the process that started this one, which has checked that it can be served here. What ends the
     core early goes to that process."""
     from gateway.core_factory import chosen_core, core_factory, core_title, watchdog_seconds_of

@@ -16,7 +16,7 @@ from tests.gateway.attacks.exchange import Answer, Client
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
-from tests.process_tree import children
+from tests.process_tree import family
 
 IN_PROCESS = Path(__file__).parent / "in_process"
 CANARY = "cormorant-7e21"
@@ -120,11 +120,7 @@ class Target:
 
     def processes(self) -> list[int]:
         """The gateway's process and all its descendants."""
-        found, waiting = [], [self.aio.process.pid]
-        while waiting:
-            found.append(waiting.pop())
-            waiting += children(found[-1])
-        return found
+        return family(self.aio.process.pid)
 
     def resident_bytes(self) -> int:
         """Resident memory of all processes, pages that they share counted once (PSS)."""

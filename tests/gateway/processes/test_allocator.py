@@ -67,4 +67,5 @@ def test_what_was_freed_in_the_middle_of_the_heap_is_given_back() -> None:
 
 def test_all_threads_of_a_gateway_process_share_one_heap(tmp_path: os.PathLike[str]) -> None:
     assert heaps(tmp_path, "") > 1, "otherwise threads have their own"
-    assert heaps(tmp_path, _SERVE.format(role="gateway", further=["--group", "none"])) == 1
+    for role in ("gateway", "all"):
+        assert heaps(tmp_path, _SERVE.format(role=role, further=["--group", "none"])) == 1

@@ -57,6 +57,7 @@ def test_a_killed_gateway_takes_its_core_with_it(tmp_path: Path) -> None:
     versions.write("old")
     with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file)) as aio:
         core = core_of(aio)
+        assert lives(core)
         aio.kill()
         until(lambda: not lives(core))
 
