@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from gateway.core_factory import core_problem_key, require_machine
+from gateway.core_factory import core_problem_key
 from gateway.cores.core_clients import core_clients
+from gateway.cores.machine_check import require_machine
 from gateway.cores.passed_adapters import AdapterRefusedError, LoadedAdapter, lacking, loaded_into, pass_on
 from gateway.cores.reloadable_core import ReloadableCore
 from gateway.engines.running_engines import running_engines

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 
-from gateway.core_factory import require_machine
 from gateway.cores.core_clients import core_clients
+from gateway.cores.machine_check import require_machine
 from gateway.hub_models import fetch_core_models
 from gateway.settings import Settings
 from inference_core.errors import CoreGoneError, MemoryPlanError, ModelFileError

@@ -80,6 +80,7 @@ class AnnouncedServer(uvicorn.Server):
         # Objects made at start are permanent. Otherwise the collector would scan all of them, for a quarter of a
         # second, whenever requests allocate many objects.
         gc.freeze()
+        gc.enable()
         if self.started and self.servers and self._place is None:
             click.echo(self._ready(*self._address))
         if self.started:

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 
 import msgspec
 
-from gateway.core_factory import require_machine
 from gateway.cores.core_clients import core_clients
+from gateway.cores.machine_check import require_machine
 from gateway.settings import Settings
 from inference_core.errors import CoreError, MemoryPlanError, ModelFileError
 from inference_core.protocol import SamplingParams

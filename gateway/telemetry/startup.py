@@ -3,10 +3,14 @@
 from gateway.logs.log_format import configure_logging
 from gateway.settings import Settings
 from gateway.telemetry.error_reports import report_errors
-from gateway.telemetry.sentry import sentry_sender
 
 
 def set_up_telemetry(settings: Settings, role: str) -> None:
     """Set up the process with this `role`. Raises `SettingsError` for an unusable DSN."""
     configure_logging(settings.log_level, settings.log_format)
-    report_errors(role, sentry_sender(settings.error_report_dsn) if settings.error_report_dsn else None)
+    send = None
+    if settings.error_report_dsn:
+        from gateway.telemetry.sentry import sentry_sender
+
+        send = sentry_sender(settings.error_report_dsn)
+    report_errors(role, send)

@@ -10,6 +10,8 @@ Layouts (`native/kernels_impl.h` reads them), per panel and in order of the inpu
 - bfloat16: pairs of k for each of the 16 columns; float32: one k after another.
 """
 
+from concurrent.futures import Executor
+from functools import partial
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -23,7 +25,7 @@ PanelKind = Literal["int4", "int4-centred", "int8", "bfloat16", "float32"]
 _T = TypeVar("_T", bound=np.generic)
 LANES = 16
 LAYOUT = "cpu-panels-4"
-_PIECE_WEIGHTS = 1 << 20
+_PIECE_WEIGHTS = 1 << 18
 ALIGNMENT = 64
 # Q8_0 unchanged; the others rounded to 8 bits, with a step of a sixteenth to a third of their own.
 _AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_F16", "S8", "F8")
@@ -56,16 +58,18 @@ def panel_kind(tensor: PackedTensor, compute: Compute) -> PanelKind:
     return "float32" if compute == "float32" or tensor.kind == "F32" else "bfloat16"
 
 
-def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
+def pack(tensor: PackedTensor, kind: PanelKind, pool: Executor | None = None) -> Bytes:
     """Panels uint8 [ceil(N / 16), panel bytes]; columns beyond N are zero. K must be even.
 
     Packed in pieces, since panels do not depend on one another: a whole vocabulary projection would leave the cache at
-    every step of the packing.
+    every step of the packing. With a `pool`, its threads pack them at the same time.
     """
     columns = tensor.shape[1]
     rows = max(1, _PIECE_WEIGHTS // columns // LANES) * LANES
     datas = [tensor.data[start : start + rows] for start in range(0, tensor.shape[0], rows)]
-    return np.concatenate([_packed(PackedTensor(tensor.kind, (len(data), columns), data), kind) for data in datas])
+    pieces = [PackedTensor(tensor.kind, (len(data), columns), data) for data in datas]
+    packed = partial(_packed, kind=kind)
+    return np.concatenate(list(map(packed, pieces) if pool is None else pool.map(packed, pieces)))
 
 
 def _packed(tensor: PackedTensor, kind: PanelKind) -> Bytes:
@@ -87,10 +91,16 @@ def _pad_rows(matrix: NDArray[_T]) -> NDArray[_T]:
     return np.pad(matrix, ((0, missing), (0, 0))) if missing else matrix
 
 
-def _quads(codes: Bytes) -> Bytes:
-    """[N, K] -> [panels, groups, 8, 16, 4]: for each group eight vectors of 16 columns x 4 inputs."""
+def _quads(codes: Bytes) -> NDArray[np.uint32]:
+    """[N, K] -> [panels, 16, groups, 8]: for each group eight words of four inputs."""
     rows, columns = codes.shape
-    return codes.reshape(rows // LANES, LANES, columns // GROUP, 8, 4).transpose(0, 2, 3, 1, 4)
+    return codes.view(np.uint32).reshape(rows // LANES, LANES, columns // GROUP, 8)
+
+
+def _columns_side_by_side(words: NDArray[np.uint32]) -> Bytes:
+    """[panels, 16, groups, n] -> bytes [panels, groups, n * 64]: vectors of one word of each column."""
+    panels, _, groups, _ = words.shape
+    return np.ascontiguousarray(words.transpose(0, 2, 3, 1)).view(np.uint8).reshape(panels, groups, -1)
 
 
 def _halves(values: Floats) -> Bytes:
@@ -103,8 +113,8 @@ def _halves(values: Floats) -> Bytes:
 def _nibbled(codes: Bytes) -> Bytes:
     """[N, K] -> [panels, groups, 256] bytes of two codes."""
     quads = _quads(_pad_rows(codes))
-    nibbled: Bytes = quads[:, :, 0::2] | (quads[:, :, 1::2] << np.uint8(4))
-    return nibbled.reshape(*nibbled.shape[:2], -1)
+    # Codes are below 16, so a word's four bytes shift as one.
+    return _columns_side_by_side(quads[..., 0::2] | (quads[..., 1::2] << np.uint32(4)))
 
 
 def _pack_int4_centred(weights: GroupCodes) -> Bytes:
@@ -142,4 +152,6 @@ def int8_codes(tensor: PackedTensor) -> tuple[NDArray[np.int8], Floats]:
 
 def _pack_int8(tensor: PackedTensor) -> Bytes:
     signed, scale = int8_codes(tensor)
-    return _behind_scales(scale, _quads(_pad_rows((signed.astype(np.int16) + 128).astype(np.uint8))))
+    # With its sign bit turned over a code is itself plus 128.
+    unsigned = _pad_rows(np.bitwise_xor(signed.view(np.uint8), np.uint8(128)))
+    return _behind_scales(scale, _columns_side_by_side(_quads(unsigned)))

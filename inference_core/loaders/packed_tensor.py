@@ -53,7 +53,7 @@ class PackedTensor:
 
 
 # Elements that are converted at a time.
-_PIECE = 1 << 16
+_PIECE = 1 << 18
 
 
 def row_bytes(kind: Kind, columns: int) -> int | None:
@@ -89,15 +89,19 @@ def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """The bits of the nearest bfloat16, ties to even; NaN stays NaN."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    given, rounded = bits.reshape(-1), np.empty(bits.shape, np.uint16)
-    # In pieces that fit in the CPU cache, since rounding makes several temporaries.
-    for start in range(0, given.size, _PIECE):
-        piece = given[start : start + _PIECE]
-        upper = piece >> 16
-        nearest = (piece + (0x7FFF + (upper & 1))) >> 16
-        nan = (piece & 0x7FFFFFFF) > 0x7F800000
+    values = np.ascontiguousarray(values, np.float32)
+    bits, given = values.view(np.uint32).reshape(-1), values.reshape(-1)
+    rounded = np.empty(bits.shape, np.uint16)
+    # In pieces that fit in the CPU cache, since rounding makes temporaries.
+    for start in range(0, bits.size, _PIECE):
+        piece = bits[start : start + _PIECE]
+        # Half of the last place that stays, a little less where that place is even; NaN may overflow, and is set below.
+        nearest = (piece >> 16) & 1
+        nearest += 0x7FFF
+        nearest += piece
+        nearest >>= 16
+        nan = np.isnan(given[start : start + _PIECE])
         if nan.any():
-            nearest = np.where(nan, upper | 0x40, nearest)
-        rounded.reshape(-1)[start : start + _PIECE] = nearest
-    return rounded
+            nearest[nan] = piece[nan] >> 16 | 0x40
+        rounded[start : start + _PIECE] = nearest
+    return rounded.reshape(values.shape)

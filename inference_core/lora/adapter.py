@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    # It needs NumPy, which what reads a catalogue does without.
+    from inference_core.loaders.packed_tensor import PackedTensor
 
 Projection = Literal["qkv", "output", "gate_up", "down"]
 PROJECTIONS: tuple[Projection, ...] = ("qkv", "output", "gate_up", "down")
@@ -41,8 +44,8 @@ def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
 class LowRank:
     """One layer's update: y += scale * B (A x), with `down` = A [rank, inputs] and `up` = B [outputs, rank]."""
 
-    down: PackedTensor
-    up: PackedTensor
+    down: "PackedTensor"
+    up: "PackedTensor"
     scale: float
 
     @property

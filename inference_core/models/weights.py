@@ -1,9 +1,11 @@
 """Builds a decoder from a checkpoint: packs every projection once, later maps it from the weight cache."""
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
@@ -167,11 +169,11 @@ def _native_linears(
     split = {p: _parts(checkpoint, p, compute) for p in wanted}
 
     def build() -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        for parts in split.values():
-            for part in parts:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "pack") as pool:
+            for part in chain.from_iterable(split.values()):
                 shape = (part.rows, part.tensors[0].shape[1])
                 data = np.concatenate([t.data for t in part.tensors])
-                yield part.name, pack(PackedTensor(part.tensors[0].kind, shape, data), part.kind)
+                yield part.name, pack(PackedTensor(part.tensors[0].kind, shape, data), part.kind, pool)
 
     arrays = WeightCache(cache_dir).load_or_build(checkpoint.fingerprint, f"{LAYOUT}-{compute}", build)
     return {p.name: _native_linear(checkpoint, p, parts, arrays, compute) for p, parts in split.items()}

@@ -6,12 +6,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from inference_core.errors import InvalidRequestError
-from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
-from inference_core.tokenization.token_bound import TokenBound
 
 if TYPE_CHECKING:
     import tokenizers
+
+    from inference_core.tokenization.chat_template import ChatTemplate
+    from inference_core.tokenization.token_bound import TokenBound
 
 # Longer text takes milliseconds, during which other threads should run: the library's batch call encodes it, which
 # releases the interpreter lock and costs a little more.
@@ -35,10 +36,10 @@ class Vocabulary:
     controls: Sequence[ControlToken]
     literal_tokens: Mapping[int, str]
     to_bytes: Callable[[str], bytes]
-    chat_template: ChatTemplate | None
+    chat_template: "ChatTemplate | None"
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
-    bound: TokenBound | None = None
+    bound: "TokenBound | None" = None
 
 
 class Tokenizer:
@@ -74,7 +75,7 @@ class Tokenizer:
         return self._vocabulary.eos_token_ids
 
     @property
-    def chat_template(self) -> ChatTemplate | None:
+    def chat_template(self) -> "ChatTemplate | None":
         """The model's chat template, if its file has one."""
         return self._vocabulary.chat_template
 
@@ -188,7 +189,7 @@ class Tokenizer:
         return b"".join(self.token_bytes(i) for i in token_ids if i not in self._control_ids).decode("utf-8", "replace")
 
     @property
-    def _template(self) -> ChatTemplate:
+    def _template(self) -> "ChatTemplate":
         if self._vocabulary.chat_template is None:
             raise InvalidRequestError(
                 "this model has no chat template, so it cannot chat; use completions with a prompt", "messages"

@@ -3,11 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from inference_core.errors import CoreGoneError, KVTransferError
 from inference_core.protocol import (
@@ -23,6 +22,10 @@ from inference_core.protocol import (
 from inference_core.protocol.error_outputs import failure
 from inference_core.protocol.evidence import EvidenceRequest, Pooling
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class CoreClient(ABC):
@@ -82,7 +85,7 @@ class CoreClient(ABC):
         priority: int = 1,
         deadline: float | None = None,
         salt: str = "",
-    ) -> npt.NDArray[np.float32]:
+    ) -> "npt.NDArray[np.float32]":
         """Return the prompt's hidden state float32 [hidden] after `layer` layers, the only ones computed; its blocks
         are freed at once. `deadline` is strict.
 
@@ -103,6 +106,9 @@ class CoreClient(ABC):
             evidence=EvidenceRequest(layer=layer, pooling=pooling),
             embed=True,
         )
+        # Imported now: a core's process is started before anything that takes long to import.
+        import numpy as np
+
         async with aclosing(self.generate(request)) as outputs:
             async for output in outputs:
                 if output.evidence is not None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -13,7 +15,14 @@ import msgspec
 from inference_core.errors import CoreGoneError, QueueFullError
 from inference_core.protocol import AbortRequest, AddRequest, Command, CoreHealth, Event, Goodbye, Hello, SequenceOutput
 from inference_core.protocol.error_outputs import refusal
-from inference_core.transport.core_thread import THE_CORE, WATCHDOG_SECONDS, CoreFactory, CoreLoop, why_dead
+from inference_core.transport.core_thread import (
+    THE_CORE,
+    WATCHDOG_SECONDS,
+    CoreFactory,
+    CoreLoop,
+    SteppingCore,
+    why_dead,
+)
 from inference_core.transport.framing import MAX_FRAME_BYTES
 from inference_core.transport.listener import Listener
 from inference_core.transport.server_connection import CoreConnection
@@ -38,8 +47,19 @@ def serve_core(
     are aborted then. Raises `CoreGoneError` if the core dies or does not load, and `CoreError` if the address is not
     available.
     """
-    server = CoreServer(core_factory, listener, watchdog_seconds=watchdog_seconds, title=title)
+    server = CoreServer(partial(_permanent, core_factory), listener, watchdog_seconds=watchdog_seconds, title=title)
     asyncio.run(_serve_until_signal(server, grace_seconds))
+
+
+def _permanent(core_factory: CoreFactory) -> SteppingCore:
+    """Load a core without garbage collection, which would look at every object of torch again and again, now and
+    whenever requests allocate many objects: what loading made stays for the life of the process."""
+    gc.disable()
+    try:
+        return core_factory()
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 async def _serve_until_signal(server: "CoreServer", grace_seconds: float) -> None:

@@ -12,9 +12,8 @@ An output token costs three prompt tokens. Estimates are marked in `Price.estima
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
-
-import numpy as np
 
 from tiers.catalog.gpu_group import GpuModelSpec
 from tiers.catalog.tier_spec import Price, TierSpec
@@ -85,7 +84,10 @@ def _by_place(place: int, places: Sequence[int], inputs: Sequence[float]) -> flo
         return float(inputs[0] * STEP_FACTOR ** (place - places[0]))
     if place > places[-1]:
         return float(inputs[-1] * STEP_FACTOR ** (place - places[-1]))
-    return float(np.exp(np.interp(place, places, np.log(np.maximum(inputs, 1e-9)))))
+    after = bisect_left(places, place)
+    below, above = (max(price, 1e-9) for price in inputs[after - 1 : after + 1])
+    share = (place - places[after - 1]) / (places[after] - places[after - 1])
+    return float(below ** (1 - share) * above**share)
 
 
 def _price(input_usd: float, estimated: str) -> Price:

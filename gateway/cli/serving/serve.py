@@ -1,5 +1,6 @@
 """`aio serve`: all of AIO, or one of its two roles."""
 
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -126,10 +127,10 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
         chosen_core,
         core_factory,
         core_title,
-        require_machine,
         socket_of,
         watchdog_seconds_of,
     )
+    from gateway.cores.machine_check import require_machine
     from gateway.cores.passed_adapters import inheriting
     from gateway.hub_models import fetch_core_models
     from inference_core.transport.listener import ReplacingListener, UnixListener
@@ -185,21 +186,29 @@ def _serve_supervised(settings: "Settings") -> None:
 
 
 def _serve_http(settings: "Settings", worker: str | None) -> None:
+    import gc
+
     import msgspec
 
-    cores = _loading_cores(settings) if settings.role == "all" else None
-    # Imported now: the cores load meanwhile.
-    from gateway.peers.worker_place import WorkerPlace
-    from gateway.processes.server import run_server
+    # Until the server has started: imports make hundreds of thousands of objects, and next to no garbage.
+    gc.disable()
+    try:
+        cores = _loading_cores(settings) if settings.role == "all" else None
+        # Imported now: the cores load meanwhile.
+        from gateway.peers.worker_place import WorkerPlace
+        from gateway.processes.server import run_server
 
-    run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace), cores=cores)
+        run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace), cores=cores)
+    finally:
+        gc.enable()
 
 
 def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
-    """Return a client of every core of the catalogue; those with a process of their own load from now on."""
+    """Return a client of every core of the catalogue; those with a process of their own load from now on, while this
+    one checks that it can serve them."""
     import asyncio
 
-    from gateway.core_factory import require_local_models, require_machine
+    from gateway.core_factory import require_local_models
     from gateway.cores.core_clients import core_clients
     from gateway.hub_models import fetch_core_models
     from inference_core.transport.child_core import ChildCoreClient
@@ -208,9 +217,22 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     catalog = load_catalog(settings.catalog)
     require_local_models(catalog)
     fetch_core_models(catalog, catalog.core_names)
-    asyncio.run(require_machine(catalog, settings, catalog.core_names))
     cores = core_clients(catalog, settings)
     for core in cores.values():
         if isinstance(core, ChildCoreClient):
             core.launch_ahead()
+    # Imported now, with what reads model files.
+    from gateway.cores.machine_check import require_machine
+
+    asyncio.run(_checked(require_machine(catalog, settings, catalog.core_names), cores))
     return cores
+
+
+async def _checked(check: "Coroutine[Any, Any, None]", cores: "dict[str, CoreClient]") -> None:
+    """Wait for the check; if it raises, the cores are closed first."""
+    try:
+        await check
+    except BaseException:
+        for core in cores.values():
+            await core.close()
+        raise

@@ -48,6 +48,15 @@ def test_options_import_nothing_that_starts_threads() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_numpy_delays_no_core_that_loads_in_a_process_of_its_own() -> None:
+    code = (
+        "import sys; from tiers.catalog.load import load_catalog; from gateway.cores.core_clients import core_clients; "
+        "from gateway.settings import Settings; core_clients(load_catalog('laptop'), Settings()); "
+        "sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_the_documented_settings_are_those_of_the_code() -> None:
     page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
     documented = page.split("<!-- settings: aio settings --markdown -->\n")[1].split("\n<!-- end settings -->")[0]

@@ -1,6 +1,7 @@
 """`aio quantize` makes a folder, and `aio quality compare` says what it may be used for."""
 
 import json
+import os
 from importlib import resources
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
+from tests.process_tree import children, command
 
 
 def aio(*arguments: str) -> Result:
@@ -73,3 +75,5 @@ def test_a_core_refuses_to_start_with_a_model_whose_report_is_missing(model: Pat
         refused = aio("serve", "--role", role, "--catalog", str(tmp_path / "gated.toml"), "--data-dir", str(tmp_path))
         assert refused.exit_code == 1
         assert "core.models 'smollm2-int4'.quality: quality report nowhere.json cannot be read" in refused.output
+        # It loads while this process checks whether it may.
+        assert [line for line in map(command, children(os.getpid())) if "--channel" in line] == []

@@ -1,5 +1,7 @@
 """How far packing moves a weight from its file's value, for every encoding that is not packed as it is (SPEC QZ-05)."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -100,3 +102,5 @@ def test_panels_packed_in_pieces_are_those_packed_at_once(
     monkeypatch.setattr(panels, "_PIECE_WEIGHTS", 3000)  # less than three panels
     assert np.array_equal(pack(tensor, scheme), whole)
     assert pieces == [32, 32, 32, 7]
+    with ThreadPoolExecutor(2) as pool:
+        assert np.array_equal(pack(tensor, scheme, pool), whole)

@@ -70,7 +70,7 @@ def test_bfloat16_rounds_and_widens_as_torch_does() -> None:
 
 def test_many_values_of_any_bits_round_as_torch_does_whatever_their_order_in_memory() -> None:
     # More than are converted at a time, with NaNs, infinities, and numbers that round up to infinity.
-    bits = np.random.default_rng(3).integers(0, 2**32, size=(301, 500), dtype=np.uint32)
+    bits = np.random.default_rng(3).integers(0, 2**32, size=(601, 500), dtype=np.uint32)
     bits[::7, ::5] |= 0x7F80_0000
     values = bits.view(np.float32)
 

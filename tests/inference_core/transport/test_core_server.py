@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from inference_core.errors import CoreError, CoreGoneError, CoreLostError, Inval
 from inference_core.protocol import AbortRequest, CoreStats, Event, Hello, QueryStats
 from inference_core.transport.framing import FrameWriter
 from inference_core.transport.listener import UnixListener
-from inference_core.transport.server import CoreServer, serve_core
+from inference_core.transport.server import CoreServer, _permanent, serve_core
 from inference_core.transport.unix_socket import SocketCoreClient
 
 
@@ -309,3 +310,21 @@ async def test_a_killed_server_process_can_be_replaced_on_the_same_path(path, as
             await anext(client.generate(ask(tokens=1)))
         assert not isinstance(caught.value, CoreLostError)
     await client.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_core_loads_without_garbage_collection_and_is_never_looked_through_later(fails: bool) -> None:
+    seen: list[bool] = []
+
+    def load() -> ScriptedCore:
+        seen.append(gc.isenabled())
+        if fails:
+            raise MemoryError
+        return ScriptedCore()
+
+    before = gc.get_freeze_count()
+    with pytest.raises(MemoryError) if fails else contextlib.nullcontext():
+        _permanent(load)
+    assert seen == [False]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > before
