@@ -89,8 +89,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     core_socket: Annotated[
         str,
         Meta(
-            description="Socket between core and gateway; empty: `core.sock` in the state folder; a GPU group uses "
-            "`core.NAME.sock`",
+            description="Socket between core and gateway where they are started apart (`--role`) or with several "
+            "workers; empty: `core.sock` in the state folder; a GPU group uses `core.NAME.sock`",
         ),
     ] = ""
     cluster: Annotated[

@@ -214,8 +214,9 @@ _LISTINGS = {
             ("total_ms", "total ms"),
             ("linears_ms", "linears"),
             ("attention_ms", "attention"),
-            ("vocabulary_projection_ms", "vocabulary projection"),
-            ("rotary_and_cache_write_ms", "rotary embedding, cache write"),
+            ("rotary_ms", "rotary embedding, cache write"),
+            ("rows_ms", "norms, quantised activations"),
+            ("head_ms", "vocabulary projection"),
             ("rest_ms", "rest"),
         )
     ),

@@ -1,4 +1,4 @@
-"""Loads another version of the CPU core in this process, next to the one that serves."""
+"""Loads another version of the CPU core, next to the one that serves."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 async def next_core(settings: Settings, catalog: Catalog) -> EventClient:
-    """Return the CPU core of `catalog`, started on a thread of its own; its models are downloaded first if need be.
+    """Return the CPU core of `catalog`, started; its models are downloaded first if need be.
 
     Raises `CatalogError`, a `CoreMemoryError` if it does not fit in what memory is left; then nothing is left of it.
     """

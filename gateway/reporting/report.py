@@ -64,7 +64,8 @@ def stage_section(found: Sequence[Stage], sweep: Head | None = None) -> str:
     return (
         _stage_table(found)
         + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
-        f"Here: {speed}. The stream's figure includes the gateway's overhead and routing."
+        f"Here: {speed}. The stream's figure includes the gateway's overhead and routing. "
+        "The files may be of different machines ([records](#records))."
     )
 
 

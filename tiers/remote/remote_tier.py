@@ -41,7 +41,7 @@ MAX_MODELS_BYTES = 4 * 2**20
 MOST_NAMED = 12
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
-OPERATOR_STATUSES = (401, 403, 404, 407)
+OPERATOR_STATUSES = (401, 402, 403, 404, 407)
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 TRY_LATER_STATUSES = (408, 409, 425)
 # 529: Anthropic's "overloaded".
@@ -396,7 +396,9 @@ class RemoteTier(Tier):
         return TierRequestError(message, param=error.param, code=None if error.code is None else str(error.code))
 
     def _remedy(self, status: int, error: WireError) -> str:
-        """Return what the operator can do about a status that is the catalogue's fault."""
+        """Return what the operator can do about a status that is the catalogue's fault, or the account's."""
+        if status == 402:
+            return "pay for the account of the tier's key"
         if status not in (401, 403):
             listing = "; `aio check` lists the server's models" if self._wire.models_path is not None else ""
             return f"check url and model = {self.model!r} in the catalogue{listing}"

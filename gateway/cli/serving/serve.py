@@ -204,27 +204,31 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
 
 
 def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
-    """Return a client of every core of the catalogue; those with a process of their own load from now on, while this
-    one checks that it can serve them."""
+    """Return a client of every core of the catalogue; those with a process of their own load from now on. The core of
+    the CPU loads while it is checked that all can be served here, those of cards once it is."""
     import asyncio
 
     from gateway.core_factory import require_local_models
     from gateway.cores.core_clients import core_clients
     from gateway.hub_models import fetch_core_models
     from inference_core.transport.child_core import ChildCoreClient
+    from tiers.catalog.catalog import CPU_CORE
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
     require_local_models(catalog)
     fetch_core_models(catalog, catalog.core_names)
     cores = core_clients(catalog, settings)
-    for core in cores.values():
-        if isinstance(core, ChildCoreClient):
-            core.launch_ahead()
+    children = {name: core for name, core in cores.items() if isinstance(core, ChildCoreClient)}
+    if CPU_CORE in children:
+        children[CPU_CORE].launch_ahead()
     # Imported now, with what reads model files.
     from gateway.cores.machine_check import require_machine
 
     asyncio.run(_checked(require_machine(catalog, settings, catalog.core_names), cores))
+    for name, core in children.items():
+        if name != CPU_CORE:
+            core.launch_ahead()
     return cores
 
 

@@ -172,7 +172,7 @@ async def test_what_the_caller_did_wrong_is_the_callers_with_its_parameter(statu
         assert tier.load().healthy
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 408, 429, 500, 502, 503, 307])
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 408, 429, 500, 502, 503, 307])
 async def test_what_is_not_the_callers_fault_makes_the_tier_unavailable_for_a_while(status: int) -> None:
     now = 100.0
     async with LoopbackServer(refusing(status, {"error": {"message": "no"}})) as server:
