@@ -36,7 +36,7 @@ class CoreSwap:
     """Replaces the tiers of the CPU core, and the core if its models or settings differ (SPEC GW-15).
 
     Both versions are in memory until the last answer of the old one has ended. `core`: what serves now; only a
-    `ReloadableCore`, which runs in this process, can be replaced. `load_core` returns the started CPU core of a
+    `ReloadableCore`, which this process started, can be replaced. `load_core` returns the started CPU core of a
     catalogue, or raises `CatalogError` (`next_core`). A tier that is not answering is let go after `drain_seconds`,
     whatever still refers to it.
     """
