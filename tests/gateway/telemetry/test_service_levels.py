@@ -300,6 +300,29 @@ async def test_a_class_sets_deadline_and_priority_where_the_caller_says_neither(
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(("name", "seconds"), [("chat", 0.1), ("batch", 2.0), (None, 1.0)])
+async def test_an_answer_is_held_to_the_limit_of_the_class_that_was_asked_for(
+    gateway: RunningGateway, name: str | None, seconds: float
+) -> None:
+    """Without a class, to the objective of its tier where that is longer than the usual half second."""
+    label = name or "interactive"
+
+    async def shares() -> float:
+        text = (await gateway.http.get("/metrics")).text
+        samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+        found = (s for s in samples if s.name == "aio_ttft_limit_ratio_sum")
+        return sum(s.value for s in found if s.labels["slo_class"] == label)
+
+    before = await shares()
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "hello"}]}
+    headers = {"x-aio-cache": "off"} | ({} if name is None else {"x-aio-slo": name})
+    answer = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+    record = await only_record(gateway, answer.json()["id"])
+    assert record.timings.ttft_ms is not None
+    assert await shares() - before == pytest.approx(record.timings.ttft_ms / 1e3 / seconds, rel=0.01)
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_metrics_of_costs_are_those_of_the_records(gateway: RunningGateway) -> None:
     body = {"model": "tier-3", "messages": [{"role": "user", "content": "hello"}]}
     answer = await gateway.http.post("/v1/chat/completions", json=body)

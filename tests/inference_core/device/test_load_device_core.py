@@ -16,7 +16,7 @@ from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.errors import InvalidRequestError, MemoryPlanError
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint
-from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.protocol import AddRequest, SamplingParams, TokenLogprob
 
 CPU = torch.device("cpu")
 CONFIG = msgspec.structs.replace(
@@ -64,13 +64,18 @@ def load(tmp_path: Path) -> Load:
 
 
 def answer(core: Core, name: str) -> list[int]:
-    sampling = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+    return [one.token_id for one in drawn(core, name)]
+
+
+def drawn(core: Core, name: str) -> list[TokenLogprob]:
+    """The tokens of an answer with their log-probabilities."""
+    sampling = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, logprobs=0)
     core.add(AddRequest(request_id=name, model=name, prompt_token_ids=list(range(1, 40)), sampling=sampling))
-    tokens: list[int] = []
+    tokens: list[TokenLogprob] = []
     while core.has_work:
         for output in core.step():
             assert output.error is None
-            tokens += output.token_ids
+            tokens += output.logprobs or []
         core.check_integrity()
     return tokens
 
@@ -87,8 +92,14 @@ def test_a_device_that_is_too_small_is_refused_with_the_arithmetic(load: Load) -
         load(spec(model()), total=4 * SLAB)
 
 
-def test_four_bit_weights_multiplied_as_they_are_say_what_they_say_dequantised(load: Load) -> None:
-    assert answer(load(spec(model(compute="int4"))), "m") == answer(load(spec(model())), "m")
+def test_four_bit_weights_multiplied_as_they_are_say_what_they_say_dequantised(load: Load, tmp_path: Path) -> None:
+    dense = drawn(load(spec(model())), "m")
+    assert not list(tmp_path.glob("weights/*/*int4*.safetensors"))
+    packed = drawn(load(spec(model(compute="int4"))), "m")
+    assert list(tmp_path.glob("weights/*/*int4*.safetensors")), "the weights were not kept as 4 bits"
+    assert [one.token_id for one in packed] == [one.token_id for one in dense]
+    # A model of random weights repeats one token, so the tokens alone say little.
+    assert [one.logprob for one in packed] == pytest.approx([one.logprob for one in dense], abs=1e-3)
 
 
 @pytest.mark.parametrize("compute", ["int8", "fp8", "fp8-blocks"])

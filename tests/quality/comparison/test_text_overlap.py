@@ -18,6 +18,10 @@ def test_rouge_l_weighs_precision_and_recall_alike() -> None:
     )
 
 
+def test_rouge_l_counts_no_word_twice() -> None:
+    assert rouge_l("the cat", "the the cat cat") == pytest.approx(2 * 2 / (2 + 4))
+
+
 def test_texts_without_words_are_alike() -> None:
     assert rouge_l("", "...") == 1.0
     assert rouge_l("", "word") == 0.0
