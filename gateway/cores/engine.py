@@ -4,8 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from gateway.core_factory import core_problem_key
 from gateway.cores.core_clients import core_clients
@@ -29,7 +28,7 @@ from tiers.tier import Tier
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
-# How long a start waits for remote tiers before it continues without them.
+# How long a start waits for remote tiers and for cores elsewhere before it continues without them.
 FIRST_ANSWER_SECONDS = 5.0
 
 
@@ -51,11 +50,19 @@ class Engine:
         for name in self.cores:
             await self._start_core(name)
 
-    async def stay_connected(self, name: str) -> None:
-        """Connect to a core in another process, and reconnect whenever the connection is lost."""
+    async def stay_connected(self, name: str, tried: asyncio.Event) -> None:
+        """Connect to a core in another process, and reconnect whenever the connection is lost. Sets `tried` after the
+        first attempt."""
         problem = core_problem_key(name)
+
+        async def attempt() -> None:
+            try:
+                await self._start_core(name)
+            finally:
+                tried.set()
+
         while True:
-            await until_it_works(partial(self._start_core, name), problem, self.away, WATCH_SECONDS)
+            await until_it_works(attempt, problem, self.away, WATCH_SECONDS)
             await self._until_lost(name)
 
     async def keep_running(self, name: str) -> None:
@@ -163,8 +170,8 @@ async def running_engine(
     without it they run here, and the block starts once all of them are ready.
 
     In the role `all` a core that cannot load stops the start, with the reason, and one that dies later is started
-    again; in the role `gateway` every tier serves as soon as its core is there. A remote tier that is down stops
-    nothing: it serves once it answers.
+    again; in the role `gateway` every tier serves as soon as its core is there, from the start on if it answers then. A
+    remote tier that is down stops nothing: it serves once it answers.
     """
     async with AsyncExitStack() as programs:
         if tiers is None:
@@ -201,8 +208,14 @@ async def _started(settings: Settings, engine: Engine) -> AsyncIterator[Engine]:
         async with AsyncExitStack() as stack:
             if settings.role == "gateway" and engine.cores:
                 engine.away |= {core_problem_key(name): "not connected yet" for name in engine.cores}
-                for name in engine.cores:
-                    await stack.enter_async_context(background(engine.stay_connected(name)))
+                tried = {name: asyncio.Event() for name in engine.cores}
+                for name, event in tried.items():
+                    await stack.enter_async_context(background(engine.stay_connected(name, event)))
+                # Of a core that is there the tiers serve from the first request on: another gateway may end now.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                        for event in tried.values():
+                            await event.wait()
             else:
                 await engine.start()
                 for name in engine.cores:

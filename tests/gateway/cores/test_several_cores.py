@@ -204,6 +204,19 @@ async def test_a_core_process_must_say_which_of_several_cores_it_is(settings: Se
     assert [core_title(c, "cpu") for c in (laptop, catalog)] == ["the core", "the core cpu"]
 
 
+async def test_a_gateway_that_takes_anothers_place_answers_its_first_request(settings: Settings) -> None:
+    apart = Settings(data_dir=settings.data_dir, catalog=settings.catalog, monitor=False, role="gateway")
+    servers = {name: CoreServer(loader(settings, name), UnixListener(socket_of(apart, name))) for name in MODELS}
+    for server in servers.values():
+        await server.start()
+    cores = {name: SocketCoreClient(socket_of(apart, name)) for name in MODELS}
+    async with running_gateway(apart, scripted=False, cores=cores) as aio:
+        for model in ("tier-1", "tier-2"):
+            assert (await ask(aio, model)).status_code == 200
+    for server in servers.values():
+        await server.stop()
+
+
 # -- one of them dies ------------------------------------------------------------------------------
 
 
@@ -254,7 +267,7 @@ async def test_tiers_elsewhere_serve_while_no_core_is_there(settings: Settings) 
     apart = Settings(data_dir=settings.data_dir, catalog=settings.catalog, monitor=False, role="gateway")
     remote = ScriptedTier(1, model="big")
     engine = Engine([remote], {"cpu": SocketCoreClient(socket_of(apart, "missing"))})
-    starting = asyncio.create_task(engine.stay_connected("cpu"))
+    starting = asyncio.create_task(engine.stay_connected("cpu", asyncio.Event()))
     async with engine.starting_elsewhere():
         while "no core listens" not in engine.away.get("core", ""):  # noqa: ASYNC110 - a dict has no event
             await asyncio.sleep(0)
