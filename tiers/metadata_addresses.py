@@ -1,6 +1,7 @@
 """Addresses of clouds' credential services. No server of ours is there, so nothing is sent to them."""
 
 import ipaddress
+import socket
 from collections.abc import Sequence
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -16,14 +17,14 @@ _HOLDING = [ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96")]
 
 def is_metadata_host(host: str) -> bool:
     """Return whether a URL's host name or address is one of them; names are not resolved."""
-    return host.rstrip(".").lower() in METADATA_NAMES or is_metadata_address(host)
+    name = host.rstrip(".")
+    return name.lower() in METADATA_NAMES or is_metadata_address(name)
 
 
 def is_metadata_address(address: str) -> bool:
     """Return whether an address, in any notation, is one of them; False for anything that is no address."""
-    try:
-        parsed = ipaddress.ip_address(address.strip("[]").partition("%")[0])
-    except ValueError:
+    parsed = _parsed(address.strip("[]").partition("%")[0])
+    if parsed is None:
         return False
     found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [parsed]
     if isinstance(parsed, ipaddress.IPv6Address):
@@ -31,3 +32,15 @@ def is_metadata_address(address: str) -> bool:
         if any(parsed in network for network in _HOLDING):
             found.append(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF))
     return any(one in network for one in found for network in METADATA)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address, also of the notations that resolvers take: one number, hexadecimal, octal, fewer parts."""
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(address))
+    except (OSError, ValueError):
+        return None
