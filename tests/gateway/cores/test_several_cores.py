@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -204,29 +205,31 @@ async def test_a_core_process_must_say_which_of_several_cores_it_is(settings: Se
     assert [core_title(c, "cpu") for c in (laptop, catalog)] == ["the core", "the core cpu"]
 
 
-async def test_a_gateway_that_takes_anothers_place_answers_its_first_request(settings: Settings) -> None:
+@asynccontextmanager
+async def gateway_of_listening_cores(settings: Settings) -> AsyncIterator[tuple[RunningGateway, dict[str, CoreServer]]]:
+    """A gateway without models, and the servers of its cores by name."""
     apart = Settings(data_dir=settings.data_dir, catalog=settings.catalog, monitor=False, role="gateway")
     servers = {name: CoreServer(loader(settings, name), UnixListener(socket_of(apart, name))) for name in MODELS}
     for server in servers.values():
         await server.start()
     cores = {name: SocketCoreClient(socket_of(apart, name)) for name in MODELS}
     async with running_gateway(apart, scripted=False, cores=cores) as aio:
-        for model in ("tier-1", "tier-2"):
-            assert (await ask(aio, model)).status_code == 200
+        yield aio, servers
     for server in servers.values():
         await server.stop()
+
+
+async def test_a_gateway_that_takes_anothers_place_answers_its_first_request(settings: Settings) -> None:
+    async with gateway_of_listening_cores(settings) as (aio, _):
+        for model in ("tier-1", "tier-2"):
+            assert (await ask(aio, model)).status_code == 200
 
 
 # -- one of them dies ------------------------------------------------------------------------------
 
 
 async def test_a_core_that_goes_takes_only_its_tiers_with_it_until_it_is_back(settings: Settings) -> None:
-    apart = Settings(data_dir=settings.data_dir, catalog=settings.catalog, monitor=False, role="gateway")
-    servers = {name: CoreServer(loader(settings, name), UnixListener(socket_of(apart, name))) for name in MODELS}
-    for server in servers.values():
-        await server.start()
-    cores = {name: SocketCoreClient(socket_of(apart, name)) for name in MODELS}
-    async with running_gateway(apart, scripted=False, cores=cores) as aio:
+    async with gateway_of_listening_cores(settings) as (aio, servers):
         assert (await until(aio, "ok"))["status_code"] == 200
         before = (await ask(aio, "tier-2")).json()["choices"]
 
@@ -246,12 +249,10 @@ async def test_a_core_that_goes_takes_only_its_tiers_with_it_until_it_is_back(se
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "core_unavailable")
         assert await knob(aio, "max_waiting") == {CPU_MODEL: 1000}
 
-        servers["card"] = CoreServer(loader(settings, "card"), UnixListener(socket_of(apart, "card")))
+        servers["card"] = CoreServer(loader(settings, "card"), UnixListener(socket_of(settings, "card")))
         await servers["card"].start()
         await until(aio, "ok")
         assert (await ask(aio, "tier-2")).json()["choices"] == before
-    for server in servers.values():
-        await server.stop()
 
 
 async def until(aio: RunningGateway, status: str, problem: str | None = None) -> dict[str, Any]:
