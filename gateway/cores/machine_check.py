@@ -1,4 +1,4 @@
-"""Checks, before anything is loaded, that this machine can serve a catalogue's cores."""
+"""Checks that this machine can serve a catalogue's cores."""
 
 import asyncio
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from tiers.errors import CatalogError
 
 
 async def require_machine(catalog: Catalog, settings: Settings, cores: Collection[str]) -> None:
-    """Check, before loading anything, that `cores` can be served here: cards, files and quality reports exist.
+    """Check, without loading anything, that `cores` can be served here: cards, files and quality reports exist.
 
     Raises MissingExtraError, DevicesMissingError, ModelFileError, or CatalogError with what is missing and what to do.
     """

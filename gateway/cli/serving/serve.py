@@ -1,6 +1,5 @@
 """`aio serve`: all of AIO, or one of its two roles."""
 
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +19,7 @@ from gateway.cli.options import (
 if TYPE_CHECKING:
     from gateway.settings import Settings
     from inference_core.transport.client import CoreClient
+    from tiers.catalog.catalog import Catalog
 
 
 @click.command()
@@ -123,13 +123,7 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
 def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> None:
     import asyncio
 
-    from gateway.core_factory import (
-        chosen_core,
-        core_factory,
-        core_title,
-        socket_of,
-        watchdog_seconds_of,
-    )
+    from gateway.core_factory import chosen_core, core_factory, core_title, socket_of, watchdog_seconds_of
     from gateway.cores.machine_check import require_machine
     from gateway.cores.passed_adapters import inheriting
     from gateway.hub_models import fetch_core_models
@@ -155,7 +149,7 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
 
 
 def _serve_core_to_parent(settings: "Settings", group: str | None, channel: int) -> None:
-    """Serve a core to the process that started this one, which has checked that it can be served here. What ends the
+    """Serve a core to the process that started this one, which checks that it can be served here. What ends the
     core early goes to that process."""
     from gateway.core_factory import chosen_core, core_factory, core_title, watchdog_seconds_of
     from inference_core.errors import CoreGoneError
@@ -222,20 +216,20 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     children = {name: core for name, core in cores.items() if isinstance(core, ChildCoreClient)}
     if CPU_CORE in children:
         children[CPU_CORE].launch_ahead()
-    # Imported now, with what reads model files.
-    from gateway.cores.machine_check import require_machine
-
-    asyncio.run(_checked(require_machine(catalog, settings, catalog.core_names), cores))
+    asyncio.run(_require_machine_or_close(catalog, settings, cores))
     for name, core in children.items():
         if name != CPU_CORE:
             core.launch_ahead()
     return cores
 
 
-async def _checked(check: "Coroutine[Any, Any, None]", cores: "dict[str, CoreClient]") -> None:
-    """Wait for the check; if it raises, the cores are closed first."""
+async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", cores: "dict[str, CoreClient]") -> None:
+    """Check that `cores` can be served here; if not, or if it is interrupted, they are closed before it raises."""
+    # Imported once cores load, since it imports what reads model files.
+    from gateway.cores.machine_check import require_machine
+
     try:
-        await check
+        await require_machine(catalog, settings, cores)
     except BaseException:
         for core in cores.values():
             await core.close()
