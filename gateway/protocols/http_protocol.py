@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +15,10 @@ from gateway.protocols.trusted_proxies import is_authority
 
 log = logging.getLogger(__name__)
 
-# Files that a process opens besides callers' connections: database, journal, models, sockets of other processes.
-_FILES_OF_OUR_OWN = 256
-_MOST_FILES = 1 << 20
 STEADY_BYTES_PER_SECOND = 65_536
 MAX_HEADERS = 100
+# A connection may be accepted a moment before a stop, with its first request on the way.
+FIRST_REQUEST_SECONDS = 1.0
 # Requests on one connection that wait behind an unfinished answer.
 MAX_PIPELINED = 16
 # Uncounted bytes of the lines around a chunk: its size, two line ends, and some more.
@@ -52,6 +50,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     end of another request, is counted from the next piece on, and measured once it is parsed. A piece of a body has at
     most `head_limit` bytes. Chunk extensions and trailers may have as many bytes in addition to the chunks, two pieces
     more at most. An error response is sent after the answers to the requests before, and closes the connection.
+
+    At a stop idle connections are closed; one without a request yet is given `FIRST_REQUEST_SECONDS` for it. Requests
+    received until then are answered with `Connection: close`.
     """
 
     # Next to the attributes of uvicorn's class: together fewer than the 30 that CPython looks up fast.
@@ -76,6 +77,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         "_refused",
         "_request_line_limit",
         "_room",
+        "_stops",
         "_watching",
     )
 
@@ -101,6 +103,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         # Bytes of a chunked body's lines beyond those of its chunks.
         self._framing = 0
         self._refused = False
+        # Whether the server stops.
+        self._stops = False
         self._last_answer: bytes | None = None
         # What is called when the client disconnects.
         self._watching: set[Callable[[], None]] = set()
@@ -139,6 +143,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._follows = self._ended
         self._ended = False
         self._arriving = True
+        if self._stops:
+            # From here on a deadline as that of any request.
+            self._clear_deadline()
         # Not with every byte: empty lines between requests must not keep a connection open.
         self._unset_keepalive_if_required()
         HttpToolsProtocol.on_message_begin(self)
@@ -160,6 +167,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 code="too_many_pipelined_requests",
             )
         HttpToolsProtocol.on_headers_complete(self)
+        if self._stops and self.cycle is not None:
+            self.cycle.keep_alive = False
         self.scope["extensions"] = {CLIENT_CONNECTION: self}  # type: ignore[dict-item]
         self._in_head = False
         self._room = self._head_limit
@@ -211,8 +220,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             message = "The connection becomes a WebSocket only once the requests before are answered."
             self._refuse(ApiError(400, message, code="pipelined_upgrade"))
             return
+        if self._stops:
+            self._refuse(ApiError(503, "The server is shutting down. Connect elsewhere.", code="shutting_down"))
+            return
         self._clear_deadline()
         super().handle_websocket_upgrade()
+
+    def shutdown(self) -> None:
+        """See uvicorn, which would close on a client whose first request is on the way, or whose next one has begun."""
+        self._stops = True
+        if self._arriving and self._in_head:
+            return
+        if not self.cycle:
+            self._clear_deadline()
+            self._deadline = self.loop.call_later(FIRST_REQUEST_SECONDS, self.transport.close)
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
@@ -389,18 +412,3 @@ def _too_large(message: str, param: str | None = None) -> ApiError:
 
 def _too_many_headers() -> ApiError:
     return _too_large(f"The request has more than {MAX_HEADERS} headers.")
-
-
-def connections_allowed(wanted: int | None) -> int:
-    """Return how many connections this process may accept: `wanted`, or the open-file limit, two files per connection.
-
-    Raises the soft limit of open files to the hard one.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if files > soft != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    allowed = max((files - _FILES_OF_OUR_OWN) // 2, 16)
-    if wanted is not None and wanted > allowed:
-        log.warning("%d connections are configured, but %d open files allow %d", wanted, files, allowed)
-    return allowed if wanted is None else min(wanted, allowed)

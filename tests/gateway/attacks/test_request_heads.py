@@ -1,6 +1,7 @@
 """Heads within the limits are parsed as without limits, and heads beyond them are refused, however they are split."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -56,12 +57,23 @@ class Connection(BoundedHttpProtocol):
     def __init__(self) -> None:
         config = uvicorn.Config(cast(Any, application), ws="none", lifespan="off", log_config=None, access_log=False)
         config.load()
-        clock = SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: None))
+        self.timers: dict[object, Callable[[], None]] = {}
+        clock = SimpleNamespace(call_later=self.call_later)
         limits: dict[str, Any] = {"patience": 30.0, "most": 9, "head_limit": LIMIT}
         super().__init__(config, ServerState(), {}, cast(Any, clock), **limits)
         self.started: list[Any] = []
         self.wire = Transport()
         self.connection_made(cast(Any, self.wire))
+
+    def call_later(self, seconds: float, due: Callable[[], None]) -> Any:
+        timer = object()
+        self.timers[timer] = due
+        return SimpleNamespace(cancel=lambda: self.timers.pop(timer, None))
+
+    def wait(self) -> None:
+        """Let all timers run out."""
+        for timer in list(self.timers):
+            self.timers.pop(timer)()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self.started.append(cycle)
@@ -297,3 +309,57 @@ def test_a_watched_connection_is_read_on() -> None:
     connection.watch(lambda: None)
 
     assert connection.wire.reads
+
+
+def test_at_a_stop_a_connection_whose_first_request_is_on_the_way_is_answered() -> None:
+    connection = Connection()
+    connection.shutdown()
+    assert not connection.wire.closed
+    connection.receive(request_line(50), [])
+    connection.wait()
+    assert connection.answers == [408]
+
+    connection = Connection()
+    connection.shutdown()
+    connection.receive(request_line(50), [])
+    connection.data_received(END)
+    assert connection.timers == {}
+    connection.reply()
+    assert (connection.answers, connection.wire.closed) == ([204], True)
+    assert b"connection: close" in connection.wire.sent
+
+
+def test_at_a_stop_a_connection_that_stays_without_a_request_is_closed_after_a_moment() -> None:
+    connection = Connection()
+    connection.shutdown()
+    assert list(connection.timers.values()) == [connection.wire.close]
+    connection.wait()
+    assert (connection.answers, connection.wire.closed) == ([], True)
+
+
+def test_at_a_stop_a_connection_becomes_no_websocket() -> None:
+    connection = Connection()
+    connection.shutdown()
+    connection.handle_websocket_upgrade()
+    assert (connection.answers, connection.wire.closed) == ([503], True)
+    assert connection.error["code"] == "shutting_down"
+
+
+def test_at_a_stop_an_idle_connection_is_closed_and_one_in_use_after_its_last_answer() -> None:
+    connection = Connection().receive(request_line(50) + END, [])
+    connection.reply()
+    connection.shutdown()
+    assert connection.wire.closed
+
+    connection = Connection().receive(request_line(50) + END, [])
+    connection.reply()
+    connection.data_received(request_line(50))
+    connection.shutdown()
+    connection.data_received(END)
+    connection.reply()
+    assert (connection.answers, connection.wire.closed) == ([204, 204], True)
+
+    connection = Connection().receive(request_line(50) + END, [])
+    connection.shutdown()
+    connection.reply()
+    assert (connection.answers, connection.wire.closed) == ([204], True)
