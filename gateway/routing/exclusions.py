@@ -85,8 +85,9 @@ def exclusions(
         elif needs and (lacks := lacking(needs, spec)):
             excluded.incapable[number] = lacks
             reason = f"it does not support {' and '.join(need.noun for need in lacks)}"
-        elif reason := _context_problem(request, most, tier, spec) or (
-            _scores_problem(request, tier, spec) if many_scores else None
+        elif tier.max_context and (
+            reason := _context_problem(request, most, tier, spec)
+            or (_scores_problem(request, tier, spec) if many_scores else None)
         ):
             excluded.too_long.append(number)
         else:
@@ -129,6 +130,8 @@ def _in_doubt(
 ) -> Iterator[tuple[int, Tier]]:
     most, many_scores = request.most_prompt_tokens(), request.most_scores() > MAX_SCORES
     for number, tier in tiers.items():
+        if not tier.max_context:
+            continue  # It has not started: it is down, and cannot count.
         room = request.least_room(tier.max_context)
         is_unclear = many_scores or most + room > tier.max_context
         asked = is_unclear and pinned in (None, number) and request.caller.may_use(number)
