@@ -25,7 +25,7 @@ from gateway.composition.hangup import reloading_on_hangup
 from gateway.composition.privacy import Privacy
 from gateway.composition.quality_loop import QualityLoop, running_quality_loop
 from gateway.cores.adapters import CoreAdapters
-from gateway.cores.engine import Engine, running_engine
+from gateway.cores.engine import Engine, LoadFailed, running_engine
 from gateway.cores.hidden_states import CoreStates
 from gateway.cores.knobs import CoreKnobs
 from gateway.cores.next_core import next_core
@@ -95,15 +95,17 @@ def create_app(
     place: WorkerPlace | None = None,
     http: HttpApp = http_app,
     show_admin_key: ShowKey | None = None,
+    load_failed: LoadFailed | None = None,
 ) -> Litestar:
     """Return the application of one gateway process; its lifespan starts everything.
 
     `tiers` and `classifier` replace the catalogue's tiers and the active classifier; `cores`, by the catalogue's names,
     replace the cores behind its own tiers. `place`: among several processes behind one port. `show_admin_key` is called
-    with the first admin key of an installation that has none; without it none is made. Raises `SettingsError`,
-    `RedactionError` and `CatalogError` at once for errors that are visible without starting anything.
+    with the first admin key of an installation that has none; without it none is made. With `load_failed` requests are
+    served once the first tier with a core serves, and it is told why a core that still loads cannot be loaded. Raises
+    `SettingsError`, `RedactionError` and `CatalogError` at once for errors that are visible without starting anything.
     """
-    composition = Composition(settings, tiers, classifier, cores, place, show_admin_key)
+    composition = Composition(settings, tiers, classifier, cores, place, show_admin_key, load_failed)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -135,9 +137,10 @@ class Composition:
         cores: Mapping[str, CoreClient] | None,
         place: WorkerPlace | None = None,
         show_admin_key: ShowKey | None = None,
+        load_failed: LoadFailed | None = None,
     ) -> None:
         self.settings = settings
-        self._show_admin_key = show_admin_key
+        self._show_admin_key, self._load_failed = show_admin_key, load_failed
         self._peers = None if place is None else Peers(place)
         self.keys = keys_of(settings)
         self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
@@ -181,7 +184,7 @@ class Composition:
             running = running_engines(self.catalog, settings.data_path, owned=self._peers is None)
             engines = (await stack.enter_async_context(running)).status
         engine = await stack.enter_async_context(
-            running_engine(settings, self.catalog, self._tiers, self._cores, threads, engines)
+            running_engine(settings, self.catalog, self._tiers, self._cores, threads, engines, self._load_failed)
         )
         self._warn_of_overpriced_tiers()
         classifier = await self._start_classifier(stack, engine)
@@ -272,6 +275,8 @@ class Composition:
             parts.records = PeerRecords(ledger, self._peers)
             await stack.enter_async_context(self._peers.answering(worker_answers(parts, parts.records)))
         await self._start_alerts(stack, engine)
+        # Last: cores load while everything else starts.
+        await engine.first_tier_serves()
         await stack.enter_async_context(parts.jobs.working(LineAnswers(parts)))
         return parts
 

@@ -76,9 +76,12 @@ def require_local_models(catalog: Catalog) -> None:
     require_extra("local", f"catalogue '{catalog.name}' runs models inside AIO and")
 
 
-def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankHosts | None" = None) -> "CoreFactory":
+def core_factory(
+    catalog: Catalog, settings: Settings, core: str, places: "RankHosts | None" = None, *, early: bool = False
+) -> "CoreFactory":
     """Return a function that loads a core on the calling thread. `places`: where the ranks of a group run if a cluster
-    assigned machines, whose cards are then all its own; None is this machine."""
+    assigned machines, whose cards are then all its own; None is this machine. `early`: the CPU's core is there once its
+    first tier's model is loaded (`load_core`)."""
     knobs_file = knobs_file_of(settings, core)
 
     # Imported on the core's thread: torch takes seconds, and a gateway process must never need it.
@@ -87,7 +90,9 @@ def core_factory(catalog: Catalog, settings: Settings, core: str, places: "RankH
         def load_cpu() -> "SteppingCore":
             from inference_core.loading.load_core import load_core
 
-            return load_core(core_spec(catalog), settings.cache_path, knobs_file=knobs_file)
+            names = {model.name for model in catalog.core.models}
+            first = next((tier.model for tier in catalog.tiers if tier.model in names), None) if early else None
+            return load_core(core_spec(catalog), settings.cache_path, knobs_file=knobs_file, first_model=first)
 
         return load_cpu
 

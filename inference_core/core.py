@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 # How long an idle core waits for a grammar before it checks for commands again.
 _GRAMMAR_PATIENCE_SECONDS = 0.05
+# How long it waits, with requests for it, until a model may have been loaded.
+_LOAD_PATIENCE_SECONDS = 0.02
 
 
 class Core:
@@ -71,7 +73,8 @@ class Core:
     `LiveKnobs` over just these models. `use_threads` gives the kernels another number of threads (0: one per CPU).
     `vocabulary_of` gives the tokens that grammars of a model are compiled for, by default those of its file.
     `drafts`: which of the models drafts for which, by name; they have the same vocabulary.
-    `pinned_share`: the most of the arena's slabs that pinned prefixes may take.
+    `pinned_share`: the most of the arena's slabs that pinned prefixes may take. Requests for a model that is not loaded
+    yet wait until it is.
     Raises `MemoryPlanError` if a model's block is larger than a slab.
     """
 
@@ -269,7 +272,8 @@ class Core:
 
     def _step(self, began: float) -> list[SequenceOutput]:
         outputs = self._admit_compiled() + self._live.end_late(self._schedulers.values(), began)
-        due = {name: s.deadlines.earliest for name, s in self._schedulers.items() if s.has_work}
+        computable = self._computable()
+        due = {s.name: s.deadlines.earliest for s in computable}
         for name in self._turns.order(due):
             speculator = self._speculators[name]
             scheduler = self._schedulers[name]
@@ -285,15 +289,31 @@ class Core:
             return outputs
         if self._executor.num_in_flight:
             return outputs + self._collect()
-        if any(s.has_work and not s.seconds_held(began) for s in self._schedulers.values()):
+        if any(s.has_work and not s.seconds_held(began) for s in computable):
             raise IntegrityError(f"{', '.join(due)} have work, but no sequence of theirs can be scheduled")
         return outputs
+
+    def _computable(self) -> list[Scheduler]:
+        """Return the schedulers with work whose model is loaded. Raises why one with work will never be."""
+        computable = []
+        for name, scheduler in self._schedulers.items():
+            if scheduler.has_work:
+                runner = self._runners[name]
+                if runner.is_loaded:
+                    computable.append(scheduler)
+                elif runner.load_error is not None:
+                    raise runner.load_error
+        return computable
 
     @property
     def pause_seconds(self) -> float:
         """Seconds until the next step has work, while all waiting sequences are held back; else 0."""
         now = self._clock()
-        held = [s.seconds_held(now) for s in self._schedulers.values() if s.has_work]
+        held = [
+            s.seconds_held(now) if self._runners[s.name].is_loaded else _LOAD_PATIENCE_SECONDS
+            for s in self._schedulers.values()
+            if s.has_work
+        ]
         if not held and not self._grammars:
             return self._pins.seconds_until_due(now)
         return min(held, default=0.0)
@@ -443,6 +463,7 @@ class Core:
                     speculation=self._speculators[name].stats(),
                     handover=self._kv_transfers[name].stats(),
                     weight_bytes=self._runners[name].info.weight_bytes,
+                    is_loaded=self._runners[name].is_loaded,
                     pipeline=self._runners[name].pipeline,
                     prefixes=self._pins.stats(name),
                     models_sharing=sharing,

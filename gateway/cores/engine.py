@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from gateway.core_factory import core_problem_key
 from gateway.cores.core_clients import core_clients
+from gateway.cores.loaded_models import not_loaded, until_loaded
 from gateway.cores.machine_check import require_machine
 from gateway.cores.passed_adapters import AdapterRefusedError, LoadedAdapter, lacking, loaded_into, pass_on
 from gateway.cores.reloadable_core import ReloadableCore
@@ -31,6 +32,8 @@ WATCH_SECONDS = 1.0
 # How long a start waits for remote tiers and for cores elsewhere before it continues without them.
 FIRST_ANSWER_SECONDS = 5.0
 
+LoadFailed = Callable[[str, Exception], None]
+
 
 class Engine:
     """The tiers, and a client of each of their cores by name.
@@ -44,11 +47,35 @@ class Engine:
         self.cores = dict(cores)
         self.away: dict[str, str] = {}
         self.adapters: dict[str, dict[str, list[LoadedAdapter]]] = {name: {} for name in cores}
+        self._loading: dict[str, asyncio.Future[None]] = {}
 
     async def start(self) -> None:
-        """Start every core, one after another, and its tiers."""
-        for name in self.cores:
+        """Start every core with all its models, one after another, and its tiers."""
+        for name, core in self.cores.items():
             await self._start_core(name)
+            await until_loaded(core)
+
+    @asynccontextmanager
+    async def loading(self, failed: LoadFailed) -> AsyncIterator[None]:
+        """Load the cores of this process while the context is open, and keep them running; `failed` is told which of
+        them cannot be loaded, and why."""
+        async with AsyncExitStack() as stack:
+            for name in self.cores:
+                self.away[core_problem_key(name)] = "loads its models"
+                self._loading[name] = asyncio.get_running_loop().create_future()
+                await stack.enter_async_context(background(self._load(name, failed)))
+            yield
+
+    async def first_tier_serves(self) -> None:
+        """Return once the first tier that has a core serves, whatever other cores still load. Raises what keeps a core
+        from loading."""
+        names = [tier.core_name for _, tier in sorted(self.tiers.items())]
+        first = next((self._loading[name] for name in names if name in self._loading), None)
+        waits = set(self._loading.values())
+        while first in waits:
+            done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
 
     async def stay_connected(self, name: str, tried: asyncio.Event) -> None:
         """Connect to a core in another process, and reconnect whenever the connection is lost. Sets `tried` after the
@@ -86,17 +113,40 @@ class Engine:
                     log.info("%s is back", problem)
                 pauses.note_start()
 
+    async def _load(self, name: str, failed: LoadFailed) -> None:
+        problem, loaded = core_problem_key(name), self._loading[name]
+        try:
+            await self._start_core(name)
+        except Exception as error:
+            self.away[problem] = f"{type(error).__name__}: {error}"
+            loaded.set_exception(error)
+            loaded.exception()  # no warning if nobody waits for it
+            failed(problem, error)
+            return
+        del self.away[problem]
+        with suppress(CoreError):
+            await self._note_models(name)
+        loaded.set_result(None)
+        await self.keep_running(name)
+
     async def _until_lost(self, name: str) -> None:
-        """Return when a core does not answer any more; until then, note its adapters."""
+        """Return when a core does not answer any more; until then, note its adapters and what it still loads."""
         try:
             while True:
-                stats = await self.cores[name].stats()
-                self.adapters[name] = {m.name: loaded_into(m.name, m.adapters) for m in stats.models}
+                await self._note_models(name)
                 await asyncio.sleep(WATCH_SECONDS)
         except CoreError as error:
             problem = core_problem_key(name)
             self.away[problem] = str(error)
             log.warning("lost %s: %s", problem, error)
+
+    async def _note_models(self, name: str) -> None:
+        stats = await self.cores[name].stats()
+        self.adapters[name] = {m.name: loaded_into(m.name, m.adapters) for m in stats.models}
+        for model in stats.models:
+            self.away.pop(f"model {model.name}", None)
+        for waiting in not_loaded(stats):
+            self.away[f"model {waiting}"] = "its weights are packed, once; its requests wait"
 
     @asynccontextmanager
     async def starting_elsewhere(self) -> AsyncIterator[None]:
@@ -164,14 +214,16 @@ async def running_engine(
     cores: Mapping[str, CoreClient] | None = None,
     threads: TextThreads | None = None,
     engine_status: Mapping[str, StatusOf] | None = None,
+    load_failed: LoadFailed | None = None,
 ) -> AsyncIterator[Engine]:
     """Run the engine of this process; `tiers` and `cores` replace the catalogue's, as tests do. `threads`: where tiers
     tokenise long prompts. `engine_status`: the states of the catalogue's engine programs, which the caller runs;
     without it they run here, and the block starts once all of them are ready.
 
     In the role `all` a core that cannot load stops the start, with the reason, and one that dies later is started
-    again; in the role `gateway` every tier serves as soon as its core is there, from the start on if it answers then. A
-    remote tier that is down stops nothing: it serves once it answers.
+    again. With `load_failed` the block begins while the cores still load (`Engine.first_tier_serves`), and it is told
+    which one cannot be loaded, and why. In the role `gateway` every tier serves as soon as its core is there, from the
+    start on if it answers then. A remote tier that is down stops nothing: it serves once it answers.
     """
     async with AsyncExitStack() as programs:
         if tiers is None:
@@ -188,7 +240,7 @@ async def running_engine(
             tiers = [_reloadable(tier) for tier in build_tiers(catalog, cores, threads, engine_status)]
             if settings.role == "all":
                 cores = {name: _replaceable(name, core) for name, core in cores.items()}
-        async with _started(settings, Engine(tiers, cores or {})) as engine:
+        async with _started(settings, Engine(tiers, cores or {}), load_failed) as engine:
             yield engine
 
 
@@ -203,7 +255,7 @@ def _replaceable(name: str, core: CoreClient) -> CoreClient:
 
 
 @asynccontextmanager
-async def _started(settings: Settings, engine: Engine) -> AsyncIterator[Engine]:
+async def _started(settings: Settings, engine: Engine, load_failed: LoadFailed | None) -> AsyncIterator[Engine]:
     try:
         async with AsyncExitStack() as stack:
             if settings.role == "gateway" and engine.cores:
@@ -216,6 +268,8 @@ async def _started(settings: Settings, engine: Engine) -> AsyncIterator[Engine]:
                     async with asyncio.timeout(FIRST_ANSWER_SECONDS):
                         for event in tried.values():
                             await event.wait()
+            elif load_failed is not None:
+                await stack.enter_async_context(engine.loading(load_failed))
             else:
                 await engine.start()
                 for name in engine.cores:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from gateway.cores.core_clients import core_clients
+from gateway.cores.loaded_models import until_loaded
 from gateway.cores.machine_check import require_machine
 from gateway.hub_models import fetch_core_models
 from gateway.settings import Settings
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 async def next_core(settings: Settings, catalog: Catalog) -> EventClient:
-    """Return the CPU core of `catalog`, started; its models are downloaded first if need be.
+    """Return the CPU core of `catalog`, started, with all its models; they are downloaded first if need be.
 
     Raises `CatalogError`, a `CoreMemoryError` if it does not fit in what memory is left; then nothing is left of it.
     """
@@ -30,6 +31,7 @@ async def next_core(settings: Settings, catalog: Catalog) -> EventClient:
     log.info("loading another version of the core, next to the one that serves")
     try:
         await core.start()
+        await until_loaded(core)
     except CoreGoneError as error:
         await core.close()
         if isinstance(error.__cause__, MemoryPlanError):

@@ -1,5 +1,7 @@
 """What `aio serve` prints: its address, a first request to try, and what happens when a dependency fails."""
 
+from collections.abc import Mapping
+
 from gateway.settings import Settings
 
 FAILURE_POLICY = {
@@ -28,6 +30,14 @@ def ready_text(host: str, port: int) -> str:
         f"metrics: {url}/metrics)\nTry:\n\n"
         f"  curl -si {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
     )
+
+
+def problems_text(problems: Mapping[str, str]) -> str:
+    """Return what does not serve yet, by `Parts.problems`; empty if nothing is missing."""
+    if not problems:
+        return ""
+    lines = "".join(f"  {name}: {reason}\n" for name, reason in problems.items())
+    return f"\nNot there yet (GET /health/ready says when):\n{lines}"
 
 
 def admin_key_text(key: str, url: str) -> str:

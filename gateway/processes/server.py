@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import logging
+import resource
 import socket
 import sys
 import time
@@ -26,14 +28,20 @@ from gateway.processes.announcement import (
     ServerStoppedError,
     admin_key_text,
     policy_text,
+    problems_text,
     ready_text,
     url_of,
 )
-from gateway.protocols.http_protocol import BoundedHttpProtocol, connections_allowed
+from gateway.protocols.http_protocol import BoundedHttpProtocol
 from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
 from gateway.settings import Settings
 from inference_core.transport.client import CoreClient
 
+log = logging.getLogger(__name__)
+
+# Files that a process opens besides callers' connections: database, journal, models, sockets of other processes.
+_FILES_OF_OUR_OWN = 256
+_MOST_FILES = 1 << 20
 # This implementation waits for a slow reader, with limits. Frames hold a few tokens, so compression would cost more
 # than it saves, and 64 KiB per connection; without inflation a message has the size that was received.
 WEBSOCKETS: Final[dict[str, Any]] = {"ws": BoundedWebSocketProtocol, "ws_per_message_deflate": False}
@@ -149,8 +157,20 @@ def run_server(
     def show_admin_key(key: str) -> None:
         server.show_admin_key(key)
 
+    def load_failed(core: str, error: Exception) -> None:
+        # Before the start, its caller says why there is none.
+        if server.started:
+            log.error("%s cannot be loaded, so the server stops: %s", core, error)
+        app.failure = error
+        server.should_exit = True
+
     litestar = create_app(
-        settings, cores=cores, place=place, http=http, show_admin_key=show_admin_key if administers else None
+        settings,
+        cores=cores,
+        place=place,
+        http=http,
+        show_admin_key=show_admin_key if administers else None,
+        load_failed=load_failed,
     )
     app = ExplainedStart(litestar)
     if place is None:
@@ -186,7 +206,11 @@ def run_server(
         if parts is not None:
             parts.not_ready["shutdown"] = "the server is shutting down"
 
-    server = AnnouncedServer(config, place, ready, unready=unready, unready_seconds=settings.unready_seconds)
+    def announcement(host: str, port: int) -> str:
+        parts = litestar.state.get(PARTS)
+        return ready(host, port) + problems_text({} if parts is None else parts.problems)
+
+    server = AnnouncedServer(config, place, announcement, unready=unready, unready_seconds=settings.unready_seconds)
     inherited = None if place is None else [socket.socket(fileno=place.listener)]
     try:
         with suppress(KeyboardInterrupt, SystemExit):
@@ -200,6 +224,21 @@ def run_server(
         raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}; the log says why")
     if server.force_exit:
         raise ServerStoppedError("stopped by a second signal; running answers were aborted")
+
+
+def connections_allowed(wanted: int | None) -> int:
+    """Return how many connections this process may accept: `wanted`, or the open-file limit, two files per connection.
+
+    Raises the soft limit of open files to the hard one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if files > soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    allowed = max((files - _FILES_OF_OUR_OWN) // 2, 16)
+    if wanted is not None and wanted > allowed:
+        log.warning("%d connections are configured, but %d open files allow %d", wanted, files, allowed)
+    return allowed if wanted is None else min(wanted, allowed)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -9,6 +9,7 @@ from inference_core.kv_cache.layout import KVLayout
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.lora.packing import PackedAdapter
+from inference_core.model_config import ModelConfig
 from inference_core.models.transformer import Decoder, DecoderLayer
 from inference_core.models.weights import ROW_KINDS, PackedEmbedding
 from inference_core.native.cpu import KV_DTYPES, SCHEMES, extension
@@ -29,23 +30,28 @@ class StepTimes(NamedTuple):
 
 
 class NativeDecoder:
-    """`decoder` over `arena` uint8 [bytes] laid out as `layout`; embedding, norms, linears, attention and head run
-    without returning to Python, on every thread of the pool.
+    """A decoder of `config` over `arena` uint8 [bytes] laid out as `layout`; embedding, norms, linears, attention and
+    head run without returning to Python, on every thread of the pool. It computes once `load` has given it weights.
 
     `cos_sin`: float32 [max position, head_dim]. Batch-invariant: a sequence's logits depend on it alone.
     """
 
     def __init__(
-        self, decoder: Decoder, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
+        self, config: ModelConfig, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
     ) -> None:
+        self._layout, self._arena, self._slab_bytes, self._cos_sin = layout, arena, slab_bytes, cos_sin
+        self._vocab_size = config.vocab_size
+        self._hidden_size, self._num_layers = config.hidden_size, config.num_layers
+        self._logits = torch.empty(0, self._vocab_size)
+
+    def load(self, decoder: Decoder) -> None:
+        """Take the weights of `decoder`, from any thread."""
         if not isinstance(decoder.embedding, PackedEmbedding):
             raise TypeError(f"the native decoder reads a PackedEmbedding, not {type(decoder.embedding).__name__}")
-        self._alive: list[Any] = [decoder, arena, cos_sin]
-        self._vocab_size = decoder.config.vocab_size
-        self._hidden_size, self._num_layers = decoder.config.hidden_size, len(decoder.layers)
-        self._logits = torch.empty(0, self._vocab_size)
+        layout, arena, cos_sin = self._layout, self._arena, self._cos_sin
+        self._alive: list[Any] = [decoder]
         self._handle = extension().make_decoder(
-            self._geometry(decoder, layout, arena, slab_bytes, cos_sin),
+            self._geometry(decoder, layout, arena, self._slab_bytes, cos_sin),
             decoder.config.rms_eps,
             self._embedding(decoder.embedding),
             [self._layer(layer) for layer in decoder.layers],

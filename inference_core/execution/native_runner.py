@@ -11,6 +11,7 @@ from inference_core.execution.native_decoder import NativeDecoder, StepTimes
 from inference_core.kv_cache.block_io import HostBlockBytes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.packing import Storage
+from inference_core.model_config import ModelConfig
 from inference_core.models.transformer import Decoder
 from inference_core.native.cpu import extension
 from inference_core.protocol import ModelInfo
@@ -18,8 +19,8 @@ from inference_core.step_plan import ScheduledSequence
 
 
 class NativeRunner(LogitsRunner):
-    """A decoder over the shared `arena` uint8 [bytes], cut into slabs of `slab_bytes`; `cos_sin` as `rotary_table`
-    makes it. `times`: where the last step's time went.
+    """A decoder of `config` over the shared `arena` uint8 [bytes], cut into slabs of `slab_bytes`; `cos_sin` as
+    `rotary_table` makes it. It computes once `load` has given it weights. `times`: where the last step's time went.
 
     `adapter_slots`: how many adapters may lie ready at once, as `adapter_storage` numbers; 0 for a model without any.
     """
@@ -27,7 +28,7 @@ class NativeRunner(LogitsRunner):
     def __init__(
         self,
         info: ModelInfo,
-        decoder: Decoder,
+        config: ModelConfig,
         layout: KVLayout,
         arena: torch.Tensor,
         slab_bytes: int,
@@ -36,17 +37,23 @@ class NativeRunner(LogitsRunner):
         adapter_storage: Storage = "bfloat16",
     ) -> None:
         self.info = info
-        self.config = decoder.config
+        self.config = config
+        self.is_loaded = False
         self.layout = layout
         self.times = StepTimes(0, 0, 0, 0, 0, 0)
-        self._decoder = NativeDecoder(decoder, layout, arena, slab_bytes, cos_sin)
+        self._decoder = NativeDecoder(config, layout, arena, slab_bytes, cos_sin)
         addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
         self._host = HostBlocks(arena, addresses.offsets, layout.block_bytes)
         self.blocks = HostBlockBytes(arena.numpy(), addresses.offsets, layout.block_bytes)
         # Who asks for float32 gets it for prompts too.
         self.has_prompt_arithmetic = info.compute != "float32" and extension().has_prompt_kernels()
         if adapter_slots:
-            self.adapters = NativeAdapterBank(self._decoder, decoder.config, adapter_slots, adapter_storage)
+            self.adapters = NativeAdapterBank(self._decoder, config, adapter_slots, adapter_storage)
+
+    def load(self, decoder: Decoder) -> None:
+        """Take the weights of `decoder`, whose configuration is this runner's, from any thread."""
+        self._decoder.load(decoder)
+        self.is_loaded = True
 
     def logits(self, sequences: list[ScheduledSequence], rows: list[int] | None = None) -> torch.Tensor:
         logits, self.times = self._decoder.decode(sequences, rows)

@@ -25,7 +25,8 @@ class ModelRunner(ABC):
     `adapters`: the slots of the adapters that scheduled sequences may name; None without adapters. `blocks`: the
     content of KV blocks, whose identity is `info.kv`; None if they cannot be transferred to other cores.
     `has_prompt_arithmetic`: whether `ScheduledSequence.fast_until` matters. `pipeline`: counts of the stages that the
-    model is cut into; None without stages.
+    model is cut into; None without stages. `is_loaded`: whether its weights are there, without which no step can run;
+    `load_error`: why they will never be.
     """
 
     info: ModelInfo
@@ -37,6 +38,8 @@ class ModelRunner(ABC):
     blocks: BlockBytes | None = None
     has_prompt_arithmetic: bool = False
     pipeline: PipelineStats | None = None
+    is_loaded: bool = True
+    load_error: Exception | None = None
 
     @abstractmethod
     def run(self, plan: StepPlan) -> StepResult:

@@ -35,6 +35,10 @@ class WeightCache:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def holds(self, fingerprint: str, layout: str) -> bool:
+        """Whether there is a file for them, intact or not."""
+        return self._path(fingerprint, layout).exists()
+
     def load_or_build(self, fingerprint: str, layout: str, build: Build) -> dict[str, NDArray[Any]]:
         """Read-only arrays, memory-mapped and aligned to 64 bytes.
 
@@ -44,7 +48,7 @@ class WeightCache:
         pages is rebuilt; the other pages are not checked, since reading all of them would cost what the cache saves.
         If the folder cannot be written, the built arrays are returned.
         """
-        path = self.root / "weights" / fingerprint / f"{layout}.safetensors"
+        path = self._path(fingerprint, layout)
         cached = _load(path)
         if cached is not None:
             return cached
@@ -59,6 +63,9 @@ class WeightCache:
         if cached is None:
             raise ModelFileError(f"{path} was just written and cannot be read back; check the disk")
         return cached
+
+    def _path(self, fingerprint: str, layout: str) -> Path:
+        return self.root / "weights" / fingerprint / f"{layout}.safetensors"
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]] | None:

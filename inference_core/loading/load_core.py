@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.models.transformer import Decoder
-from inference_core.models.weights import Projection, load_decoder, projections
+from inference_core.models.weights import Projection, are_packed, load_decoder, projections
 from inference_core.native import cpu
 from inference_core.protocol import Knobs, ModelInfo
 from inference_core.protocol.kv_blocks import KVIdentity
@@ -48,10 +49,13 @@ def load_core(
     knobs: Knobs | None = None,
     knobs_file: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
+    first_model: str | None = None,
 ) -> Core:
     """Load every model of `spec` on this machine's CPU.
 
-    `knobs` replaces the initial knobs of `spec`; `knobs_file` stores knob changes that outlast the process.
+    `knobs` replaces the initial knobs of `spec`; `knobs_file` stores knob changes that outlast the process. With a
+    `first_model` the core is returned once it is loaded, and all else that takes no packing: models whose weights must
+    be packed first are loaded by a thread meanwhile, one after another, and requests for them wait.
 
     Raises ModelFileError for a missing or corrupt file, MemoryPlanError, with the arithmetic, if it does not fit, and
     PrefixError for a prefix that cannot be pinned.
@@ -65,7 +69,11 @@ def load_core(
     check_memory(spec, [checkpoint for _, checkpoint in opened.values()], available_memory())
     arena = allocate_arena(spec.arena_bytes)
     drafts = paired_drafts(spec.models)
-    runners = {name: runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
+    later = _loaded_later(opened, drafts, first_model, cache_dir)
+    for name in later:
+        check_kernels(opened[name][0], opened[name][1].config)
+    empty = {n: _empty_runner(m, c, c.config, spec, arena) for n, (m, c) in opened.items() if n in later}
+    runners = {name: empty.get(name) or runner_of(m, c, spec, arena, cache_dir) for name, (m, c) in opened.items()}
     core = Core(
         runners,
         arena_bytes=spec.arena_bytes,
@@ -78,7 +86,34 @@ def load_core(
     )
     load_adapters(core, spec.models)
     pin_prefixes(core, spec.models, spec.prefixes)
+    if later:
+        waiting = [(empty[name], *opened[name]) for name in later]
+        threading.Thread(target=_load_runners, args=(waiting, cache_dir), name="aio-load", daemon=True).start()
     return core
+
+
+def _loaded_later(
+    opened: dict[str, tuple[ModelSpec, Checkpoint]], drafts: dict[str, str], first_model: str | None, cache_dir: Path
+) -> list[str]:
+    """Return the models that `first_model` does not wait for, drafts first: their weights must be packed, and no model
+    that is loaded before drafts with them."""
+    if first_model is None or not cpu.AVAILABLE:
+        return []
+    unpacked = [n for n, (m, c) in opened.items() if n != first_model and not are_packed(c, m.compute, cache_dir)]
+    needed = {drafts.get(name) for name in opened if name not in unpacked}
+    return sorted((name for name in unpacked if name not in needed), key=lambda name: name not in drafts.values())
+
+
+def _load_runners(waiting: list[tuple[NativeRunner, ModelSpec, Checkpoint]], cache_dir: Path) -> None:
+    """Give the runners their weights, one after another."""
+    for runner, spec, checkpoint in waiting:
+        began = time.perf_counter()
+        try:
+            runner.load(load_decoder(checkpoint, spec.compute, cache_dir))
+            _log_loaded(spec, began)
+        except Exception as error:
+            logger.error("%s cannot be loaded: %s", spec.name, error)
+            runner.load_error = error
 
 
 def use_threads(threads: int | None) -> None:
@@ -171,9 +206,8 @@ def runner_of(
     """Build the runner of `checkpoint` under `spec`, over `arena` uint8 [bytes]. Raises ModelFileError."""
     began = time.perf_counter()
     check_kernels(spec, checkpoint.config)  # Checked before weights are packed, which takes long.
-    decoder = load_decoder(checkpoint, spec.compute, cache_dir)
-    runner = runner_over(spec, checkpoint, decoder, core, arena)
-    logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
+    runner = runner_over(spec, checkpoint, load_decoder(checkpoint, spec.compute, cache_dir), core, arena)
+    _log_loaded(spec, began)
     return runner
 
 
@@ -182,16 +216,39 @@ def runner_over(
 ) -> LogitsRunner:
     """Build the runner of `decoder` (of `checkpoint`) over `arena` uint8 [bytes]. Call `check_kernels` first."""
     config = decoder.config
-    layout = layout_of(spec, config)
-    info = info_of(spec, checkpoint, config)
-    cos_sin = rotary_within(spec, config, core)
-    # Adapters are stored at least as exactly as the weights that they are added to.
-    storage: Storage = "float32" if spec.compute == "float32" else "bfloat16"
     if cpu.AVAILABLE:
-        return NativeRunner(info, decoder, layout, arena, core.slab_bytes, cos_sin, spec.max_adapters, storage)
-    bank = TorchAdapterBank(config, spec.max_adapters, storage) if spec.max_adapters else None
-    attention = ReferenceAttention(config, layout, arena, cos_sin)
-    return DecoderRunner(info, decoder, layout, attention, core.slab_bytes, bank)
+        native = _empty_runner(spec, checkpoint, config, core, arena)
+        native.load(decoder)
+        return native
+    layout = layout_of(spec, config)
+    bank = TorchAdapterBank(config, spec.max_adapters, _adapter_storage(spec)) if spec.max_adapters else None
+    attention = ReferenceAttention(config, layout, arena, rotary_within(spec, config, core))
+    return DecoderRunner(info_of(spec, checkpoint, config), decoder, layout, attention, core.slab_bytes, bank)
+
+
+def _empty_runner(
+    spec: ModelSpec, checkpoint: Checkpoint, config: ModelConfig, core: CoreSpec, arena: torch.Tensor
+) -> NativeRunner:
+    """Build a runner for a decoder of `config`, without its weights."""
+    return NativeRunner(
+        info_of(spec, checkpoint, config),
+        config,
+        layout_of(spec, config),
+        arena,
+        core.slab_bytes,
+        rotary_within(spec, config, core),
+        spec.max_adapters,
+        _adapter_storage(spec),
+    )
+
+
+def _log_loaded(spec: ModelSpec, began: float) -> None:
+    logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
+
+
+def _adapter_storage(spec: ModelSpec) -> Storage:
+    # At least as exact as the weights that adapters are added to.
+    return "float32" if spec.compute == "float32" else "bfloat16"
 
 
 def info_of(spec: ModelSpec, checkpoint: Checkpoint, config: ModelConfig) -> ModelInfo:

@@ -74,6 +74,11 @@ def load_decoder(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> D
     )
 
 
+def are_packed(checkpoint: Checkpoint, compute: Compute, cache_dir: Path) -> bool:
+    """Whether `load_decoder` finds repacked weights; packing them takes long."""
+    return WeightCache(cache_dir).holds(checkpoint.fingerprint, _layout(compute))
+
+
 def load_linears(
     checkpoint: Checkpoint, wanted: list[Projection], compute: Compute, cache_dir: Path
 ) -> dict[str, Linear]:
@@ -175,8 +180,12 @@ def _native_linears(
                 data = np.concatenate([t.data for t in part.tensors])
                 yield part.name, pack(PackedTensor(part.tensors[0].kind, shape, data), part.kind, pool)
 
-    arrays = WeightCache(cache_dir).load_or_build(checkpoint.fingerprint, f"{LAYOUT}-{compute}", build)
+    arrays = WeightCache(cache_dir).load_or_build(checkpoint.fingerprint, _layout(compute), build)
     return {p.name: _native_linear(checkpoint, p, parts, arrays, compute) for p, parts in split.items()}
+
+
+def _layout(compute: Compute) -> str:
+    return f"{LAYOUT}-{compute}"
 
 
 def _native_linear(

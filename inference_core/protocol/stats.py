@@ -115,7 +115,8 @@ class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core: current sequences and blocks, and totals since start.
 
     `knobs`: the current ones; `start`: those that the model was started with, before any change.
-    `weight_bytes`: of all ranks. `pipeline`: None for a model that is not cut into stages.
+    `weight_bytes`: of all ranks. `is_loaded`: whether the weights are there; until then requests wait. `pipeline`: None
+    for a model that is not cut into stages.
     `step_seconds_counts`: steps by duration, in the buckets of `step_statistics`; `batch_sizes`: steps by the number of
     sequences in them.
     `adapter_installs` and `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`,
@@ -155,6 +156,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     adapter_installs: int = 0
     adapter_evictions: int = 0
     weight_bytes: int = 0
+    is_loaded: bool = True
     pipeline: PipelineStats | None = None
     blocks_pinned: int = 0
     prefixes: list[PrefixStats] = []

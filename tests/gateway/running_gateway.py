@@ -15,6 +15,7 @@ from litestar import Litestar
 
 from gateway.app import HttpApp, create_app
 from gateway.cache.stores import MemoryStore
+from gateway.cores.engine import LoadFailed
 from gateway.http import http_app
 from gateway.parts import PARTS, Parts
 from gateway.processes.server import WEBSOCKETS
@@ -119,19 +120,23 @@ async def running_gateway(
     cores: Mapping[str, CoreClient] | None = None,
     http: HttpApp = http_app,
     protocol: Any = None,
+    load_failed: LoadFailed | None = None,
 ) -> AsyncIterator[RunningGateway]:
     """Serve under uvicorn until the block ends; then shut down as a signal would, cancelling after the grace period.
 
     Unless `scripted`, the catalogue's own tiers serve, on `core`, or on `cores` by their names, on threads of this
     process. `http` makes the application. With a `protocol` of HTTP, the classifier is not scripted either: all is as
-    in production. Where `settings` have no admin keys, the tests' administrator has one.
+    in production. `load_failed`: see `create_app`. Where `settings` have no admin keys, the tests' administrator has
+    one.
     """
     auth = None if settings.admin_keys else Administrator()
     settings = msgspec.structs.replace(settings, admin_keys=settings.admin_keys or ADMIN_KEYS, core_process=False)
     tiers, classifier = scripted_tiers() if scripted else [], ScriptedClassifier()
     cores = {"cpu": core} if core is not None else cores
     scripted_one = classifier if protocol is None else None
-    app = create_app(settings, tiers=tiers or None, classifier=scripted_one, cores=cores, http=http)
+    app = create_app(
+        settings, tiers=tiers or None, classifier=scripted_one, cores=cores, http=http, load_failed=load_failed
+    )
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,

@@ -139,7 +139,8 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
     path.parent.mkdir(parents=True, exist_ok=True)
     title = core_title(catalog, core)
     click.echo(f"{title.removeprefix('the ')} of catalogue {catalog.name!r} on {path}")
-    load = core_factory(catalog, settings, core)
+    # One that takes another's place does so with all its models.
+    load = core_factory(catalog, settings, core, early=not replaces)
     serve_core(
         inheriting(load, path) if replaces else load,
         ReplacingListener(path) if replaces else UnixListener(path),
@@ -161,7 +162,7 @@ def _serve_core_to_parent(settings: "Settings", group: str | None, channel: int)
     core = chosen_core(catalog, group)
     try:
         serve_core(
-            core_factory(catalog, settings, core),
+            core_factory(catalog, settings, core, early=True),
             InheritedListener(channel),
             watchdog_seconds=watchdog_seconds_of(catalog, core),
             title=core_title(catalog, core),

@@ -2,15 +2,17 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.gateway.served_process import UNCACHED, ServedProcess, served
+from tests.gateway.device_catalog import write_catalog
+from tests.gateway.served_process import READY, UNCACHED, ServedProcess, served, started
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.polling import until
-from tests.process_tree import children, lives
+from tests.process_tree import children, command, lives
 
 pytestmark = pytest.mark.processes
 
@@ -69,3 +71,28 @@ def test_a_setting_has_the_core_compute_on_a_thread_of_the_gateway(tmp_path: Pat
     with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file), environment=environment) as aio:
         assert ask(aio).status_code == 200
         assert aio.maps_torch()
+
+
+def test_a_core_that_cannot_be_loaded_after_the_first_serves_stops_the_server(tmp_path: Path) -> None:
+    catalog = write_catalog(tmp_path / "catalog.toml")
+    with started(tmp_path / "data", tmp_path / "cache", "--port", "0", "--catalog", str(catalog)) as gateway:
+        held: list[int] = []
+
+        def hold_the_card() -> None:
+            until(lambda: held.extend(c for c in children(gateway.pid) if "--group card" in command(c)) or held, 0.005)
+            os.kill(held[0], signal.SIGSTOP)
+
+        holding = threading.Thread(target=hold_the_card)
+        holding.start()
+        assert gateway.stdout is not None
+        ready = next(filter(None, map(READY.search, gateway.stdout)))
+        holding.join()
+        shown = httpx.get(f"{ready[1]}/health/ready", timeout=60).json()
+        assert (shown["status"], shown["problems"]["core card"]) == ("degraded", "loads its models")
+        for tier, status in (("tier-1", 200), ("tier-2", 503)):
+            asked = ASKED | {"model": tier}
+            answer = httpx.post(f"{ready[1]}/v1/completions", json=asked, headers=UNCACHED, timeout=60)
+            assert answer.status_code == status, answer.text
+        os.kill(held[0], signal.SIGKILL)
+        assert gateway.wait(60) == 1
+    assert "core card cannot be loaded, so the server stops: " in (tmp_path / "data" / "log").read_text()

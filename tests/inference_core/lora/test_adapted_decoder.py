@@ -50,7 +50,9 @@ def runner(checkpoint: Checkpoint, compute: Compute, cache: Path, *, slots: int 
     arena, cos_sin = torch.zeros(4 * SLAB, dtype=torch.uint8), rotary_table(checkpoint.config, 128)
     storage: Storage = "float32" if compute == "float32" else "bfloat16"
     if not torch_path and cpu.AVAILABLE:
-        return NativeRunner(info(compute), decoder, layout, arena, SLAB, cos_sin, slots, storage)
+        native = NativeRunner(info(compute), checkpoint.config, layout, arena, SLAB, cos_sin, slots, storage)
+        native.load(decoder)
+        return native
     attention = ReferenceAttention(checkpoint.config, layout, arena, cos_sin)
     bank = TorchAdapterBank(checkpoint.config, slots, storage)
     return DecoderRunner(info(compute), decoder, layout, attention, SLAB, bank)

@@ -38,7 +38,9 @@ def runner(checkpoint, compute: Compute, cache: Path, slots: int) -> NativeRunne
     arena = torch.zeros(24 * SLAB, dtype=torch.uint8)
     storage = "float32" if compute == "float32" else "bfloat16"
     decoder, cos_sin = load_decoder(checkpoint, compute, cache), rotary_table(config, CONTEXT)
-    return NativeRunner(info, decoder, layout, arena, SLAB, cos_sin, slots, storage)
+    native = NativeRunner(info, config, layout, arena, SLAB, cos_sin, slots, storage)
+    native.load(decoder)
+    return native
 
 
 def step(adapters: list[int]) -> list[ScheduledSequence]:

@@ -69,7 +69,9 @@ def runner_for(folder: Path, cache: Path, kind: str) -> LogitsRunner:
     arena, cos_sin = torch.empty(SLAB, dtype=torch.uint8), rotary_table(checkpoint.config, 256)
     info = ModelInfo(name="m", model_path="", max_context=256, vocab_size=128, weight_bytes=0, compute="float32")
     if kind == "native":
-        return NativeRunner(info, decoder, layout, arena, SLAB, cos_sin)
+        native = NativeRunner(info, checkpoint.config, layout, arena, SLAB, cos_sin)
+        native.load(decoder)
+        return native
     attention = {"operators": CpuAttention, "torch": ReferenceAttention}[kind]
     return DecoderRunner(info, decoder, layout, attention(checkpoint.config, layout, arena, cos_sin), SLAB)
 

@@ -39,7 +39,8 @@ class Models:
         info = ModelInfo(
             name="m", model_path="", max_context=512, vocab_size=config.vocab_size, weight_bytes=0, compute="int4-int8"
         )
-        self.native = NativeDecoder(decoder, layout, arenas[0], SLAB, cos_sin)
+        self.native = NativeDecoder(decoder.config, layout, arenas[0], SLAB, cos_sin)
+        self.native.load(decoder)
         self.operators = DecoderRunner(info, decoder, layout, CpuAttention(config, layout, arenas[1], cos_sin), SLAB)
 
 

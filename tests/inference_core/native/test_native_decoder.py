@@ -41,7 +41,8 @@ class Pair:
         info = ModelInfo(
             name="m", model_path="", max_context=512, vocab_size=config.vocab_size, weight_bytes=0, compute=compute
         )
-        self.native = NativeDecoder(self.decoder, self.layout, arenas[0], SLAB, cos_sin)
+        self.native = NativeDecoder(self.decoder.config, self.layout, arenas[0], SLAB, cos_sin)
+        self.native.load(self.decoder)
         attention = CpuAttention(config, self.layout, arenas[1], cos_sin)
         self.operators = DecoderRunner(info, self.decoder, self.layout, attention, SLAB)
 
