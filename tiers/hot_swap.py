@@ -25,6 +25,10 @@ class ReloadableTier(Tier):
         """See `Tier.active_tier`."""
         return self._current
 
+    async def prepare(self) -> None:
+        """See `Tier.prepare`."""
+        await self._current.prepare()
+
     async def start(self) -> None:
         """See `Tier.start`."""
         if not self._started:

@@ -284,6 +284,9 @@ class Tier(ABC):
     num_layers: int = 0
     version: str = ""
 
+    async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
+        """Do what of `start` needs no core yet, such as reading a tokeniser."""
+
     @abstractmethod
     async def start(self) -> None:
         """Connect; returns when requests can be served. Raises `TierUnavailableError`."""

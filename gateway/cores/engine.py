@@ -187,10 +187,13 @@ class Engine:
             await core.close()
 
     async def _start_core(self, name: str) -> None:
-        """Connect to a core, then start its tiers; running ones are left alone. It gets the adapters that were loaded
-        into the core before it; one that it refuses is logged."""
+        """Connect to a core while its tiers are prepared, then start them; running ones are left alone. It gets the
+        adapters that were loaded into the core before it; one that it refuses is logged."""
         core = self.cores[name]
-        await core.start()
+        preparing = asyncio.ensure_future(self._prepare_tiers(name))
+        async with background(preparing):
+            await core.start()
+            await preparing
         await self._start_tiers(name)
         for adapter in [each for of_model in self.adapters[name].values() for each in of_model]:
             try:
@@ -199,6 +202,11 @@ class Engine:
                 # Another gateway process may have loaded it first.
                 if lacking([adapter], await core.stats()):
                     log.warning("%s", error)
+
+    async def _prepare_tiers(self, core_name: str) -> None:
+        for tier in self.tiers.values():
+            if tier.core_name == core_name:
+                await tier.prepare()
 
     async def _start_tiers(self, core_name: str | None) -> None:
         for tier in self.tiers.values():

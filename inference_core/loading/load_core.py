@@ -87,8 +87,9 @@ def load_core(
     load_adapters(core, spec.models)
     pin_prefixes(core, spec.models, spec.prefixes)
     if later:
-        waiting = [(empty[name], *opened[name]) for name in later]
-        threading.Thread(target=_load_runners, args=(waiting, cache_dir), name="aio-load", daemon=True).start()
+        waiting, closed = [(empty[name], *opened[name]) for name in later], threading.Event()
+        core.call_at_close(closed.set)
+        threading.Thread(target=_load_runners, args=(waiting, cache_dir, closed), name="aio-load", daemon=True).start()
     return core
 
 
@@ -104,16 +105,22 @@ def _loaded_later(
     return sorted((name for name in unpacked if name not in needed), key=lambda name: name not in drafts.values())
 
 
-def _load_runners(waiting: list[tuple[NativeRunner, ModelSpec, Checkpoint]], cache_dir: Path) -> None:
-    """Give the runners their weights, one after another."""
+def _load_runners(
+    waiting: list[tuple[NativeRunner, ModelSpec, Checkpoint]], cache_dir: Path, closed: threading.Event
+) -> None:
+    """Give the runners their weights, one after another, until their core is closed."""
     for runner, spec, checkpoint in waiting:
+        if closed.is_set():
+            return
         began = time.perf_counter()
         try:
             runner.load(load_decoder(checkpoint, spec.compute, cache_dir))
             _log_loaded(spec, began)
         except Exception as error:
-            logger.error("%s cannot be loaded: %s", spec.name, error)
             runner.load_error = error
+            # A process that ends ends its pools of threads first.
+            if not closed.is_set():
+                logger.error("%s cannot be loaded: %s", spec.name, error)
 
 
 def use_threads(threads: int | None) -> None:

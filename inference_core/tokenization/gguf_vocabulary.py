@@ -1,6 +1,7 @@
 """Builds a tokeniser from GGUF metadata: byte-level BPE (`gpt2`), or SentencePiece BPE with byte fallback (`llama`)."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,11 @@ class _Metadata:
             self.types = np.full(len(self.tokens), TokenType.NORMAL, np.int32)
         if self.types.size != len(self.tokens):
             raise ModelFileError(f"{path}: {len(self.tokens)} tokens, but {self.types.size} token types")
+
+    @cached_property
+    def merges(self) -> list[str]:
+        """Pairs of tokens, each as two words."""
+        return list(self.strings("merges"))
 
     def strings(self, key: str) -> StringArray:
         value = self.header.metadata.get(f"tokenizer.ggml.{key}")
@@ -103,7 +109,7 @@ def _bound(metadata: _Metadata, controls: list[int], literals: list[int]) -> Tok
     if metadata.text("model", "") == "llama":
         return byte_fallback_bound(producible(metadata.tokens, apart, []), texts)
     kind = metadata.text("pre", "default")
-    merged = metadata.tokens if kind in _LLAMA3 else (merge.replace(" ", "") for merge in metadata.strings("merges"))
+    merged = metadata.tokens if kind in _LLAMA3 else (merge.replace(" ", "") for merge in metadata.merges)
     return byte_level_bound(producible(metadata.tokens, apart, merged), texts, composed=kind in _QWEN2)
 
 
@@ -113,7 +119,7 @@ def _byte_level(metadata: _Metadata) -> Tokenizer:
         raise ModelFileError(
             f"{metadata.path}: pre-tokeniser '{kind}' is not supported; supported are {', '.join(PRE_TOKENIZERS)}"
         )
-    pairs = [merge.partition(" ") for merge in metadata.strings("merges")]
+    pairs = [merge.partition(" ") for merge in metadata.merges]
     merges = [(left, right) for left, _, right in pairs]
     tokenizer = _backend(metadata, merges, ignore_merges=kind in _LLAMA3)
     if kind in _QWEN2:

@@ -27,17 +27,12 @@ class TokenBound:
     def __init__(
         self, pieces: Iterable[bytes], *, lost: bytes = b"", spelling: bytes = b" ", composed: bool = False
     ) -> None:
-        longest = [0] * 256
-        # In order of descending length, the first token with a byte is the longest one with it.
-        missing = set(range(256))
-        for piece in sorted(pieces, key=len, reverse=True):
-            found = missing.intersection(piece)
-            for byte in found:
-                longest[byte] = len(piece)
-            missing -= found
-            if not missing:
-                break
-        self._weights: npt.NDArray[np.float64] = np.array([1 / length if length else 0.0 for length in longest])
+        pieces = list(pieces)
+        lengths = np.array([len(piece) for piece in pieces], np.int64)
+        # Of the tokens with a byte.
+        longest = np.zeros(256, np.int64)
+        np.maximum.at(longest, np.frombuffer(b"".join(pieces), np.uint8), lengths.repeat(lengths))
+        self._weights: npt.NDArray[np.float64] = np.divide(1.0, longest, out=np.zeros(256), where=longest > 0)
         self._weights[list(lost)] = 0.0
         self._weights[ord(" ")] = sum(self._weights[byte] for byte in spelling)
         self._composed = composed

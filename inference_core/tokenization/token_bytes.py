@@ -18,15 +18,16 @@ def byte_level_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
 
 
-_ALPHABET = byte_level_alphabet()
+# To Latin-1; characters of Latin-1 that stand for no byte become one that it lacks.
+_TO_BYTES = dict.fromkeys(range(256), 0x100) | {ord(letter): byte for letter, byte in byte_level_alphabet().items()}
 
 
 def byte_level_token(text: str) -> bytes:
     """The bytes of a byte-level token: `Ġhello` -> b' hello'. Raises ModelFileError if it is not one."""
     try:
-        return bytes([_ALPHABET[character] for character in text])
-    except KeyError as error:
-        raise ModelFileError(f"token {text!r} has {error}, which is not a byte's character") from error
+        return text.translate(_TO_BYTES).encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise ModelFileError(f"token {text!r} has {text[error.start]!r}, which is not a byte's character") from error
 
 
 def byte_fallback_token(text: str) -> bytes:

@@ -27,7 +27,7 @@ class LocalTier(Tier):
     """`spec.model` of `core`, whose client the owner starts before this tier and closes after it.
 
     With an `adapter` it answers by the model under that adapter, except requests that name another one (SPEC TI-10).
-    `load_tokenizer` returns the model's tokeniser; `start` calls it once, off the event loop. `watch` is shared by the
+    `load_tokenizer` returns the model's tokeniser; it is called once, off the event loop. `watch` is shared by the
     tiers of one core, which the catalogue calls `core_name`. `max_context` and `num_layers` are 0 until `start` has
     asked the core. `threads`: encode long prompts.
     """
@@ -50,8 +50,14 @@ class LocalTier(Tier):
         self.core_name = core_name
         self._spec, self._core, self._load_tokenizer, self._watch = spec, core, load_tokenizer, watch
         self._threads = threads or TextThreads()
+        self._tokenizer: Tokenizer | None = None
         self._policy: Policy | None = None
         self._running = 0
+
+    async def prepare(self) -> None:
+        """See `Tier.prepare`."""
+        if self._tokenizer is None:
+            self._tokenizer = await asyncio.to_thread(self._load_tokenizer)
 
     async def start(self) -> None:
         """See `Tier.start`."""
@@ -68,14 +74,15 @@ class LocalTier(Tier):
             raise TierUnavailableError(
                 f"tier '{self.name}': the core has no adapter '{self.adapter}' of {self.model}; it has: {loaded}"
             )
-        tokenizer = await asyncio.to_thread(self._load_tokenizer)
+        await self.prepare()
+        assert self._tokenizer is not None
         try:
             await self._watch.open()
         except CoreError as error:
             raise TierUnavailableError(f"tier '{self.name}': {error}") from error
         self.max_context = info.max_context
         self.num_layers = info.num_layers
-        self._policy = _policy(self._spec, self._core, tokenizer, info.max_context, self._threads)
+        self._policy = _policy(self._spec, self._core, self._tokenizer, info.max_context, self._threads)
 
     async def close(self) -> None:
         """See `Tier.close`; the core's client stays open for its owner to close."""

@@ -58,7 +58,13 @@ class StringArray(Sequence[str]):
         return self._decode(*self._spans[index])
 
     def __iter__(self) -> Iterator[str]:
-        return (self._decode(start, length) for start, length in self._spans)
+        if not self._spans:
+            return iter(())
+        # One copy of all: a mapped file is slow to slice.
+        (begin, _), (last, length) = self._spans[0], self._spans[-1]
+        data = self._buffer[begin : last + length]
+        places = ((start - begin, start - begin + length) for start, length in self._spans)
+        return iter([data[start:end].decode("utf-8", "surrogateescape") for start, end in places])
 
     def _decode(self, start: int, length: int) -> str:
         return self._buffer[start : start + length].decode("utf-8", "surrogateescape")
