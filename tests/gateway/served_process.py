@@ -13,6 +13,7 @@ import httpx
 import openai
 
 from tests.gateway.administrator import ADMIN_KEYS, Administrator
+from tests.polling import until
 
 # Tests check generated answers; tests of the response cache opt in.
 UNCACHED = {"x-aio-cache": "off"}
@@ -32,6 +33,10 @@ class ServedProcess:
     def maps_torch(self) -> bool:
         """Whether torch's libraries are mapped into the process."""
         return "libtorch" in Path(f"/proc/{self.process.pid}/maps").read_text()
+
+    def until_whole(self) -> None:
+        """Wait until all cores have loaded all their models: it is ready once its first tier serves."""
+        until(lambda: httpx.get(f"{self.url}/health/ready", timeout=60).json()["status"] == "ok")
 
     def kill(self) -> None:
         """SIGKILL: no handler, no flush."""

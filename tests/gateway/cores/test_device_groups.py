@@ -84,6 +84,7 @@ def test_one_process_serves_the_cpus_core_and_the_groups(
     tmp_path: Path, cache: Path, catalog: Path, alone: str
 ) -> None:
     with served(tmp_path, cache, "--catalog", str(catalog)) as aio:
+        aio.until_whole()
         assert said(aio, "tier-2") == alone
         on_cpu = said(aio, "tier-1")
         assert "Paris" in alone
