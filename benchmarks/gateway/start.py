@@ -2,11 +2,13 @@
 
 import asyncio
 import statistics
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
 from typing import Any
 
 import httpx
+import msgspec
 
 from gateway.bench.workload import Prompts
 from gateway.processes.server_process import ServerProcess, running_cores, running_server
@@ -20,12 +22,14 @@ Progress = Callable[[str, float], None]
 async def bench_start(
     settings: Settings, *, starts: int, requests: int, samples: int, progress: Progress
 ) -> AsyncIterator[dict[str, Any]]:
-    """Rows: time until ready per role over `starts` warm starts, then memory over `requests` requests.
+    """Rows: time until ready over `starts` first starts, which repack weights, and as many warm ones per role; then memory,
+    over `requests` requests.
 
-    Every start but the first, which is not counted, finds repacked weights and compiled Python. Resident bytes are
+    Every warm start but the first, which is not counted, finds repacked weights and compiled Python. Resident bytes are
     read `samples` times, evenly over the requests, of prompts that all differ, streamed and whole, on all tiers.
     """
     environment = {"AIO_LOG_LEVEL": "error", "AIO_MONITOR": "false"}
+    yield await _first_row(settings, environment, starts, progress)
     yield await _ready_row(settings, environment, "all", starts, progress)
     async with running_cores(settings):
         yield await _ready_row(settings, environment, "gateway", starts, progress)
@@ -33,6 +37,20 @@ async def bench_start(
         yield {"measure": "memory", "requests": 0, "resident_mb": round(server.resident_bytes() / 1e6, 1)}
         async for done in _served(server, requests, max(1, requests // samples), progress):
             yield {"measure": "memory", "requests": done, "resident_mb": round(server.resident_bytes() / 1e6, 1)}
+
+
+async def _first_row(
+    settings: Settings, environment: dict[str, str], starts: int, progress: Progress
+) -> dict[str, Any]:
+    """Every start has an empty folder of repacked weights; Python is compiled."""
+    seconds = []
+    for number in range(starts):
+        with tempfile.TemporaryDirectory(prefix="aio-first-start-") as cache:
+            fresh = msgspec.structs.replace(settings, cache_dir=cache)
+            async with running_server(fresh, environment) as server:
+                seconds.append(server.ready_seconds)
+        progress("starting for the first time", (number + 1) / starts)
+    return _row("first start", "all", seconds)
 
 
 async def _ready_row(
@@ -43,9 +61,12 @@ async def _ready_row(
         async with running_server(settings, environment, role) as server:
             seconds.append(server.ready_seconds)
         progress(f"starting role {role}", (number + 1) / (starts + 1))
-    warm = sorted(seconds[1:])
-    named = {"min": warm[0], "median": statistics.median(warm), "max": warm[-1]}
-    row: dict[str, Any] = {"measure": "ready", "role": role, "starts": starts}
+    return _row("ready", role, seconds[1:])
+
+
+def _row(measure: str, role: str, seconds: list[float]) -> dict[str, Any]:
+    named = {"min": min(seconds), "median": statistics.median(seconds), "max": max(seconds)}
+    row: dict[str, Any] = {"measure": measure, "role": role, "starts": len(seconds)}
     return row | {f"seconds_{name}": round(value, 3) for name, value in named.items()}
 
 

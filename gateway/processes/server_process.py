@@ -62,7 +62,8 @@ def _cpu_seconds(process: int) -> float:
 async def running_server(
     settings: Settings, environment: Mapping[str, str], role: str = "all"
 ) -> AsyncIterator[ServerProcess]:
-    """Launch on a free port with the folders and catalogue of `settings`; stop gracefully at the end.
+    """Launch on a free port with the folders and catalogue of `settings`, until all cores and models have loaded, which
+    may be after it is ready; stop gracefully at the end.
 
     Errors that it logs appear on standard error. Raises `ServerStartError` if it stops before it is ready.
     """
@@ -71,7 +72,9 @@ async def running_server(
     try:
         url = await _announced_url(process)
         await _until_ready(url)
-        yield ServerProcess(url, process.pid, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        await _until_loaded(url)
+        yield ServerProcess(url, process.pid, seconds)
     finally:
         await _stop(process)
 
@@ -122,3 +125,15 @@ async def _until_ready(url: str) -> None:
         # Polled: the event happens in another process.
         while (await client.get("/health/ready")).status_code != httpx.codes.OK:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def _until_loaded(url: str) -> None:
+    """Return once `/health/ready` names no core and no model that still loads."""
+    async with httpx.AsyncClient(base_url=url) as client:
+        while any(name.startswith(("core", "model ")) for name in (await _problems(client))):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def _problems(client: httpx.AsyncClient) -> dict[str, str]:
+    problems: dict[str, str] = (await client.get("/health/ready")).json().get("problems", {})
+    return problems

@@ -11,7 +11,9 @@ from gateway.cli.options import cache_dir_option, catalog_option, json_option, s
 
 
 @click.command()
-@click.option("--starts", type=click.IntRange(min=1), default=5, show_default=True, help="Warm starts per role.")
+@click.option(
+    "--starts", type=click.IntRange(min=1), default=5, show_default=True, help="First starts, and warm ones per role."
+)
 @click.option("--requests", type=click.IntRange(min=1), default=2000, show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), default=10, show_default=True, help="Readings of memory.")
 @catalog_option
