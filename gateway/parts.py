@@ -58,9 +58,9 @@ async def _nothing_to_refresh() -> None:
 class Parts:
     """Everything that an endpoint may use.
 
-    `not_ready` names what keeps the whole server from serving, with the reason; `away` names the cores that are gone,
-    without which the remote tiers go on. `refresh_metrics` is awaited before every scrape. `peers`:
-    the other gateway processes behind the same port, if this is one of several. `proxies`: those whose headers are
+    `not_ready` names what keeps the whole server from serving, with the reason; `away` names what else is missing
+    (`Engine.away`), without which other tiers go on. `refresh_metrics` is awaited before every scrape. `peers`: the
+    other gateway processes behind the same port, if this is one of several. `proxies`: those whose headers are
     believed.
     """
 

@@ -22,8 +22,8 @@ Progress = Callable[[str, float], None]
 async def bench_start(
     settings: Settings, *, starts: int, requests: int, samples: int, progress: Progress
 ) -> AsyncIterator[dict[str, Any]]:
-    """Rows: time until ready over `starts` first starts, which repack weights, and as many warm ones per role; then memory,
-    over `requests` requests.
+    """Rows: time until ready over `starts` first starts, which repack weights, and as many warm ones per role; then
+    memory, over `requests` requests.
 
     Every warm start but the first, which is not counted, finds repacked weights and compiled Python. Resident bytes are
     read `samples` times, evenly over the requests, of prompts that all differ, streamed and whole, on all tiers.

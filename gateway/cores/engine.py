@@ -38,8 +38,9 @@ LoadFailed = Callable[[str, Exception], None]
 class Engine:
     """The tiers, and a client of each of their cores by name.
 
-    `away` names the cores that are gone, with the reason; remote tiers go on. `adapters`: what was loaded into each
-    core while it served, by core and model, for the core that takes its place.
+    `away` names the cores that are gone or still load, models that are still packed, and servers that have not
+    answered, with the reason; other tiers go on. `adapters`: what was loaded into each core while it served, by core
+    and model, for the core that takes its place.
     """
 
     def __init__(self, tiers: Sequence[Tier], cores: Mapping[str, CoreClient]) -> None:

@@ -227,7 +227,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def shutdown(self) -> None:
-        """See uvicorn, which would close on a client whose first request is on the way, or whose next one has begun."""
+        """See uvicorn, which would close on a client whose first request is on the way, or its next one half here."""
         self._stops = True
         if self._arriving and self._in_head:
             return

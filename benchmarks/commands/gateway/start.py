@@ -12,7 +12,7 @@ from gateway.cli.options import cache_dir_option, catalog_option, json_option, s
 
 @click.command()
 @click.option(
-    "--starts", type=click.IntRange(min=1), default=5, show_default=True, help="First starts, and warm ones per role."
+    "--starts", type=click.IntRange(min=1), default=5, show_default=True, help="First ones, and warm ones per role."
 )
 @click.option("--requests", type=click.IntRange(min=1), default=2000, show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), default=10, show_default=True, help="Readings of memory.")
