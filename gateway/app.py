@@ -102,7 +102,7 @@ def create_app(
     `tiers` and `classifier` replace the catalogue's tiers and the active classifier; `cores`, by the catalogue's names,
     replace the cores behind its own tiers. `place`: among several processes behind one port. `show_admin_key` is called
     with the first admin key of an installation that has none; without it none is made. With `load_failed` requests are
-    served once the first tier with a core serves, and it is told why a core that still loads cannot be loaded. Raises
+    served once the first tier with a core serves, and it is called for a core that cannot be loaded after that. Raises
     `SettingsError`, `RedactionError` and `CatalogError` at once for errors that are visible without starting anything.
     """
     composition = Composition(settings, tiers, classifier, cores, place, show_admin_key, load_failed)

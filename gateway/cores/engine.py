@@ -58,8 +58,8 @@ class Engine:
 
     @asynccontextmanager
     async def loading(self, failed: LoadFailed) -> AsyncIterator[None]:
-        """Load the cores of this process while the context is open, and keep them running; `failed` is told which of
-        them cannot be loaded, and why."""
+        """Load the cores of this process while the context is open, and keep them running; `failed` is called with
+        one that cannot be loaded, and the reason."""
         async with AsyncExitStack() as stack:
             for name in self.cores:
                 self.away[core_problem_key(name)] = "loads its models"
@@ -121,7 +121,7 @@ class Engine:
         except Exception as error:
             self.away[problem] = f"{type(error).__name__}: {error}"
             loaded.set_exception(error)
-            loaded.exception()  # no warning if nobody waits for it
+            loaded.exception()  # no warning if it is not awaited
             failed(problem, error)
             return
         del self.away[problem]
@@ -230,8 +230,8 @@ async def running_engine(
     without it they run here, and the block starts once all of them are ready.
 
     In the role `all` a core that cannot load stops the start, with the reason, and one that dies later is started
-    again. With `load_failed` the block begins while the cores still load (`Engine.first_tier_serves`), and it is told
-    which one cannot be loaded, and why. In the role `gateway` every tier serves as soon as its core is there, from the
+    again. With `load_failed` the block begins while the cores still load (`Engine.first_tier_serves`), and it is
+    called with one that cannot be loaded, and the reason. In the role `gateway` every tier serves as soon as its core is there, from the
     start on if it answers then. A remote tier that is down stops nothing: it serves once it answers.
     """
     async with AsyncExitStack() as programs:
