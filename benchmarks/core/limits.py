@@ -13,7 +13,7 @@ from benchmarks.report.rounds import spread
 from gateway.bench.run import LoadRun
 from gateway.bench.target import BenchTarget
 from gateway.bench.workload import Job, Load, Prompts, jobs_of
-from gateway.reporting.measured import Spread
+from gateway.reporting.measured import LimitLoad, LimitResults
 
 FIGURES = ("req_s", "out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "slowest_stream_tok_s")
 # Source 001: 1,900 to 2,000 tokens in and 200 out; 10 to 20 tokens in and out.
@@ -61,25 +61,6 @@ class LimitOptions:
         if self.profile == "voice":
             return f"every stream above {self.tokens_s:g} tokens/s"
         return f"p99 of whole answers within {self.p99_ms:g} ms"
-
-
-class LimitLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians and ranges at one load over the rounds that tried it; `kept`: in how many the promise was kept."""
-
-    offered: int
-    rounds: int
-    kept: int
-    figures: dict[str, Spread | None]
-
-
-class LimitResults(msgspec.Struct, frozen=True, kw_only=True):
-    """`highest`: over the rounds, the highest load that kept the promise; 0 where none did."""
-
-    profile: str
-    offered: str
-    promise: str
-    highest: Spread | None
-    loads: list[LimitLoad]
 
 
 async def highest(keeps: Callable[[int], Awaitable[bool]], most: int) -> int:

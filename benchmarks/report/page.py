@@ -10,21 +10,19 @@ from typing import Any
 import msgspec
 
 from benchmarks.core.interference import InterferenceResults
-from benchmarks.core.limits import LimitResults
 from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import goals_table, results_of, systems_table
 from benchmarks.report.tables import (
     interference_tables,
-    limit_table,
     profiles_table,
     speculation_table,
     workloads_table,
 )
-from gateway.reporting.measured import MeasurementError, machine_line
+from gateway.reporting.measured import LimitResults, MeasurementError, machine_line
 from gateway.reporting.measured_tables import measured_tables
-from gateway.reporting.tables import markdown, number
+from gateway.reporting.tables import limit_table, markdown, number
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -1,7 +1,6 @@
 """Tables in Markdown of benchmarks of the core; the command line shows the same."""
 
 from benchmarks.core.interference import InterferenceResults
-from benchmarks.core.limits import LimitResults
 from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
 from gateway.reporting.tables import markdown, middle, number, ranged, times
@@ -99,17 +98,3 @@ def profiles_table(results: ProfileResults) -> str:
         for each in results.profiles
     ]
     return markdown(head, rows)
-
-
-def limit_table(results: LimitResults) -> str:
-    """Every load that was tried, and the highest that kept the promise in each round."""
-    head = [results.offered, "kept in rounds", "requests/s", "output tokens/s", "TTFT p50 ms", "TTFT p99 ms"]
-    head += ["E2E p50 ms", "E2E p99 ms", "slowest stream, tokens/s"]
-    columns = ("req_s", "out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "slowest_stream_tok_s")
-    rows = [
-        [str(load.offered), f"{load.kept} of {load.rounds}", *(ranged(load.figures[name]) for name in columns)]
-        for load in results.loads
-    ]
-    most = results.highest
-    found = "–" if most is None else f"{most.median:g} ({most.low:g} to {most.high:g} over the rounds)"
-    return f"{markdown(head, rows)}\n\nThe most with {results.promise}: {found}."

@@ -1,4 +1,4 @@
-"""What the files of a load sweep and of an ablation say: their results, read from a folder of measurements."""
+"""What the files of a load sweep, an ablation and a search for limits say: results, read from a folder."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,6 +98,25 @@ class AblationResults(msgspec.Struct, frozen=True, kw_only=True):
     effects: list[Effect]
     features: list[FeatureEffect]
     computes: list[Variant]
+
+
+class LimitLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians and ranges at one load over the rounds that tried it; `kept`: in how many the promise was kept."""
+
+    offered: int
+    rounds: int
+    kept: int
+    figures: dict[str, Spread | None]
+
+
+class LimitResults(msgspec.Struct, frozen=True, kw_only=True):
+    """`highest`: over the rounds, the highest load that kept the promise; 0 where none did."""
+
+    profile: str
+    offered: str
+    promise: str
+    highest: Spread | None
+    loads: list[LimitLoad]
 
 
 def read_results(folder: Path, name: str, kind: type[Results]) -> tuple[Head, Results] | None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gateway.reporting.ablation_tables import ablation_tables
-from gateway.reporting.measured import AblationResults, SweepResults, machine_line, read_results
+from gateway.reporting.measured import AblationResults, Head, SweepResults, machine_line, read_results
 from gateway.reporting.tables import sweep_table
 
 _SWEEP = "![Throughput over latency, and latencies over concurrency](img/sweep.png)"
@@ -19,5 +19,16 @@ def measured_tables(folder: Path) -> dict[str, str]:
     if sweep := read_results(folder, "sweep", SweepResults):
         tables["sweep"] = f"{sweep_table(sweep[1])}\n\n{_SWEEP}\n\n{machine_line(sweep[0])}"
     if ablation := read_results(folder, "ablation", AblationResults):
-        tables["ablation"] = f"{ablation_tables(ablation[1])}\n\n{_ABLATION}\n\n{machine_line(ablation[0])}"
+        head, results = ablation
+        parts = [ablation_tables(results), *_small_load(head, results), _ABLATION, machine_line(head)]
+        tables["ablation"] = "\n\n".join(parts)
     return tables
+
+
+def _small_load(head: Head, results: AblationResults) -> list[str]:
+    """What the mark of some rows means, if any has it."""
+    if not any(rung.small for rung in results.ladder) and not any(effect.small for effect in results.effects):
+        return []
+    options = head.settings["options"]
+    load = f"{options['small_requests']} requests, {options['small_concurrency']} in flight"
+    return [f"Rows with ¹ are on a small load ({load})."]

@@ -6,10 +6,19 @@ from pathlib import Path
 
 from gateway.reporting.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
 from gateway.reporting.live import Live, dollars, traffic_rows
-from gateway.reporting.measured import Head, Spread, SweepPoint, SweepResults, read_results
+from gateway.reporting.measured import (
+    AblationResults,
+    Head,
+    LimitResults,
+    Spread,
+    SweepPoint,
+    SweepResults,
+    machine_line,
+    read_results,
+)
 from gateway.reporting.measured_tables import measured_tables
-from gateway.reporting.stages import TOKENS, Stage, stages
-from gateway.reporting.tables import ranged, times
+from gateway.reporting.stages import TOKENS, Stage, stage_times, stages
+from gateway.reporting.tables import limit_table, middle, number, ranged, times
 
 NOT_MEASURED = "not measured"
 # Source 001, as stated.
@@ -29,13 +38,13 @@ def report(measurements: Path, live: Live | None = None) -> str:
     parts = measured_tables(measurements)
     sweep = read_results(measurements, "sweep", SweepResults)
     sections = [
-        ("A 100-token answer, stage by stage", stage_section(stages(measurements), sweep and sweep[0])),
+        ("A 100-token answer, stage by stage", stage_section(stages(measurements), _timed_model(measurements, sweep))),
         *([] if live is None else [("As served", _as_served(live))]),
-        ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts, sweep and sweep[0])),
-        ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite()),
+        ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts, sweep and sweep[0], measurements)),
+        ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite(measurements)),
         ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
         ("Naive baseline", _naive(sweep)),
-        ("Before and after", _before_after(parts, live)),
+        ("Before and after", _before_after(read_results(measurements, "ablation", AblationResults), live)),
         ("Feature matrix", feature_section()),
         ("Records", record_section(measurements)),
     ]
@@ -52,21 +61,31 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def stage_section(found: Sequence[Stage], sweep: Head | None = None) -> str:
-    """Return budget against measurement, and the resulting tokens per second, per stream and overall. `sweep`: the head
-    of the measurement of one stream."""
+def stage_section(found: Sequence[Stage], model: str | None = None) -> str:
+    """Return budget against measurement, and the resulting tokens per second, per stream and overall. `model`: of the
+    measured decoding, with its machine."""
     decode = next(stage for stage in found if stage.name == "decode")
     speed = NOT_MEASURED
     if decode.measured_ms:
         speed = f"{(TOKENS - 1) * 1000 / decode.measured_ms:.0f} tokens a second on one stream"
-    if sweep is not None:
-        speed += f", with {_model(sweep)}, which does not compare engines"
+    if model is not None:
+        speed += f", with {model}, which does not compare engines"
     return (
         _stage_table(found)
         + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
         f"Here: {speed}. The stream's figure includes the gateway's overhead and routing. "
         "The files may be of different machines ([records](#records))."
     )
+
+
+def _timed_model(measurements: Path, sweep: tuple[Head, SweepResults] | None) -> str | None:
+    """Model and machine of the file that the decoding is from, as `stages` chooses it."""
+    timed = stage_times(measurements)
+    if timed is None:
+        return sweep and _model(sweep[0])
+    known = {"cpus", "processor"} <= timed.machine.keys()
+    machine = f" on {timed.machine['cpus']} CPUs of {timed.machine['processor']}" if known else ""
+    return f"{timed.model}{machine}"
 
 
 def _model(head: Head) -> str:
@@ -105,7 +124,8 @@ def _as_served(live: Live) -> str:
     return "\n\n".join(tables)
 
 
-def _voice(parts: dict[str, str], sweep: Head | None) -> str:
+def _voice(parts: dict[str, str], sweep: Head | None, measurements: Path) -> str:
+    found = _search(read_results(measurements, "voice", LimitResults))
     own = f"The ladder here: {NOT_MEASURED}."
     if sweep is not None:
         options = sweep.settings["options"]
@@ -115,13 +135,28 @@ def _voice(parts: dict[str, str], sweep: Head | None) -> str:
         )
     return (
         f"Llama 3.1 8B on an L4 or an A100: {NOT_MEASURED}; `aio plan --sources` compares the source's table with the "
-        f"planner's formulas ([capacity.md](capacity.md)). {own}"
+        f"planner's formulas ([capacity.md](capacity.md)).\n\n{found}\n\n{own}"
     )
 
 
-def _rewrite() -> str:
-    rows = [[*row, NOT_MEASURED] for row in _REWRITE]
-    return _table(["runtime (source 001)", "hardware", "max requests/s", "max p99 latency", "here, 1B"], rows)
+def _search(found: tuple[Head, LimitResults] | None) -> str:
+    """The loads that a search for the highest one tried, with model and machine."""
+    if found is None:
+        return f"The profile here: {NOT_MEASURED}."
+    head, results = found
+    return f"The profile here with {_model(head)}:\n\n{limit_table(results)}\n\n{machine_line(head)}"
+
+
+def _rewrite(measurements: Path) -> str:
+    found = read_results(measurements, "rewrite", LimitResults)
+    rows = [*_REWRITE, ("AIO, a model of 1B", "–", NOT_MEASURED, NOT_MEASURED)]
+    if found is not None:
+        head, results = found
+        rate = f"{results.highest.median:g}" if results.highest else "–"
+        p99_ms = head.settings["options"]["p99_ms"]
+        rows.append((f"AIO, {_model(head)}", head.machine["processor"], rate, f"{p99_ms:g} ms"))
+    table = _table(["runtime (first rows: source 001)", "hardware", "max requests/s", "max p99 latency"], rows)
+    return f"{table}\n\n{_search(found)}"
 
 
 def _naive(sweep: tuple[Head, SweepResults] | None) -> str:
@@ -154,24 +189,33 @@ def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
     return Spread(many.median / one.median, many.low / one.high, many.high / one.low)
 
 
-def _before_after(parts: dict[str, str], live: Live | None) -> str:
-    served = {}
+def _before_after(ablation: tuple[Head, AblationResults] | None, live: Live | None) -> str:
+    """Source 003's table; here as served, else the first and the last step of an ablation on the same load."""
+    here = {} if ablation is None else _first_and_last(ablation[1])
     if live is not None and live.all_timings is not None:
-        served = {
+        here |= {
             "P95 latency (ms)": f"{live.all_timings.e2e_p95_ms:,.0f} (whole answers, as served)",
             "cost per 1k tokens": f"{dollars(live.costs.total.cost_per_1k_tokens_usd)} (as served)",
         }
-    rows = [[name, before, after, served.get(name, NOT_MEASURED)] for name, before, after in _BEFORE_AFTER]
-    text = _table(["source 003", "before", "after", "here"], rows)
+    rows = [[name, before, after, here.get(name, NOT_MEASURED)] for name, before, after in _BEFORE_AFTER]
+    text = _table(["source 003", "before", "after", "here"], rows) + "\n\nNo fleet was run before and after"
+    if ablation is None:
+        return f"{text}; nothing stands in."
     return (
-        text
-        + "\n\nNo fleet was run before and after; "
-        + (
-            "throughput and latency of one machine are in the ladder above."
-            if "ablation" in parts
-            else "nothing stands in."
-        )
+        f"{text}. In its place: static batches, and all techniques, on the mixed load of the ladder above, with "
+        f"{_model(ablation[0])}; the cost is at the same price of the machine."
     )
+
+
+def _first_and_last(results: AblationResults) -> dict[str, str]:
+    """Throughput, and the cost that follows from it, of the first and last rung on the same load."""
+    rungs = [rung.figures["out_tok_s"] for rung in results.ladder if not rung.small]
+    if len(rungs) < 2 or (first := rungs[0]) is None or (last := rungs[-1]) is None:
+        return {}
+    return {
+        "throughput (QPS)": f"{middle(first)} before, {middle(last)} after (output tokens/s)",
+        "cost per 1k tokens": f"{number(first.median / last.median)} times the cost before (per output token)",
+    }
 
 
 def feature_section() -> str:

@@ -53,9 +53,9 @@ def stages(measurements: Path) -> list[Stage]:
         decision = json.loads(route.read_text())["decision"]["wall_ms"]["p50"]
         found["route"] = float(decision), "route.json, p50 of a decision"
     one = _one_stream(measurements / "sweep.jsonl")
-    timed = measurements / "stages.json"
-    if timed.is_file():
-        found |= _timed_stages(msgspec.json.decode(timed.read_bytes(), type=StageTimes))
+    timed = stage_times(measurements)
+    if timed is not None:
+        found |= _timed_stages(timed)
     elif one is not None:
         found["prefill"] = (
             float(one["ttft_p50_ms"]),
@@ -70,6 +70,12 @@ def stages(measurements: Path) -> list[Stage]:
         Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
         for name, budget in _BUDGET_MS.items()
     ]
+
+
+def stage_times(measurements: Path) -> StageTimes | None:
+    """What stages.json says, if it is there."""
+    path = measurements / "stages.json"
+    return msgspec.json.decode(path.read_bytes(), type=StageTimes) if path.is_file() else None
 
 
 def _timed_stages(times: StageTimes) -> dict[str, tuple[float | None, str]]:

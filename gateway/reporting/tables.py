@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gateway.reporting.measured import Spread, SweepResults
+from gateway.reporting.measured import LimitResults, Spread, SweepResults
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -69,3 +69,17 @@ def sweep_table(results: SweepResults) -> str:
         rows = [[*row, times(point.gain)] for row, point in zip(rows, results.points, strict=True)]
     bend = f"The knee is at {results.knee} in flight; the asymptotes meet at {number(results.saturation)}."
     return f"{markdown(head, rows)}\n\n{bend}"
+
+
+def limit_table(results: LimitResults) -> str:
+    """Every load that was tried, and the highest that kept the promise in each round."""
+    head = [results.offered, "kept in rounds", "requests/s", "output tokens/s", "TTFT p50 ms", "TTFT p99 ms"]
+    head += ["E2E p50 ms", "E2E p99 ms", "slowest stream, tokens/s"]
+    columns = ("req_s", "out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "slowest_stream_tok_s")
+    rows = [
+        [str(load.offered), f"{load.kept} of {load.rounds}", *(ranged(load.figures[name]) for name in columns)]
+        for load in results.loads
+    ]
+    most = results.highest
+    found = "–" if most is None else f"{most.median:g} ({most.low:g} to {most.high:g} over the rounds)"
+    return f"{markdown(head, rows)}\n\nThe most with {results.promise}: {found}."

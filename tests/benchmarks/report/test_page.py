@@ -13,7 +13,7 @@ from benchmarks.core.profiles import FIGURES as PROFILE_FIGURES
 from benchmarks.core.speculation import FIGURES as WORKLOAD_FIGURES
 from benchmarks.core.sweep import COLUMNS
 from benchmarks.report.measurement import Measurement
-from benchmarks.report.page import PageError, filled, parts_of, places
+from benchmarks.report.page import _MEASURED, PageError, filled, finished, parts_of, places
 from gateway.reporting.measured import MeasurementError
 
 ROOT = Path(__file__).parents[3]
@@ -185,12 +185,14 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
 def test_commands_of_the_performance_page_are_those_that_ran():
     context, shown = click.Context(main), {}
     for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if match := re.match(r"python -m benchmarks (sweep|interference|ablation|speculation)\b(.*)", line):
+        if match := re.match(r"python -m benchmarks (sweep|interference|ablation|speculation|limits)\b(.*)", line):
             command = main.get_command(context, match[1])
             given = command.make_context(match[1], match[2].split()).params
             shown[str(given["out"] or f"{match[1]}.jsonl")] = given
 
-    assert shown.keys() == {"sweep.jsonl", "interference.jsonl", "ablation.jsonl", "lookup.jsonl", "draft.jsonl"}
+    searches = {"voice.jsonl", "rewrite.jsonl"}
+    one_each = {"sweep.jsonl", "interference.jsonl", "ablation.jsonl", "lookup.jsonl", "draft.jsonl"}
+    assert shown.keys() == one_each | searches
     for name, given in shown.items():
         ran = json.loads((RESULTS / name).read_text(encoding="utf-8").splitlines()[0])["settings"]["options"]
         assert {key: json.loads(json.dumps(given.get(key))) for key in ran} == ran, name
@@ -200,6 +202,12 @@ def test_the_performance_page_has_a_place_for_every_part():
     marked = set(places(PAGE.read_text(encoding="utf-8")))
 
     parts = {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
-    assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "profiles"} | {
+    assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "profiles", "workloads", "voice", "rewrite"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
     }
+
+
+@pytest.mark.parametrize("name", _MEASURED)
+def test_each_kind_of_measurement_is_kept_finished_and_shown(name):
+    assert finished(RESULTS, name) is not None
+    assert (name if name != "peers" else "goals") in places(PAGE.read_text(encoding="utf-8"))
