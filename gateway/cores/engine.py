@@ -230,9 +230,9 @@ async def running_engine(
     without it they run here, and the block starts once all of them are ready.
 
     In the role `all` a core that cannot load stops the start, with the reason, and one that dies later is started
-    again. With `load_failed` the block begins while the cores still load (`Engine.first_tier_serves`), and it is
-    called with one that cannot be loaded, and the reason. In the role `gateway` every tier serves as soon as its core is there, from the
-    start on if it answers then. A remote tier that is down stops nothing: it serves once it answers.
+    again. With `load_failed` the block begins while the cores still load (`Engine.first_tier_serves`), and it is called
+    with one that cannot be loaded, and the reason. In the role `gateway` every tier serves as soon as its core is
+    there, from the start on if it answers then. A remote tier that is down stops nothing: it serves once it answers.
     """
     async with AsyncExitStack() as programs:
         if tiers is None:
