@@ -1,14 +1,20 @@
 """Catalogues of the chart's value files: valid, served by the containers of their pods, with enough resources."""
 
 import tomllib
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from gateway.configuration.load import variable_of
+from inference_core.loaders.model_path import resolve_model_path
 from tests.deploy.rendered_chart import VALUES, Object, containers, of_kind, pods, rendered
+from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
+from tiers.catalog import quality_gate
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
+from tiers.remote.wires import tells_logprobs, wire_of
 
 pytestmark = pytest.mark.deploy
 UNITS = {"Mi": 2**20, "Gi": 2**30}
@@ -87,6 +93,40 @@ def test_the_fronts_tiers_lead_to_services_whose_pods_serve_them() -> None:
             gateway = pool["spec"]["template"]["spec"]["containers"][0]
             catalogue = catalogue_of("multi-node", environment(gateway)["AIO_CATALOG"])
             assert tier.remote.model in [served.name for served in catalogue.tiers]
+
+
+def test_the_front_knows_its_pools_log_probabilities_and_waits() -> None:
+    """What a pool answers to these settings: tests/gateway/answering/test_pools_behind_a_gateway.py."""
+    front = catalogue_of("multi-node", "/etc/aio/catalogs/front.toml")
+    by_pod = []
+    for tier in front.tiers:
+        assert tier.remote is not None
+        assert tells_logprobs(tier)
+        # Behind a Service a look at the queue would reach any one pod.
+        assert (wire_of(tier).queue is not None) is tier.remote.is_replicated
+        assert tier.remote.stream_whole or tier.remote.is_replicated
+        by_pod.append(tier.remote.is_replicated)
+    assert by_pod == [False, False, True, True]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_catalogue_names_as_unmeasured_exactly_the_models_without_a_report(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate refuses these in a cluster. Here their weights are absent and have stand-ins, or it would skip them."""
+    write_gguf(tmp_path / "int4.gguf", decoder_weights(), matrix_kind="Q4_0")
+    write_gguf(tmp_path / "dense.gguf", decoder_weights())
+
+    def stand_in(path: str) -> Path:
+        if path.startswith("package:"):
+            return resolve_model_path(path)
+        return tmp_path / ("int4.gguf" if "Q4_0" in path or "INT4" in path else "dense.gguf")
+
+    monkeypatch.setattr(quality_gate, "resolve_model_path", stand_in)
+    for given in {environment(c)["AIO_CATALOG"] for pod in serving(name).values() for c in containers(pod)}:
+        catalogue = catalogue_of(name, given)
+        gated = quality_gate.without_report(msgspec.structs.replace(catalogue, unmeasured={}), tmp_path / "cache")
+        assert sorted(gated) == sorted(catalogue.unmeasured), given
 
 
 def test_the_front_is_the_datacenter_catalogue_elsewhere() -> None:
