@@ -185,14 +185,15 @@ def test_the_performance_page_says_what_the_kept_measurements_say():
 def test_commands_of_the_performance_page_are_those_that_ran():
     context, shown = click.Context(main), {}
     for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if match := re.match(r"python -m benchmarks (sweep|interference|ablation|speculation|limits)\b(.*)", line):
+        if match := re.match(
+            r"python -m benchmarks (sweep|interference|ablation|speculation|profiles|limits)\b(.*)", line
+        ):
             command = main.get_command(context, match[1])
             given = command.make_context(match[1], match[2].split()).params
             shown[str(given["out"] or f"{match[1]}.jsonl")] = given
 
-    searches = {"voice.jsonl", "rewrite.jsonl"}
-    one_each = {"sweep.jsonl", "interference.jsonl", "ablation.jsonl", "lookup.jsonl", "draft.jsonl"}
-    assert shown.keys() == one_each | searches
+    names = ("sweep", "interference", "ablation", "lookup", "draft", "profiles", "voice", "rewrite")
+    assert shown.keys() == {f"{name}.jsonl" for name in names}
     for name, given in shown.items():
         ran = json.loads((RESULTS / name).read_text(encoding="utf-8").splitlines()[0])["settings"]["options"]
         assert {key: json.loads(json.dumps(given.get(key))) for key in ran} == ran, name

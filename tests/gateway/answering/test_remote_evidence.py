@@ -81,3 +81,18 @@ async def test_a_stream_is_passed_on_and_asks_for_nothing(settings: Settings, tm
     response, sent = await asked(settings, tmp_path, "vllm", [answer("I'm sorry.")], stream=True)
     assert "I'm sorry." in response.text
     assert "logprobs" not in sent[0]
+
+
+@pytest.mark.parametrize(("second", "agrees"), [("So it is 36 legs.", True), ("It is 32.", False)])
+async def test_a_second_sample_of_a_server_keeps_what_it_agrees_with_and_escalates_the_rest(
+    settings: Settings, tmp_path: Path, second: str, agrees: bool
+) -> None:
+    half_sure = answer("There are 36.", -1.718)  # a P of 0.5, and tier 2 costs ten times as much as the sample
+    question = [{"role": "user", "content": "How many legs do nine dogs have?"}]
+    texts = [half_sure, answer(second), answer("Thirty-six.")]
+    response, sent = await asked(settings, tmp_path, "vllm", texts, messages=question, temperature=0.0)
+    kept = response.json()["choices"][0]["message"]["content"]
+    assert kept == ("There are 36." if agrees else "Thirty-six.")
+    assert response.headers.get("x-aio-escalated-from") == (None if agrees else "1")
+    assert len(sent) == (2 if agrees else 3)
+    assert [(body["temperature"], body["messages"]) for body in sent[:2]] == [(0.0, question), (0.8, question)]

@@ -3,17 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.settings import Settings
 from gateway.telemetry.objectives.alert_figures import alert_figures
+from gateway.telemetry.objectives.alert_rules import RULES
+from gateway.telemetry.objectives.alerts import keep_looking
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Tier
@@ -23,10 +28,12 @@ MANY = 1_000_000
 
 
 @asynccontextmanager
-async def serving(settings: Settings, folder: Path, *servers: LoopbackServer) -> AsyncIterator[RunningGateway]:
+async def serving(
+    settings: Settings, folder: Path, *servers: LoopbackServer, kind: str = "vllm"
+) -> AsyncIterator[RunningGateway]:
     """A gateway whose tier 1 is the first of `servers`, and all others the last."""
     path = write_remote_catalog(folder / "catalog.toml", servers[-1].base_url)
-    text = path.read_text().replace('model = "upstream"', 'model = "upstream"\nkind = "vllm"')
+    text = path.read_text().replace('model = "upstream"', f'model = "upstream"\nkind = "{kind}"')
     path.write_text(text.replace(servers[-1].base_url, servers[0].base_url, 1))
     async with running_gateway(
         msgspec.structs.replace(settings, catalog=str(path), data_dir=str(folder / "data")), scripted=False
@@ -109,7 +116,77 @@ async def test_a_deadline_keeps_a_request_from_a_server_with_a_long_queue(settin
     assert shown["aio_tier_predicted_wait_seconds"] > 1
 
 
+async def test_a_deadline_keeps_a_request_from_a_server_that_tells_nothing_and_whose_stream_is_late(
+    settings: Settings, tmp_path: Path
+) -> None:
+    now, go_on = 0.0, asyncio.Event()
+
+    async def say(call: Call) -> None:
+        nonlocal now
+        if not call.body.get("stream"):
+            choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
+            await call.reply(200, {"object": "chat.completion", "choices": [choice]})
+            return
+        if now:
+            await go_on.wait()
+        now += 0.5
+        await call.begin()
+        await call.chunk("Hi.", finish="stop")
+        await call.send(b"data: [DONE]\n\n")
+
+    body = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}
+    stream = body | {"model": "tier-1", "stream": True}
+    soon = {"x-aio-deadline-ms": "1000", "cache-control": "no-store"}
+    async with (
+        LoopbackServer(say) as busy,
+        LoopbackServer(say) as idle,
+        serving(settings, tmp_path, busy, idle, kind="openai") as gateway,
+    ):
+        tier = cast(RemoteTier, gateway.parts.routing.tiers[1].active_tier())
+        tier._clock = lambda: now
+        await gateway.http.post("/v1/chat/completions", json=stream)
+        before = await gateway.http.post("/v1/chat/completions", json=body, headers=soon)
+        late = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=stream, headers=soon))
+        await eventually(lambda: len(busy.calls) == 3)
+        now = 8.5
+        load = tier.load()
+        after = await gateway.http.post("/v1/chat/completions", json=body, headers=soon)
+        go_on.set()
+        await late
+    assert (load.waiting, load.predicted_wait_seconds) == (1, 7.5)
+    assert [response.headers["x-aio-tier"] for response in (before, after)] == ["1", "2"]
+    assert len(idle.calls) == 1
+
+
 def test_a_queue_elsewhere_counts_once_in_the_alerts_however_many_tiers_share_the_server() -> None:
     tiers = [SimpleNamespace(queues=lambda found=found: found) for found in ({"a": 501}, {"a": 400, "b": 2}, {})]
     assert alert_figures({}, {}, cast(list[Tier], tiers), [])["waiting"] == 503
     assert alert_figures({}, {}, cast(list[Tier], tiers[2:]), [])["waiting"] is None
+
+
+async def test_webhook_and_overview_tell_of_a_queue_elsewhere(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = next(rule for rule in RULES if rule.name == "AioQueueVeryLong")
+    at_once = msgspec.structs.replace(rule, for_seconds=0.0)
+    monkeypatch.setattr("gateway.app.keep_looking", partial(keep_looking, rules=[at_once]))
+    heard = asyncio.Queue[dict[str, Any]]()
+
+    async def hear(call: Call) -> None:
+        await call.reply(202, {"status": "success"})
+        heard.put_nowait(call.body)
+
+    async with LoopbackServer(hear) as desk, LoopbackServer(hear) as server:
+        server.looked_at = queued(MANY)
+        telling = msgspec.structs.replace(settings, alert_webhook=f"{desk.base_url}/enqueue", alert_poll_seconds=0.02)
+        async with serving(telling, tmp_path, server) as gateway:
+            event = await asyncio.wait_for(heard.get(), 20)
+            live = gateway.parts.live
+            for seconds in (0.0, rule.for_seconds, rule.for_seconds + 10):
+                live._clock = partial(float, seconds)
+                await live.sample()
+            shown = (await live.overview()).alerts
+    assert event["event_action"] == "trigger"
+    assert event["payload"]["summary"].startswith("AioQueueVeryLong")
+    assert event["payload"]["custom_details"]["value"] == MANY
+    assert {alert.name: alert.value for alert in shown} == {"AioQueueLong": MANY, "AioQueueVeryLong": MANY}

@@ -183,8 +183,11 @@ def test_where_drafts_pay_the_controller_makes_them():
 
 
 def test_switched_off_within_an_answer_nothing_is_drafted_any_more():
-    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 0)
-    driver.add([1, 2, 3], sampling=greedy(60))
+    plain = CoreDriver()
+    expected = plain.add([1, 2, 3], sampling=greedy(60)), 0
+    plain.drain()
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 3)
+    answer = driver.add([1, 2, 3], sampling=greedy(60)), 0
     driver.step(3)
     driver.core.set_knobs({"speculation": "off"})
     before = driver.core.stats().models[0].speculation.rounds
@@ -194,6 +197,8 @@ def test_switched_off_within_an_answer_nothing_is_drafted_any_more():
     driver.step(2)
 
     assert driver.core.stats().models[0].speculation.rounds == before + 2
+    driver.drain()
+    assert driver.tokens[answer] == plain.tokens[expected]
 
 
 def test_a_model_without_a_draft_refuses_to_use_one():

@@ -119,3 +119,11 @@ def test_a_model_that_cannot_be_loaded_ends_the_core_once_it_is_asked_for(
     ask(core, "large")
     with pytest.raises(ModelFileError, match="the disk is broken"):
         core.step()
+
+
+def test_statistics_tell_the_bytes_of_every_models_weights(spec: CoreSpec, tmp_path: Path) -> None:
+    core = load_core(spec, tmp_path)
+    shown = {model.name: model.weight_bytes for model in core.stats().models}
+    assert shown == {info.name: info.weight_bytes for info in core.model_infos}
+    assert len(shown) == 3
+    assert all(shown.values())
