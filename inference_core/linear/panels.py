@@ -10,6 +10,7 @@ Layouts (`native/kernels_impl.h` reads them), per panel and in order of the inpu
 - bfloat16: pairs of k for each of the 16 columns; float32: one k after another.
 """
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Literal, TypeVar
@@ -58,18 +59,27 @@ def panel_kind(tensor: PackedTensor, compute: Compute) -> PanelKind:
     return "float32" if compute == "float32" or tensor.kind == "F32" else "bfloat16"
 
 
-def pack(tensor: PackedTensor, kind: PanelKind, pool: Executor | None = None) -> Bytes:
+def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
     """Panels uint8 [ceil(N / 16), panel bytes]; columns beyond N are zero. K must be even.
 
     Packed in pieces, since panels do not depend on one another: a whole vocabulary projection would leave the cache at
-    every step of the packing. With a `pool`, its threads pack them at the same time.
+    every step of the packing.
     """
+    packed = partial(_packed, kind=kind)
+    return np.concatenate(list(map(packed, _pieces(tensor))))
+
+
+def packing(tensor: PackedTensor, kind: PanelKind, pool: Executor) -> Callable[[], Bytes]:
+    """Begin `pack` on the threads of `pool`; the result waits for it."""
+    packed = pool.map(partial(_packed, kind=kind), _pieces(tensor))
+    return lambda: np.concatenate(list(packed))
+
+
+def _pieces(tensor: PackedTensor) -> list[PackedTensor]:
     columns = tensor.shape[1]
     rows = max(1, _PIECE_WEIGHTS // columns // LANES) * LANES
     datas = [tensor.data[start : start + rows] for start in range(0, tensor.shape[0], rows)]
-    pieces = [PackedTensor(tensor.kind, (len(data), columns), data) for data in datas]
-    packed = partial(_packed, kind=kind)
-    return np.concatenate(list(map(packed, pieces) if pool is None else pool.map(packed, pieces)))
+    return [PackedTensor(tensor.kind, (len(data), columns), data) for data in datas]
 
 
 def _packed(tensor: PackedTensor, kind: PanelKind) -> Bytes:

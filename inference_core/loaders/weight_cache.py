@@ -43,7 +43,7 @@ class WeightCache:
         """Read-only arrays, memory-mapped and aligned to 64 bytes.
 
         `fingerprint` identifies the source's content, `layout` the repacking and its version. If there is no intact
-        file, `build` yields (name, array) pairs, which are written one by one to keep only one in memory. bfloat16 is
+        file, `build` yields (name, array) pairs, which are written one by one to keep few in memory. bfloat16 is
         stored as uint16. A file of the wrong size, with a damaged directory or with a difference in one of 64 sampled
         pages is rebuilt; the other pages are not checked, since reading all of them would cost what the cache saves.
         If the folder cannot be written, the built arrays are returned.

@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
-from inference_core.linear.panels import LAYOUT, PanelKind, pack, panel_kind
+from inference_core.linear.panels import LAYOUT, PanelKind, packing, panel_kind
 from inference_core.linear.reference import ReferenceLinear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import (
@@ -174,11 +175,18 @@ def _native_linears(
     split = {p: _parts(checkpoint, p, compute) for p in wanted}
 
     def build() -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        # The threads pack the next part while one is written.
+        ahead: deque[tuple[str, Callable[[], NDArray[np.uint8]]]] = deque()
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "pack") as pool:
             for part in chain.from_iterable(split.values()):
                 shape = (part.rows, part.tensors[0].shape[1])
                 data = np.concatenate([t.data for t in part.tensors])
-                yield part.name, pack(PackedTensor(part.tensors[0].kind, shape, data), part.kind, pool)
+                ahead.append((part.name, packing(PackedTensor(part.tensors[0].kind, shape, data), part.kind, pool)))
+                if len(ahead) > 1:
+                    name, packed = ahead.popleft()
+                    yield name, packed()
+            for name, packed in ahead:
+                yield name, packed()
 
     arrays = WeightCache(cache_dir).load_or_build(checkpoint.fingerprint, _layout(compute), build)
     return {p.name: _native_linear(checkpoint, p, parts, arrays, compute) for p, parts in split.items()}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference_core.linear import panels
 from inference_core.linear.cpu import PanelLinear
-from inference_core.linear.panels import int8_codes, pack, panel_kind
+from inference_core.linear.panels import int8_codes, pack, packing, panel_kind
 from inference_core.loaders.group_codes import GROUP, group_codes
 from inference_core.loaders.huggingface.zero_point_blocks import q4_z_blocks
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
@@ -103,4 +103,4 @@ def test_panels_packed_in_pieces_are_those_packed_at_once(
     assert np.array_equal(pack(tensor, scheme), whole)
     assert pieces == [32, 32, 32, 7]
     with ThreadPoolExecutor(2) as pool:
-        assert np.array_equal(pack(tensor, scheme, pool), whole)
+        assert np.array_equal(packing(tensor, scheme, pool)(), whole)
