@@ -4,19 +4,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
-import msgspec
-from httptools import HttpParserError, HttpParserUpgrade
+from httptools import HttpParserError, HttpParserUpgrade, parse_url
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gateway.errors import ApiError, ErrorEnvelope
+from gateway.errors import ApiError
 from gateway.protocols.client_connection import CLIENT_CONNECTION
+from gateway.protocols.refusals import MAX_HEADERS, refusal_response, too_large, too_many_headers
+from gateway.protocols.response_cycle import ResponseCycle
 from gateway.protocols.trusted_proxies import is_authority
 
 log = logging.getLogger(__name__)
 
 STEADY_BYTES_PER_SECOND = 65_536
-MAX_HEADERS = 100
 # A connection may be accepted a moment before a stop, with its first request on the way.
 FIRST_REQUEST_SECONDS = 1.0
 # Requests on one connection that wait behind an unfinished answer.
@@ -25,15 +26,6 @@ MAX_PIPELINED = 16
 _CHUNK_LINES = 16
 # Bytes of a line that are kept to name the header in an error message.
 _NAME_BYTES = 64
-_PHRASES = {
-    400: b"Bad Request",
-    408: b"Request Timeout",
-    414: b"URI Too Long",
-    429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large",
-    503: b"Service Unavailable",
-}
-_RETRYABLE = (408, 429, 503)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -153,7 +145,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """See httptools. Raises `ApiError`, for `_stop`."""
         if len(self.headers) > MAX_HEADERS:
-            raise _too_many_headers()
+            raise too_many_headers()
         if self._follows:
             self._require_limits()
         hosts = [value for name, value in self.headers if name == b"host"]
@@ -166,10 +158,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 f"More than {MAX_PIPELINED} requests wait on this connection. Send the next one after an answer.",
                 code="too_many_pipelined_requests",
             )
-        HttpToolsProtocol.on_headers_complete(self)
-        if self._stops and self.cycle is not None:
-            self.cycle.keep_alive = False
-        self.scope["extensions"] = {CLIENT_CONNECTION: self}  # type: ignore[dict-item]
+        self._complete_scope()
+        if not (self.parser.should_upgrade() and self._should_upgrade()):
+            self._begin_cycle()
         self._in_head = False
         self._room = self._head_limit
         # The piece that ends the head does not count as lines of chunks.
@@ -177,6 +168,40 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head:
             self._in_request_line = True
             self._head = self._line = 0
+
+    def _complete_scope(self) -> None:
+        scope: Any = self.scope
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = self.parser.get_http_version()
+        url = parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        scope["extensions"] = {CLIENT_CONNECTION: self}
+
+    def _begin_cycle(self) -> None:
+        before = self.cycle
+        self.cycle = ResponseCycle(
+            loop=self.loop,
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=not self._stops and self.scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            # Pipelined requests wait.
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
@@ -292,7 +317,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._framing += end - start
             if self._framing > self._head_limit or len(self.headers) > MAX_HEADERS:
                 allowed = f"{self._head_limit} bytes (AIO_HEAD_LIMIT) and {MAX_HEADERS} trailers"
-                self._refuse(_too_large(f"Besides a body's chunks, {allowed} are allowed."))
+                self._refuse(too_large(f"Besides a body's chunks, {allowed} are allowed."))
 
     def _count_head(self, data: bytes, start: int, end: int) -> None:
         if self._follows and not self._head:
@@ -320,7 +345,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 name, colon, _ = self._line_begins.partition(b":")
                 self._refuse(self._too_long_header(name if colon else b""))
         elif len(self.headers) > MAX_HEADERS:
-            self._refuse(_too_many_headers())
+            self._refuse(too_many_headers())
         elif self._head >= self._head_limit:
             self._refuse(self._too_long_head())
         else:
@@ -347,10 +372,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _too_long_header(self, name: bytes) -> ApiError:
         param = name[:_NAME_BYTES].decode("ascii", "replace").lower()
         message = f"The header {param!r} has more than {self._header_limit} bytes (a quarter of AIO_HEAD_LIMIT)."
-        return _too_large(message, param or None)
+        return too_large(message, param or None)
 
     def _too_long_head(self) -> ApiError:
-        return _too_large(f"The head has more than {self._head_limit} bytes (AIO_HEAD_LIMIT).")
+        return too_large(f"The head has more than {self._head_limit} bytes (AIO_HEAD_LIMIT).")
 
     def _set_deadline(self) -> None:
         self._arrived = 0
@@ -395,20 +420,3 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self.transport.write(refusal_response(error))
             self.transport.close()
-
-
-def refusal_response(error: ApiError) -> bytes:
-    """Return the whole HTTP response by which a server rejects a request and closes."""
-    body = msgspec.json.encode(ErrorEnvelope(error.body))
-    retry = f"retry-after: {error.retry_after}\r\n".encode() if error.status in _RETRYABLE else b""
-    return (
-        b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
-    ) % (error.status, _PHRASES[error.status], len(body), retry, body)
-
-
-def _too_large(message: str, param: str | None = None) -> ApiError:
-    return ApiError(431, message, param=param, code="header_fields_too_large")
-
-
-def _too_many_headers() -> ApiError:
-    return _too_large(f"The request has more than {MAX_HEADERS} headers.")

@@ -13,8 +13,10 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, cast
 
+from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.types import ASGIApp
 
 from gateway.api.access.client_address import session_token
 from gateway.errors import ApiError
@@ -47,16 +49,27 @@ class NotSignedInError(Exception):
 
 
 class InferenceRoute(HTTPRouteHandler):
-    """The decorator of the endpoints with the most requests.
+    """The decorator of the endpoints with the most requests, each a coroutine that takes the request, and nothing else,
+    and returns an ASGI application.
 
     litestar gives each guard a copy of the handler, which costs as much as all that the guard does. Guards of ours only
-    read it.
+    read it. It also looks for a handler's arguments and checks them, and asks what kind of response came: here both are
+    known.
     """
 
     async def authorize_connection(self, connection: ASGIConnection[Any, Any, Any, Any]) -> None:
         """Run the guards in scope."""
         for guard in self.resolve_guards():
             await guard(connection, self)  # type: ignore[misc]
+
+    def resolve_before_request(self) -> Any:
+        """The endpoint itself: what comes before a handler gets the request alone, and may answer in its place."""
+        return self.fn
+
+    async def to_response(self, app: Litestar, data: Any, request: HttpRequest) -> ASGIApp:
+        """The application that the endpoint returned."""
+        answer: ASGIApp = data
+        return answer
 
 
 def actor_of(request: HttpRequest) -> str:

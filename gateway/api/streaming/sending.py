@@ -195,11 +195,10 @@ class EventResponse:
         try:
             if not self._started:
                 await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-            async for events in self._events():
+            async for events, more in self._events():
                 reader.sending()
-                await send({"type": "http.response.body", "body": events, "more_body": True})
+                await send({"type": "http.response.body", "body": events, "more_body": more})
                 reader.taken()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
         except BaseException as error:
             if not (self._disconnect.is_reason(error) or reader.is_reason(error)):
                 raise
@@ -208,22 +207,23 @@ class EventResponse:
             self._disconnect.end()
             await self._answer.aclose()
 
-    async def _events(self) -> AsyncGenerator[bytes, None]:
-        """Yield the events as they come; what a server elsewhere sent at once is passed on at once."""
-        events, more = self._chunks.opening(), 0
+    async def _events(self) -> AsyncGenerator[tuple[bytes, bool], None]:
+        """Yield the events as they come, and whether there are more; what a server elsewhere sent at once is passed on
+        at once."""
+        events, pieces = self._chunks.opening(), 0
         try:
             async for delta in self._answer:
                 events += self._chunks.piece(delta)
-                more = (delta.pieces or more) - 1
-                if events and more <= 0:
-                    yield events
+                pieces = (delta.pieces or pieces) - 1
+                if events and pieces <= 0:
+                    yield events, True
                     events = b""
             if self._before_end is not None:
                 await self._before_end(self._answer)
         except Exception as error:
-            yield events + self._chunks.failed(error)
+            yield events + self._chunks.failed(error), False
             return
-        yield events + self._chunks.closing(self._answer)
+        yield events + self._chunks.closing(self._answer), False
 
 
 class EndOfEvents:

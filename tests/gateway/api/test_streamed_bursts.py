@@ -49,11 +49,13 @@ async def never() -> Any:
 
 
 async def sent(deltas: list[Delta], error: Exception | None = None) -> list[bytes]:
-    """The bodies that reach the server, without the empty last one."""
+    """The bodies that reach the server; only the last one says that it is."""
     bodies: list[bytes] = []
+    more: list[bool] = []
 
     async def send(message: Any) -> None:
-        bodies.append(message.get("body", b""))
+        bodies.append(message["body"])
+        more.append(message["more_body"])
 
     response = EventResponse(
         cast(Answer, GivenAnswer(deltas, error)),
@@ -64,7 +66,8 @@ async def sent(deltas: list[Delta], error: Exception | None = None) -> list[byte
         stalled_seconds=10.0,
     )
     await response(cast(Any, {}), never, send)
-    return bodies[:-1]
+    assert more == [True] * (len(bodies) - 1) + [False]
+    return bodies
 
 
 @pytest.mark.asyncio

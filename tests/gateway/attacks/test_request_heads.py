@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from gateway.protocols.http_protocol import MAX_HEADERS, MAX_PIPELINED, BoundedHttpProtocol
+from gateway.protocols.http_protocol import MAX_PIPELINED, BoundedHttpProtocol
+from gateway.protocols.refusals import MAX_HEADERS
 from tests.examples import examples
 
 LIMIT = 8192
@@ -58,7 +59,7 @@ class Connection(BoundedHttpProtocol):
         config = uvicorn.Config(cast(Any, application), ws="none", lifespan="off", log_config=None, access_log=False)
         config.load()
         self.timers: dict[object, Callable[[], None]] = {}
-        clock = SimpleNamespace(call_later=self.call_later)
+        clock = SimpleNamespace(call_later=self.call_later, call_soon=lambda *_: None)
         limits: dict[str, Any] = {"patience": 30.0, "most": 9, "head_limit": LIMIT}
         super().__init__(config, ServerState(), {}, cast(Any, clock), **limits)
         self.started: list[Any] = []

@@ -1,0 +1,103 @@
+"""One request and its response on a connection: the head of the response and the start of its body are one write."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_NOT_IN_NAMES = re.compile(b'[\x00-\x1f\x7f()<>@,;:\\[\\]={} \t\\\\"]')
+_NOT_IN_VALUES = re.compile(b"[\x00-\x08\x0a-\x1f\x7f]")
+_BODILESS = (204, 304)
+
+
+class ResponseCycle(RequestResponseCycle):
+    """uvicorn's, except that a head waits for the first bytes of its body, until the end of the event loop's turn.
+
+    Two writes are two system calls and two packets, and wake the client twice, which costs more than all else that is
+    done to send an answer. Names and values of headers are checked together, not one by one.
+    """
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop, **named: Any) -> None:
+        super().__init__(**named)
+        self._loop = loop
+        # What is not written yet.
+        self._head = b""
+
+    async def send(self, message: Any) -> None:
+        """See ASGI. Raises `RuntimeError` for events in a wrong order, for names and values that no header may have,
+        and for a body of another length than its header says."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started:
+            self._start(message)
+        elif self.response_complete:
+            raise RuntimeError(f"{message['type']!r} was sent after the end of its response")
+        else:
+            self._continue(message)
+
+    def _start(self, message: Any) -> None:
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"a response started with {message['type']!r}")
+        self._head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self._loop.call_soon(self._write, b"")
+
+    def _head_of(self, status: int, headers: Headers) -> bytes:
+        if _NOT_IN_NAMES.search(b"".join([name for name, _ in headers])):
+            raise RuntimeError("a header of the response has an invalid name")
+        if _NOT_IN_VALUES.search(b"".join([value for _, value in headers])):
+            raise RuntimeError("a header of the response has an invalid value")
+        lines, says_close = [STATUS_LINE[status]], False
+        for given, value in headers:
+            name = given.lower()
+            if name == b"content-length" and self.chunked_encoding is None:
+                self.expected_content_length, self.chunked_encoding = int(value), False
+            elif name == b"transfer-encoding" and value.lower() == b"chunked":
+                self.expected_content_length, self.chunked_encoding = 0, True
+            elif name == b"connection" and b"close" in [token.strip() for token in value.lower().split(b",")]:
+                self.keep_alive, says_close = False, True
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if not self.keep_alive and not says_close:
+            lines.append(b"connection: close\r\n")
+        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _BODILESS:
+            self.chunked_encoding = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def _continue(self, message: Any) -> None:
+        if message["type"] != "http.response.body":
+            raise RuntimeError(f"a response continued with {message['type']!r}")
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length, body = 0, b""
+        elif self.chunked_encoding:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        else:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0:
+                raise RuntimeError("a response is longer than its content-length")
+        self._write(body)
+        if not more:
+            self._end()
+
+    def _end(self) -> None:
+        if self.expected_content_length != 0:
+            raise RuntimeError("a response is shorter than its content-length")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    def _write(self, body: bytes) -> None:
+        data, self._head = self._head + body, b""
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
