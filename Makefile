@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them. More than two cores: tests wait for databases and sockets
-# for about a third of their time. Tests that start whole gateways load the cores themselves.
+# for about a third of their time. Whole gateways, browsers and interpreted kernels load the cores themselves.
 WORKERS ?= 3
-GATEWAY_WORKERS ?= 2
+BUSY_WORKERS ?= 2
 
 .PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
 
@@ -48,7 +48,7 @@ test-properties: install
 
 # Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
 test-processes: install
-	$(BIN)/pytest -n $(GATEWAY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes"
+	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes"
 
 # The laptop catalogue's weights: exactness against transformers, batch invariance, what quantisation loses.
 test-models: install
@@ -60,7 +60,7 @@ snapshots: install
 
 # The dashboard in Debian's Chromium, with accessibility checks; a minute or two. AIO_REQUIRE_BROWSER=1: no browser is a failure.
 test-browser: install
-	$(BIN)/pytest -m "browser" tests/gateway/dashboard
+	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile -m "browser" tests/gateway/dashboard
 
 # Pictures of every page of the dashboard, of a gateway with real traffic, for docs/dashboard.md.
 screenshots: install
@@ -78,7 +78,7 @@ test-ray: install
 # Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours. And the CPU
 # kernels for ARM, compiled and emulated; skipped without `apt-get install g++-aarch64-linux-gnu qemu-user`.
 test-kernels: install
-	TRITON_INTERPRET=1 $(BIN)/pytest --timeout 900 -m "kernels" tests/inference_core/triton_kernels \
+	TRITON_INTERPRET=1 $(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile --timeout 900 -m "kernels" tests/inference_core/triton_kernels \
 		tests/inference_core/native/test_arm_kernels.py
 
 # Images, chart and compose file: linted, rendered and checked against the published schemas. No cluster, no Docker.
