@@ -92,7 +92,7 @@ def _is_suspicious(lower: str) -> bool:
     """Return whether the sentence around a hint may be an instruction; most texts have no hint, and few have
     several."""
     seen: set[int] = set()
-    for hint in _HINTS:
+    for hint in [hint for hint in _HINTS if hint in lower]:
         at = lower.find(hint)
         while at >= 0:
             begin = max(lower.rfind(end, 0, at) for end in _ENDS) + 1

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.features.character_counts import KIND_TABLE, count_characters
-from classifier.features.multiple_choice import OPTION_FEATURE_NAMES, option_features, put_option_features
+from classifier.features.multiple_choice import NATIVE as NATIVE_OPTIONS
+from classifier.features.multiple_choice import OPTION_FEATURE_NAMES, option_features
 from classifier.native import KERNELS
 
 # Reasoning keywords (SPEC RT-02) in both spellings: a fixed stem, then its endings.
@@ -127,7 +128,6 @@ _OWN_NAMES: tuple[str, ...] = (
     "domain_specificity",
 )
 FEATURE_NAMES = (*_OWN_NAMES, *OPTION_FEATURE_NAMES)
-_OWN = len(_OWN_NAMES)
 _QUESTION_WORDS, _CONNECTIVES = _KINDS.index("question_words"), _KINDS.index("connectives")
 
 
@@ -186,8 +186,7 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
 def _by_kernels(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArray[np.float32]:
     values = np.zeros(len(FEATURE_NAMES), np.float32)
     utf8 = turn.encode(errors="replace")
-    KERNELS.surface_features(_NATIVE, utf8, len(turn), tokens, turn_chars, values[:_OWN])
-    put_option_features(utf8, values[_OWN:])
+    KERNELS.surface_features(_NATIVE, NATIVE_OPTIONS, utf8, len(turn), tokens, turn_chars, values)
     lower = turn.lower()
     for place, (stem, pattern) in enumerate(_KEYWORD_SEARCHES, start=_FIRST_KEYWORD):
         if stem in lower:

@@ -1,4 +1,6 @@
-// Features of a question's options and stem in a few passes over its bytes; `classifier.features.multiple_choice` defines each.
+// Features of a question's options and stem in a few passes over its bytes.
+#include "options.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,7 +13,6 @@
 namespace aio {
 namespace {
 
-constexpr int kFeatures = 25;
 constexpr int kLongWord = 8;
 
 // A word by its hash; collisions of 64 bits within one turn are negligible.
@@ -19,12 +20,6 @@ struct Word {
   uint64_t hash;
   int length;
   bool digits_only, has_digit;
-};
-
-struct Options {
-  static constexpr const char* kName = "classifier.options";
-  unsigned char word_of[256], kind_of[256];
-  std::vector<uint64_t> negations;  // ascending
 };
 
 uint64_t extended(uint64_t hash, unsigned char byte) { return (hash ^ byte) * 0x100000001b3u; }
@@ -173,16 +168,7 @@ PyObject* make_options(PyObject*, Values values, Py_ssize_t count) {
   return capsule(made);
 }
 
-// (options, turn as UTF-8, features to write) -> None.
-PyObject* option_features(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 3, "option_features")) return nullptr;
-  const Options* options = held<Options>(values[0]);
-  if (!options) return nullptr;
-  Array<unsigned char> given(values[1]);
-  Array<float> out(values[2], true);
-  if (given.failed || out.failed || !out.has(kFeatures, "option features")) return nullptr;
-  const unsigned char* text = given.data();
-  const size_t size = size_t(given.size());
+void put_option_features(const Options& options, const unsigned char* text, size_t size, float* out) {
   std::vector<std::pair<size_t, size_t>> spans;
   size_t stem = size;
   for (size_t i = 0; i < size; i++) {
@@ -195,9 +181,9 @@ PyObject* option_features(PyObject*, Values values, Py_ssize_t count) {
     spans.emplace_back(i + mark, size);
     i += mark - 1;
   }
-  const std::vector<Word> words = words_of(*options, text, stem);
-  put_stem(*options, text, stem, words, put_options(*options, text, size, spans, distinct(words), out.data()));
-  Py_RETURN_NONE;
+  const std::vector<Word> words = words_of(options, text, stem);
+  const std::vector<uint64_t> asked = spans.empty() ? std::vector<uint64_t>{} : distinct(words);
+  put_stem(options, text, stem, words, put_options(options, text, size, spans, asked, out));
 }
 
 }  // namespace aio
