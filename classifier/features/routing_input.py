@@ -43,6 +43,8 @@ def cut_turn(text: str) -> str:
 
     At most 8 characters per word are read, which bounds the work.
     """
+    if len(text) <= 2 * HEAD_WORDS:
+        return text  # A word and its space are two characters at least.
     head = _first_words(text[: HEAD_WORDS * CHARS_PER_WORD])
     if len(head) == len(text):
         return text

@@ -17,6 +17,7 @@ constexpr int kLongWord = 8;
 
 // A word by its hash; collisions of 64 bits within one turn are negligible.
 struct Word {
+  size_t begin;
   uint64_t hash;
   int length;
   bool digits_only, has_digit;
@@ -32,7 +33,7 @@ std::vector<Word> words_of(const Options& options, const unsigned char* text, si
       i++;
       continue;
     }
-    Word word{kEmpty, 0, true, false};
+    Word word{i, kEmpty, 0, true, false};
     for (; i < size && options.word_of[text[i]] != ' '; i++) {
       const unsigned char c = options.word_of[text[i]];
       word.hash = extended(word.hash, c), word.length++;
@@ -140,12 +141,13 @@ void put_stem(const Options& options, const unsigned char* text, size_t size, co
     while (i < end && is_space(text[i])) i++;
     question = i;
   }
-  const std::vector<Word> asking = words_of(options, text + question, end - question);
+  // A question starts at a word or before one.
+  const auto asking = std::find_if(words.begin(), words.end(), [&](const Word& word) { return word.begin >= question; });
   uint64_t which = kEmpty;
   for (const char c : {'w', 'h', 'i', 'c', 'h'}) which = extended(which, (unsigned char)c);
-  const bool asks = std::any_of(asking.begin(), asking.end(), [&](const Word& word) { return word.hash == which; });
+  const bool asks = std::any_of(asking, words.end(), [&](const Word& word) { return word.hash == which; });
   const auto put = [&](double value) { *next++ = float(value); };
-  put(std::log1p(double(words.size()))), put(std::log1p(double(asking.size()))), put(asks);
+  put(std::log1p(double(words.size()))), put(std::log1p(double(words.end() - asking))), put(asks);
   put(std::log1p(numbers)), put(std::log1p(decimals)), put(std::log1p(stops));
   put(capitals / double(std::max<size_t>(size, 1)));
   put(long_words(words) / double(std::max<size_t>(words.size(), 1)));

@@ -77,6 +77,8 @@ PyObject* apply_heads(PyObject*, Values, Py_ssize_t);
 PyObject* make_surface(PyObject*, Values, Py_ssize_t);
 PyObject* surface_features(PyObject*, Values, Py_ssize_t);
 PyObject* make_options(PyObject*, Values, Py_ssize_t);
+PyObject* make_marks(PyObject*, Values, Py_ssize_t);
+PyObject* marks_in(PyObject*, Values, Py_ssize_t);
 PyObject* make_trees(PyObject*, Values, Py_ssize_t);
 PyObject* make_complexity(PyObject*, Values, Py_ssize_t);
 PyObject* class_probabilities(PyObject*, Values, Py_ssize_t);

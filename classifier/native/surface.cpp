@@ -83,6 +83,14 @@ bool count_words(const Surface& surface, PyObject* tokens, std::vector<int>& cou
   return true;
 }
 
+// How many of the tokens, all of them texts, are different; collisions of hashes within one turn are negligible.
+size_t distinct(PyObject* tokens) {
+  std::vector<Py_hash_t> hashes(size_t(PySequence_Fast_GET_SIZE(tokens)));
+  for (size_t i = 0; i < hashes.size(); i++) hashes[i] = PyObject_Hash(PySequence_Fast_GET_ITEM(tokens, Py_ssize_t(i)));
+  std::sort(hashes.begin(), hashes.end());
+  return size_t(std::unique(hashes.begin(), hashes.end()) - hashes.begin());
+}
+
 bool is_any(PyObject* word, std::initializer_list<const char*> words) {
   return word && std::any_of(words.begin(), words.end(),
                              [&](const char* one) { return PyUnicode_CompareWithASCIIString(word, one) == 0; });
@@ -137,12 +145,10 @@ PyObject* surface_features(PyObject*, Values values, Py_ssize_t count) {
   const double n = double(std::max<Py_ssize_t>(PySequence_Fast_GET_SIZE(tokens), 1));
   PyObject* first = PySequence_Fast_GET_SIZE(tokens) ? PySequence_Fast_GET_ITEM(tokens, 0) : nullptr;
   std::vector<int> words(std::max(kinds, 64));
-  PyObject* distinct = PySet_New(tokens);
-  const bool counted = distinct && count_words(*surface, tokens, words);
-  const double different = distinct ? double(PySet_GET_SIZE(distinct)) : 0.0;
+  const bool counted = count_words(*surface, tokens, words);
+  const double different = counted ? double(distinct(tokens)) : 0.0;
   const double is_what = is_any(first, {"what", "which", "who", "when", "where"});
   const double is_how = is_any(first, {"how"}), is_why = is_any(first, {"why"});
-  Py_XDECREF(distinct);
   Py_DECREF(tokens);
   if (!counted) return nullptr;
 

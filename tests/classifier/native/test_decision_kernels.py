@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from classifier.complexity import model as complexity
 from classifier.complexity.model import shipped_complexity
 from classifier.encoders import static_encoder
+from classifier.features import marks
 from classifier.features import surface_features as features
+from classifier.features.marks import Marks
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
 from classifier.features.words import tokenise
@@ -54,7 +56,7 @@ def shipped() -> OutcomeModel:
 @contextmanager
 def numpy_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (complexity, features, heads, knn_memory, static_encoder):
+        for module in (complexity, features, heads, knn_memory, marks, static_encoder):
             patch.setattr(module, "KERNELS", None)
         yield
 
@@ -85,6 +87,20 @@ def test_encodings_and_predictions_are_the_same_up_to_rounding(shipped: OutcomeM
     found, largest = shipped.heads.explained(*turn, turn.word_logits, CONTRIBUTIONS)
     np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-5)
     assert [abs(e) for _, e in largest] == pytest.approx([abs(e) for _, e in effects], abs=1e-5)
+
+
+@given(st.text("ab c?é", max_size=30), st.lists(st.text("ab c?", min_size=2, max_size=4), max_size=64))
+def test_the_marks_that_occur_in_a_text_are_found_in_their_order(text: str, wanted: list[str]) -> None:
+    searched = Marks(wanted)
+    assert searched.within(text) == [mark for mark in wanted if mark in text]
+    with numpy_alone():
+        assert searched.within(text) == [mark for mark in wanted if mark in text]
+
+
+@pytest.mark.parametrize("refused", [("a",), ("é?",), ("ab",) * 65])
+def test_marks_that_the_kernel_cannot_search_for_are_refused(refused: tuple[str, ...]) -> None:
+    with pytest.raises(TypeError, match="64 ASCII texts"):
+        Marks(refused)
 
 
 @settings(max_examples=examples(60), deadline=None)
