@@ -53,7 +53,7 @@ _SETTING = re.compile(
 )
 # Without one of these words there is no instruction; most prompts need only this search.
 _HINTS = Marks(("tier", "model", "rout", "x-aio", "gpt", "claude", "opus", "gemini", "llm", "complexity", "difficulty",
-          "p_ok", "quality_", "quality t", " ai ", " ai.", " ai!"))  # fmt: skip
+                "p_ok", "quality_", "quality t", " ai ", " ai.", " ai!"))  # fmt: skip
 _OF_SETTINGS = ("tier", "x-aio", "p_ok", "quality_")
 _SENTENCE = re.compile(r"[^.!?\n;]*(?:\.(?=\w)[^.!?\n;]*)*(?:[.!?;]+[\"')\]]*[^\S\n]*|\n|$)")
 # Certain ends of sentences, to find the sentence around a hint without splitting the whole text.

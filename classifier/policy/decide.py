@@ -31,13 +31,13 @@ def decide(inputs: PolicyInputs) -> Decision:
     open_tiers = [k for k in allowed if k not in held] if held else allowed
     costs, p_ok, tau = inputs.costs, inputs.prediction.p_ok, inputs.tau
     scores: list[float | None] = [None] * len(costs)
-    tier = 0
-    for k in open_tiers:
+    tier = open_tiers[-1]
+    for k in reversed(open_tiers):
         share = costs[k - 1] / costs[-1]
-        good = p_ok[k - 1] >= tau
-        scores[k - 1] = share if good else 2.0 - share
-        tier = tier or (k if good else 0)
-    tier = tier or open_tiers[-1]
+        if p_ok[k - 1] >= tau:
+            tier, scores[k - 1] = k, share
+        else:
+            scores[k - 1] = 2.0 - share
     if inputs.arm_tier is not None and inputs.arm_tier in allowed:
         tier = inputs.arm_tier
     if inputs.edge is not None and inputs.edge.tier in open_tiers:

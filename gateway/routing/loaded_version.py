@@ -59,9 +59,9 @@ class LoadedVersion:
     def read(self, given: RoutingInput) -> Reading:
         """P(good enough) of every tier, and the tokens of its answer where these can be predicted; with the prompt's
         embedding."""
-        lengths, tokens = self.lengths, tokenise(given.turn)
-        turn = encode_turn(self.model.encoder, given, tokens)
-        prediction = self._predictor.prediction(given, turn, self.own, tokens)
+        lengths, words = self.lengths, tokenise(given.turn)
+        turn = encode_turn(self.model.encoder, given, words)
+        prediction = self._predictor.prediction(given, turn, self.own, words)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
