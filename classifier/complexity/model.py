@@ -59,22 +59,23 @@ class ComplexityModel:
         self.trees, self.tree_bias, self.encoder = trees, tree_bias, encoder
         self._native = None
         if KERNELS is not None:
-            parts = (trigrams, words, embedding, surface, centre, scale, bias)
+            parts = (trigrams, words, embedding, surface, centre, scale, bias, tree_bias)
             self._native = KERNELS.make_complexity(*(np.ascontiguousarray(part, np.float32) for part in parts))
 
     def probabilities(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> list[float]:
         """Return P of the four classes of a turn, ascending, from its `tokens`, `features` [f] and `embedding` [d]."""
-        linear = self.linear_logits(turn, tokens, features, embedding)
+        if KERNELS is not None:
+            found: list[float] = KERNELS.class_probabilities(
+                self._native, self.trees.native, turn.lower(), tokens, features, embedding
+            )
+            return found
+        linear = self._linear_logits(turn, tokens, features, embedding)
         logits = linear + self.tree_bias
         self.trees.add_to(logits, np.concatenate((features, linear)))
         return class_probabilities((logits / 2).tolist())
 
-    def linear_logits(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> Float:
+    def _linear_logits(self, turn: str, tokens: Sequence[str], features: Float, embedding: Float) -> Float:
         """Return the three logits [3] before the trees."""
-        if self._native is not None:
-            found: Float = np.empty(CUTS, np.float32)
-            KERNELS.complexity_logits(self._native, turn.lower(), tokens, features, embedding, found)
-            return found
         logits = self.bias + standardised(features, self.centre, self.scale) @ self.surface + embedding @ self.embedding
         for table, rows in ((self.trigrams, trigram_rows(turn)), (self.words, word_rows(tokens))):
             if len(rows):

@@ -35,9 +35,10 @@ class Trees:
         _check(arrays, features, heads)
         self.arrays, self.features, self.heads = arrays, features, heads
         self._of_head = np.equal.outer(arrays.head, np.arange(heads)).astype(np.float32)
-        self._native = None
+        # For the kernels of the encoder and of the classes, which add the trees' values themselves.
+        self.native = None
         if KERNELS is not None:
-            self._native = KERNELS.make_trees(*map(np.ascontiguousarray, arrays), features, heads)
+            self.native = KERNELS.make_trees(*map(np.ascontiguousarray, arrays), features, heads)
 
     @classmethod
     def none(cls, *, features: int, heads: int) -> "Trees":
@@ -47,10 +48,7 @@ class Trees:
 
     def add_to(self, logits: Float, features: Float) -> None:
         """Add the trees' values for one row of `features` [f] to its `logits` [h]."""
-        if KERNELS is not None:
-            KERNELS.add_trees(self._native, features, logits)
-        else:
-            logits += self.logits(features[None])[0]
+        logits += self.logits(features[None])[0]
 
     def logits(self, features: Float) -> Float:
         """Return the trees' values [n, h] for rows of `features` [n, f]."""

@@ -167,15 +167,15 @@ class StaticEncoder:
         return KERNELS.make_encoder(self._index, np.ascontiguousarray(self.pairs, np.int32), *packed)
 
     def encode(self, turn: str, tokens: Sequence[str], features: Float) -> Encoding:
+        if KERNELS is not None:
+            encoding = Encoding(np.empty(self.dim, np.float32), np.empty(len(self.logit_bias), np.float32))
+            KERNELS.encode(self._native, self.trees.native, tokens, features, *encoding)
+            return encoding
         encoding = self._words_encoded(tokens)
         self.trees.add_to(encoding.word_logits, features)
         return encoding
 
     def _words_encoded(self, tokens: Sequence[str]) -> Encoding:
-        if KERNELS is not None:
-            encoding = Encoding(np.empty(self.dim, np.float32), np.empty(len(self.logit_bias), np.float32))
-            KERNELS.encode(self._native, tokens, *encoding)
-            return encoding
         rows, weights = self.terms(tokens)
         projected = weights @ self._projection.take(rows, axis=0)
         embedding = projected[: self.dim]

@@ -61,18 +61,8 @@ def option_features(utf8: bytes) -> npt.NDArray[np.float32]:
     An option starts on its own line with its letter, as in "A. " or "(B) ", and ends where the next one starts. Counts
     are log1p, shares are per option, per word or per byte; "question" is the stem's last sentence.
     """
-    values = np.empty(len(OPTION_FEATURE_NAMES), np.float32)
-    put_option_features(utf8, values)
-    return values
-
-
-def put_option_features(utf8: bytes, values: npt.NDArray[np.float32]) -> None:
-    """Write `option_features` into `values`."""
-    if KERNELS is not None:
-        KERNELS.option_features(_NATIVE, utf8, values)
-    else:
-        stem, options = _parted(utf8)
-        values[:] = [*_of_options(options, stem, max(len(utf8), 1)), *_of_stem(stem)]
+    stem, options = _parted(utf8)
+    return np.array([*_of_options(options, stem, max(len(utf8), 1)), *_of_stem(stem)], np.float32)
 
 
 def _parted(utf8: bytes) -> tuple[bytes, list[bytes]]:
@@ -138,4 +128,5 @@ def _symbols(has: CharacterCounts) -> int:
     return has.dollars + has.other_maths + has.brackets + has.backslashes
 
 
-_NATIVE: Any = None if KERNELS is None else KERNELS.make_options(WORD_TABLE, KIND_TABLE, NEGATIONS.encode())
+# For the kernel of the surface features, which writes these too.
+NATIVE: Any = None if KERNELS is None else KERNELS.make_options(WORD_TABLE, KIND_TABLE, NEGATIONS.encode())

@@ -6,6 +6,8 @@ Only the classifier's input changes; the tier gets the whole prompt. Constraints
 
 import re
 
+from classifier.features.marks import Marks
+
 # A sentence is an instruction if it names a routing target, expresses a wish, and refers to itself or starts as an
 # imperative. A question about models or tiers in general lacks one of the three.
 _RANK = (
@@ -50,8 +52,8 @@ _SETTING = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 # Without one of these words there is no instruction; most prompts need only this search.
-_HINTS = ("tier", "model", "rout", "x-aio", "gpt", "claude", "opus", "gemini", "llm", "complexity", "difficulty",
-          "p_ok", "quality_", "quality t", " ai ", " ai.", " ai!")  # fmt: skip
+_HINTS = Marks(("tier", "model", "rout", "x-aio", "gpt", "claude", "opus", "gemini", "llm", "complexity", "difficulty",
+                "p_ok", "quality_", "quality t", " ai ", " ai.", " ai!"))  # fmt: skip
 _OF_SETTINGS = ("tier", "x-aio", "p_ok", "quality_")
 _SENTENCE = re.compile(r"[^.!?\n;]*(?:\.(?=\w)[^.!?\n;]*)*(?:[.!?;]+[\"')\]]*[^\S\n]*|\n|$)")
 # Certain ends of sentences, to find the sentence around a hint without splitting the whole text.
@@ -92,7 +94,7 @@ def _is_suspicious(lower: str) -> bool:
     """Return whether the sentence around a hint may be an instruction; most texts have no hint, and few have
     several."""
     seen: set[int] = set()
-    for hint in _HINTS:
+    for hint in _HINTS.within(lower):
         at = lower.find(hint)
         while at >= 0:
             begin = max(lower.rfind(end, 0, at) for end in _ENDS) + 1

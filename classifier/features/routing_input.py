@@ -43,7 +43,11 @@ def cut_turn(text: str) -> str:
 
     At most 8 characters per word are read, which bounds the work.
     """
+    if len(text) <= 2 * HEAD_WORDS:
+        return text  # A word and its space are two characters at least.
     head = _first_words(text[: HEAD_WORDS * CHARS_PER_WORD])
+    if len(head) == len(text):
+        return text
     tail = _last_words(text[len(head) :][-TAIL_WORDS * CHARS_PER_WORD :])
     if len(head) + len(tail) == len(text):
         return text
@@ -75,19 +79,28 @@ def routing_input(
     System and developer messages enter only through their hash, assistant and tool messages only as counts, and images,
     audio and files only as `media_tokens` of `prompt_tokens`.
     """
-    system = "\n".join(m["content"] for m in messages if m["role"] in ("system", "developer"))
-    user = [m["content"] for m in messages if m["role"] == "user"]
-    turn = without_router_instructions(user[-1]).strip() if user else ""
+    system, newest = [], ""
+    chars = user_turns = assistant_turns = 0
+    for message in messages:
+        role, content = message["role"], message["content"]
+        chars += len(content)
+        if role == "user":
+            newest = content
+            user_turns += 1
+        elif role == "assistant":
+            assistant_turns += 1
+        elif role in ("system", "developer"):
+            system.append(content)
+    app = "\n".join(system)
+    turn = without_router_instructions(newest).strip()
     return RoutingInput(
         turn=cut_turn(turn),
         turn_chars=len(turn),
         key=key,
-        app=hashlib.blake2b(system.encode(errors="replace"), digest_size=8).hexdigest() if system else "",
-        user_turns=len(user),
-        assistant_turns=sum(m["role"] == "assistant" for m in messages),
-        prompt_tokens=sum(len(m["content"]) for m in messages) // CHARS_PER_TOKEN
-        + TOKENS_PER_MESSAGE * len(messages)
-        + media_tokens,
+        app=hashlib.blake2b(app.encode(errors="replace"), digest_size=8).hexdigest() if app else "",
+        user_turns=user_turns,
+        assistant_turns=assistant_turns,
+        prompt_tokens=chars // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE * len(messages) + media_tokens,
         max_tokens=max_tokens,
         has_tools=has_tools,
         has_schema=has_schema,

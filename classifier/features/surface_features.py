@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.features.character_counts import KIND_TABLE, count_characters
-from classifier.features.multiple_choice import OPTION_FEATURE_NAMES, option_features, put_option_features
+from classifier.features.marks import Marks
+from classifier.features.multiple_choice import NATIVE as NATIVE_OPTIONS
+from classifier.features.multiple_choice import OPTION_FEATURE_NAMES, option_features
 from classifier.native import KERNELS
 
 # Reasoning keywords (SPEC RT-02) in both spellings: a fixed stem, then its endings.
@@ -24,7 +26,8 @@ KEYWORDS: dict[str, tuple[str, str]] = {
 }
 # The word boundary before the stem is checked after it: a pattern that starts with literal characters is searched
 # for at memory speed, one that starts with \b is tried at every position.
-_KEYWORD_SEARCHES = [(stem, re.compile(rf"{stem}(?<!\w{stem}){rest}\b")) for stem, rest in KEYWORDS.values()]
+_KEYWORD_SEARCHES = {stem: re.compile(rf"{stem}(?<!\w{stem}){rest}\b") for stem, rest in KEYWORDS.values()}
+_STEMS = Marks(_KEYWORD_SEARCHES)
 
 LEXICON: dict[str, str] = {
     "maths": "sum product equation equations solve integral derivative probability percent ratio theorem polynomial "
@@ -127,7 +130,6 @@ _OWN_NAMES: tuple[str, ...] = (
     "domain_specificity",
 )
 FEATURE_NAMES = (*_OWN_NAMES, *OPTION_FEATURE_NAMES)
-_OWN = len(_OWN_NAMES)
 _QUESTION_WORDS, _CONNECTIVES = _KINDS.index("question_words"), _KINDS.index("connectives")
 
 
@@ -167,7 +169,7 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
         float("__" in turn),
         log(sum(map(turn.count, _CODE))),
         log(has.backslashes + has.dollars),
-        *[len(pattern.findall(lower)) if stem in lower else 0.0 for stem, pattern in _KEYWORD_SEARCHES],
+        *[len(pattern.findall(lower)) if stem in lower else 0.0 for stem, pattern in _KEYWORD_SEARCHES.items()],
         *[count / n for count in kinds],
         *[1.0 if count else 0.0 for count in kinds[: len(DOMAINS)]],
         (has.other_maths + has.dollars) / chars,
@@ -186,12 +188,10 @@ def surface_features(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.N
 def _by_kernels(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArray[np.float32]:
     values = np.zeros(len(FEATURE_NAMES), np.float32)
     utf8 = turn.encode(errors="replace")
-    KERNELS.surface_features(_NATIVE, utf8, len(turn), tokens, turn_chars, values[:_OWN])
-    put_option_features(utf8, values[_OWN:])
+    KERNELS.surface_features(_NATIVE, NATIVE_OPTIONS, utf8, len(turn), tokens, turn_chars, values)
     lower = turn.lower()
-    for place, (stem, pattern) in enumerate(_KEYWORD_SEARCHES, start=_FIRST_KEYWORD):
-        if stem in lower:
-            values[place] = len(pattern.findall(lower))
+    for stem in _STEMS.within(lower):
+        values[_PLACE_OF[stem]] = len(_KEYWORD_SEARCHES[stem].findall(lower))
     return values
 
 
@@ -201,7 +201,7 @@ def _kinds_of_words() -> dict[str, int]:
     return {word: sum(1 << k for k in kinds if fields >> _FIELD_SHIFTS[k] & 1) for word, fields in _FIELDS_OF.items()}
 
 
-_FIRST_KEYWORD = FEATURE_NAMES.index(f"keyword_{next(iter(KEYWORDS))}")
+_PLACE_OF = {stem: FEATURE_NAMES.index(f"keyword_{name}") for name, (stem, _) in KEYWORDS.items()}
 if KERNELS is not None:
     _NATIVE = KERNELS.make_surface(
         KIND_TABLE,

@@ -109,9 +109,11 @@ class OutcomeModel:
         return Outcomes(_probability(self.heads.logits(design)), nearby.novelty)
 
 
-def encode_turn(encoder: Encoder, prompt: RoutingInput) -> EncodedTurn:
-    """Return surface features and encoding of one prompt; its words are split once for both."""
-    tokens = tokenise(prompt.turn)
+def encode_turn(encoder: Encoder, prompt: RoutingInput, tokens: Sequence[str] | None = None) -> EncodedTurn:
+    """Return surface features and encoding of one prompt; its words are split once for both, unless its `tokens` are
+    given."""
+    if tokens is None:
+        tokens = tokenise(prompt.turn)
     features = surface_features(prompt.turn, tokens, prompt.turn_chars)
     return EncodedTurn(features, *encoder.encode(prompt.turn, tokens, features))
 

@@ -1,11 +1,11 @@
-// The complexity model's linear logits; `classifier.complexity.model` defines the tables and how n-grams are hashed.
+// The complexity model; `classifier.complexity.model` defines the tables, how n-grams are hashed, and the classes.
 #include <algorithm>
 #include <array>
-#include <bitset>
 #include <cmath>
 #include <vector>
 
 #include "python_data.h"
+#include "trees.h"
 
 namespace aio {
 namespace {
@@ -13,6 +13,7 @@ namespace {
 constexpr int kBits = 16, kCuts = 3;
 constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15u, kFirst = 0xC2B2AE3D27D4EB4Fu, kSecond = 0x165667B19E3779F9u;
 constexpr float kMost = 4.0f;
+constexpr double kLeast = 0.002, kMostLogit = 30.0;
 
 using Logits = std::array<float, kCuts>;
 using Table = std::vector<Logits>;
@@ -21,28 +22,27 @@ struct Complexity {
   static constexpr const char* kName = "classifier.complexity";
   Table trigrams, words, embedding, surface;
   std::vector<float> centre, scale;
-  Logits bias;
+  Logits bias, tree_bias;
 };
 
 // Distinct rows in ascending order, which is the order in which the reference adds them.
 struct Rows {
-  std::bitset<1 << kBits> seen;
-  std::vector<uint16_t> found;
+  std::array<uint64_t, (1 << kBits) / 64> seen{};
 
   void add(uint64_t key) {
-    const auto row = uint16_t((key * kMultiplier) >> (64 - kBits));
-    if (!seen[row]) {
-      seen[row] = true;
-      found.push_back(row);
-    }
+    const uint64_t row = (key * kMultiplier) >> (64 - kBits);
+    seen[row / 64] |= uint64_t(1) << row % 64;
   }
-  void add_to(Logits& logits, const Table& table) {
-    if (found.empty()) return;
+  void add_to(Logits& logits, const Table& table) const {
     Logits sum{};
-    std::sort(found.begin(), found.end());
-    for (const uint16_t row : found)
-      for (int k = 0; k < kCuts; k++) sum[k] += table[row][k];
-    const float root = std::sqrt(float(found.size()));
+    int found = 0;
+    for (size_t i = 0; i < seen.size(); i++)
+      for (uint64_t bits = seen[i]; bits; bits &= bits - 1, found++) {
+        const Logits& row = table[i * 64 + size_t(__builtin_ctzll(bits))];
+        for (int k = 0; k < kCuts; k++) sum[k] += row[k];
+      }
+    if (!found) return;
+    const float root = std::sqrt(float(found));
     for (int k = 0; k < kCuts; k++) logits[k] += sum[k] / root;
   }
 };
@@ -101,53 +101,97 @@ Table rows_of(const Array<float>& values) {
   return table;
 }
 
+// The logits before the trees.
+Logits linear_logits(const Complexity& model, const float* features, const float* embedding, const Rows& trigrams,
+                     const Rows& words) {
+  Logits logits = model.bias;
+  for (size_t i = 0; i < model.surface.size(); i++) {
+    float value = (features[i] - model.centre[i]) / model.scale[i];
+    value = value > kMost ? kMost : value < -kMost ? -kMost : value;
+    for (int k = 0; k < kCuts; k++) logits[k] += value * model.surface[i][k];
+  }
+  for (size_t i = 0; i < model.embedding.size(); i++)
+    for (int k = 0; k < kCuts; k++) logits[k] += embedding[i] * model.embedding[i][k];
+  trigrams.add_to(logits, model.trigrams);
+  words.add_to(logits, model.words);
+  return logits;
+}
+
+// P of each class from the logits of P(class <= k); a running maximum orders cuts that cross.
+std::array<double, kCuts + 1> classes_of(const Logits& logits) {
+  std::array<double, kCuts + 1> found;
+  double below = 0, total = 0;
+  for (int k = 0; k < kCuts; k++) {
+    const double logit = std::min(std::max(double(logits[k]), -kMostLogit), kMostLogit);
+    const double cumulative = std::max(below, 1.0 / (1.0 + std::exp(-logit)));
+    found[k] = cumulative - below;
+    below = cumulative;
+  }
+  found[kCuts] = 1.0 - below;
+  for (double& p : found) total += p = std::max(p, kLeast);
+  for (double& p : found) p /= total;
+  return found;
+}
+
+PyObject* list_of(const std::array<double, kCuts + 1>& values) {
+  PyObject* list = PyList_New(Py_ssize_t(values.size()));
+  for (size_t i = 0; list && i < values.size(); i++) {
+    PyObject* value = PyFloat_FromDouble(values[i]);
+    if (value) PyList_SET_ITEM(list, Py_ssize_t(i), value);
+    else Py_CLEAR(list);
+  }
+  return list;
+}
+
 }  // namespace
 
-// (trigrams [rows, 3], words [rows, 3], embedding [d, 3], surface [f, 3], centre [f], scale [f], bias [3]) -> capsule.
+// (trigrams [rows, 3], words [rows, 3], embedding [d, 3], surface [f, 3], centre [f], scale [f], bias [3], tree bias [3])
+// -> capsule.
 PyObject* make_complexity(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 7, "make_complexity")) return nullptr;
+  if (!expect(count, 8, "make_complexity")) return nullptr;
   Array<float> trigrams(values[0]), words(values[1]), embedding(values[2]), surface(values[3]), centre(values[4]),
-      scale(values[5]), bias(values[6]);
+      scale(values[5]), bias(values[6]), tree_bias(values[7]);
   if (trigrams.failed || words.failed || embedding.failed || surface.failed || centre.failed || scale.failed ||
-      bias.failed)
+      bias.failed || tree_bias.failed)
     return nullptr;
   const Py_ssize_t rows = Py_ssize_t(kCuts) << kBits;
   if (!trigrams.has(rows, "trigrams") || !words.has(rows, "words") || !bias.has(kCuts, "bias") ||
-      !surface.has(kCuts * centre.size(), "surface") || !scale.has(centre.size(), "scale"))
+      !tree_bias.has(kCuts, "tree bias") || !surface.has(kCuts * centre.size(), "surface") || !scale.has(centre.size(), "scale"))
     return nullptr;
   auto* made = new Complexity{rows_of(trigrams), rows_of(words), rows_of(embedding), rows_of(surface),
-                              {centre.begin(), centre.end()}, {scale.begin(), scale.end()}, {}};
+                              {centre.begin(), centre.end()}, {scale.begin(), scale.end()}, {}, {}};
   std::copy(bias.begin(), bias.end(), made->bias.begin());
+  std::copy(tree_bias.begin(), tree_bias.end(), made->tree_bias.begin());
   return capsule(made);
 }
 
-// (complexity, lower-case turn, list of words, features [f], embedding [d], logits [3] to write) -> None.
-PyObject* complexity_logits(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 6, "complexity_logits")) return nullptr;
+// (complexity, trees, lower-case turn, list of words, features [f], embedding [d]) -> P of the four classes, as a list.
+PyObject* class_probabilities(PyObject*, Values values, Py_ssize_t count) {
+  if (!expect(count, 6, "class_probabilities")) return nullptr;
   const Complexity* model = held<Complexity>(values[0]);
-  if (!model) return nullptr;
-  if (!PyUnicode_Check(values[1]) || !PyList_Check(values[2]))
-    return PyErr_Format(PyExc_TypeError, "complexity_logits takes a turn and a list of its words");
-  Array<float> features(values[3]), embedding(values[4]), written(values[5], true);
-  if (features.failed || embedding.failed || written.failed) return nullptr;
-  if (!features.has(Py_ssize_t(model->surface.size()), "features") ||
-      !embedding.has(Py_ssize_t(model->embedding.size()), "embedding") || !written.has(kCuts, "logits"))
+  const Trees* trees = model ? held<Trees>(values[1]) : nullptr;
+  if (!trees) return nullptr;
+  if (!PyUnicode_Check(values[2]) || !PyList_Check(values[3]))
+    return PyErr_Format(PyExc_TypeError, "class_probabilities takes a turn and a list of its words");
+  Array<float> features(values[4]), embedding(values[5]);
+  if (features.failed || embedding.failed) return nullptr;
+  const size_t surface = model->surface.size();
+  if (!features.has(Py_ssize_t(surface), "features") ||
+      !embedding.has(Py_ssize_t(model->embedding.size()), "embedding") ||
+      !features.has(trees->features - kCuts, "features"))
     return nullptr;
-  Logits logits = model->bias;
-  for (size_t i = 0; i < model->surface.size(); i++) {
-    float value = (features.data()[i] - model->centre[i]) / model->scale[i];
-    value = value > kMost ? kMost : value < -kMost ? -kMost : value;
-    for (int k = 0; k < kCuts; k++) logits[k] += value * model->surface[i][k];
-  }
-  for (size_t i = 0; i < model->embedding.size(); i++)
-    for (int k = 0; k < kCuts; k++) logits[k] += embedding.data()[i] * model->embedding[i][k];
+  if (trees->heads != kCuts) return PyErr_Format(PyExc_ValueError, "trees of %d heads", trees->heads);
   Rows trigrams, words;
-  add_trigrams(trigrams, values[1]);
-  if (!add_words(words, values[2])) return nullptr;
-  trigrams.add_to(logits, model->trigrams);
-  words.add_to(logits, model->words);
-  std::copy(logits.begin(), logits.end(), written.data());
-  Py_RETURN_NONE;
+  add_trigrams(trigrams, values[2]);
+  if (!add_words(words, values[3])) return nullptr;
+  const Logits linear = linear_logits(*model, features.data(), embedding.data(), trigrams, words);
+  std::vector<float> inputs(features.begin(), features.end());
+  inputs.insert(inputs.end(), linear.begin(), linear.end());
+  Logits logits;
+  for (int k = 0; k < kCuts; k++) logits[k] = linear[k] + model->tree_bias[k];
+  trees->add_to(logits.data(), inputs.data());
+  for (float& logit : logits) logit /= 2;
+  return list_of(classes_of(logits));
 }
 
 }  // namespace aio

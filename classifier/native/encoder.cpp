@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "python_data.h"
+#include "trees.h"
 
 namespace aio {
 namespace {
@@ -141,15 +142,18 @@ PyObject* read_encoder(PyObject*, Values values, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
-// (encoder, tokens, embedding [d] to write, word logits [h] to write) -> None.
+// (encoder, trees, tokens, features [f], embedding [d] to write, word logits [h] to write) -> None.
 PyObject* encode(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 4, "encode")) return nullptr;
+  if (!expect(count, 6, "encode")) return nullptr;
   const Encoder* encoder = held<Encoder>(values[0]);
-  if (!encoder) return nullptr;
-  Array<float> embedding(values[2], true), logits(values[3], true);
-  if (embedding.failed || logits.failed) return nullptr;
-  if (!embedding.has(encoder->dim, "embedding") || !logits.has(encoder->heads, "word logits")) return nullptr;
-  PyObject* tokens = PySequence_Fast(values[1], "tokens are no sequence");
+  const Trees* trees = encoder ? held<Trees>(values[1]) : nullptr;
+  if (!trees) return nullptr;
+  Array<float> features(values[3]), embedding(values[4], true), logits(values[5], true);
+  if (features.failed || embedding.failed || logits.failed) return nullptr;
+  if (!features.has(trees->features, "features") || !embedding.has(encoder->dim, "embedding") ||
+      !logits.has(encoder->heads, "word logits") || !logits.has(trees->heads, "word logits"))
+    return nullptr;
+  PyObject* tokens = PySequence_Fast(values[2], "tokens are no sequence");
   if (!tokens) return nullptr;
   std::vector<int32_t> rows;
   const bool found = find_rows(*encoder, tokens, rows);
@@ -177,6 +181,7 @@ PyObject* encode(PyObject*, Values values, Py_ssize_t count) {
   length = std::sqrt(length);
   for (int k = 0; k < encoder->dim; k++) sum[k] = length > 1e-6f ? sum[k] / length : 0.0f;
   for (int h = 0; h < encoder->heads; h++) said[h] = said[h] * unit + encoder->bias[h];
+  trees->add_to(said, features.data());
   Py_RETURN_NONE;
 }
 

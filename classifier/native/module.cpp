@@ -19,11 +19,11 @@ PyMethodDef methods[] = {fast("make_encoder", make_encoder),
                          fast("make_surface", make_surface),
                          fast("surface_features", surface_features),
                          fast("make_options", make_options),
-                         fast("option_features", option_features),
+                         fast("make_marks", make_marks),
+                         fast("marks_in", marks_in),
                          fast("make_trees", make_trees),
-                         fast("add_trees", add_trees),
                          fast("make_complexity", make_complexity),
-                         fast("complexity_logits", complexity_logits),
+                         fast("class_probabilities", class_probabilities),
                          {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a routing decision.", -1, methods,
@@ -35,6 +35,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_decision", "Kernels of a rout
 PyMODINIT_FUNC PyInit__decision() {
   PyObject* module = PyModule_Create(&aio::definition);
   // Incremented with every added or changed function: Python refuses an extension built from other sources.
-  if (module && PyModule_AddIntConstant(module, "VERSION", 4) != 0) Py_CLEAR(module);
+  if (module && PyModule_AddIntConstant(module, "VERSION", 5) != 0) Py_CLEAR(module);
   return module;
 }

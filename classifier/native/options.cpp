@@ -1,4 +1,6 @@
-// Features of a question's options and stem in a few passes over its bytes; `classifier.features.multiple_choice` defines each.
+// Features of a question's options and stem in a few passes over its bytes.
+#include "options.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,20 +13,14 @@
 namespace aio {
 namespace {
 
-constexpr int kFeatures = 25;
 constexpr int kLongWord = 8;
 
 // A word by its hash; collisions of 64 bits within one turn are negligible.
 struct Word {
+  size_t begin;
   uint64_t hash;
   int length;
   bool digits_only, has_digit;
-};
-
-struct Options {
-  static constexpr const char* kName = "classifier.options";
-  unsigned char word_of[256], kind_of[256];
-  std::vector<uint64_t> negations;  // ascending
 };
 
 uint64_t extended(uint64_t hash, unsigned char byte) { return (hash ^ byte) * 0x100000001b3u; }
@@ -37,7 +33,7 @@ std::vector<Word> words_of(const Options& options, const unsigned char* text, si
       i++;
       continue;
     }
-    Word word{kEmpty, 0, true, false};
+    Word word{i, kEmpty, 0, true, false};
     for (; i < size && options.word_of[text[i]] != ' '; i++) {
       const unsigned char c = options.word_of[text[i]];
       word.hash = extended(word.hash, c), word.length++;
@@ -145,12 +141,13 @@ void put_stem(const Options& options, const unsigned char* text, size_t size, co
     while (i < end && is_space(text[i])) i++;
     question = i;
   }
-  const std::vector<Word> asking = words_of(options, text + question, end - question);
+  // A question starts at a word or before one.
+  const auto asking = std::find_if(words.begin(), words.end(), [&](const Word& word) { return word.begin >= question; });
   uint64_t which = kEmpty;
   for (const char c : {'w', 'h', 'i', 'c', 'h'}) which = extended(which, (unsigned char)c);
-  const bool asks = std::any_of(asking.begin(), asking.end(), [&](const Word& word) { return word.hash == which; });
+  const bool asks = std::any_of(asking, words.end(), [&](const Word& word) { return word.hash == which; });
   const auto put = [&](double value) { *next++ = float(value); };
-  put(std::log1p(double(words.size()))), put(std::log1p(double(asking.size()))), put(asks);
+  put(std::log1p(double(words.size()))), put(std::log1p(double(words.end() - asking))), put(asks);
   put(std::log1p(numbers)), put(std::log1p(decimals)), put(std::log1p(stops));
   put(capitals / double(std::max<size_t>(size, 1)));
   put(long_words(words) / double(std::max<size_t>(words.size(), 1)));
@@ -173,16 +170,7 @@ PyObject* make_options(PyObject*, Values values, Py_ssize_t count) {
   return capsule(made);
 }
 
-// (options, turn as UTF-8, features to write) -> None.
-PyObject* option_features(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 3, "option_features")) return nullptr;
-  const Options* options = held<Options>(values[0]);
-  if (!options) return nullptr;
-  Array<unsigned char> given(values[1]);
-  Array<float> out(values[2], true);
-  if (given.failed || out.failed || !out.has(kFeatures, "option features")) return nullptr;
-  const unsigned char* text = given.data();
-  const size_t size = size_t(given.size());
+void put_option_features(const Options& options, const unsigned char* text, size_t size, float* out) {
   std::vector<std::pair<size_t, size_t>> spans;
   size_t stem = size;
   for (size_t i = 0; i < size; i++) {
@@ -195,9 +183,9 @@ PyObject* option_features(PyObject*, Values values, Py_ssize_t count) {
     spans.emplace_back(i + mark, size);
     i += mark - 1;
   }
-  const std::vector<Word> words = words_of(*options, text, stem);
-  put_stem(*options, text, stem, words, put_options(*options, text, size, spans, distinct(words), out.data()));
-  Py_RETURN_NONE;
+  const std::vector<Word> words = words_of(options, text, stem);
+  const std::vector<uint64_t> asked = spans.empty() ? std::vector<uint64_t>{} : distinct(words);
+  put_stem(options, text, stem, words, put_options(options, text, size, spans, asked, out));
 }
 
 }  // namespace aio

@@ -77,10 +77,10 @@ PyObject* apply_heads(PyObject*, Values, Py_ssize_t);
 PyObject* make_surface(PyObject*, Values, Py_ssize_t);
 PyObject* surface_features(PyObject*, Values, Py_ssize_t);
 PyObject* make_options(PyObject*, Values, Py_ssize_t);
-PyObject* option_features(PyObject*, Values, Py_ssize_t);
+PyObject* make_marks(PyObject*, Values, Py_ssize_t);
+PyObject* marks_in(PyObject*, Values, Py_ssize_t);
 PyObject* make_trees(PyObject*, Values, Py_ssize_t);
-PyObject* add_trees(PyObject*, Values, Py_ssize_t);
 PyObject* make_complexity(PyObject*, Values, Py_ssize_t);
-PyObject* complexity_logits(PyObject*, Values, Py_ssize_t);
+PyObject* class_probabilities(PyObject*, Values, Py_ssize_t);
 
 }  // namespace aio

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "byte_kinds.h"
+#include "options.h"
 #include "python_data.h"
 
 namespace aio {
@@ -82,6 +83,14 @@ bool count_words(const Surface& surface, PyObject* tokens, std::vector<int>& cou
   return true;
 }
 
+// How many of the tokens, all of them texts, are different; collisions of hashes within one turn are negligible.
+size_t distinct(PyObject* tokens) {
+  std::vector<Py_hash_t> hashes(size_t(PySequence_Fast_GET_SIZE(tokens)));
+  for (size_t i = 0; i < hashes.size(); i++) hashes[i] = PyObject_Hash(PySequence_Fast_GET_ITEM(tokens, Py_ssize_t(i)));
+  std::sort(hashes.begin(), hashes.end());
+  return size_t(std::unique(hashes.begin(), hashes.end()) - hashes.begin());
+}
+
 bool is_any(PyObject* word, std::initializer_list<const char*> words) {
   return word && std::any_of(words.begin(), words.end(),
                              [&](const char* one) { return PyUnicode_CompareWithASCIIString(word, one) == 0; });
@@ -117,35 +126,35 @@ PyObject* make_surface(PyObject*, Values values, Py_ssize_t count) {
   return capsule(made);
 }
 
-// (surface, turn as UTF-8, its characters, tokens, characters before the cut, features to write) -> None. The counts of
-// keywords are left as they are.
+// (surface, options, turn as UTF-8, its characters, tokens, characters before the cut, features to write) -> None. The
+// counts of keywords are left as they are.
 PyObject* surface_features(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 6, "surface_features")) return nullptr;
+  if (!expect(count, 7, "surface_features")) return nullptr;
   const Surface* surface = held<Surface>(values[0]);
-  if (!surface) return nullptr;
-  Array<char> text(values[1]);
-  Array<float> out(values[5], true);
+  const Options* options = surface ? held<Options>(values[1]) : nullptr;
+  if (!options) return nullptr;
+  Array<char> text(values[2]);
+  Array<float> out(values[6], true);
   if (text.failed || out.failed) return nullptr;
   const int domains = surface->domains, kinds = surface->word_kinds;
-  if (!out.has(19 + surface->keywords + kinds + domains + 9, "features")) return nullptr;
-  const double chars = std::max(PyFloat_AsDouble(values[2]), 1.0), turn_chars = PyFloat_AsDouble(values[4]);
+  if (!out.has(19 + surface->keywords + kinds + domains + 9 + kOptionFeatures, "features")) return nullptr;
+  const double chars = std::max(PyFloat_AsDouble(values[3]), 1.0), turn_chars = PyFloat_AsDouble(values[5]);
   if (PyErr_Occurred()) return nullptr;
-  PyObject* tokens = PySequence_Fast(values[3], "tokens are no sequence");
+  PyObject* tokens = PySequence_Fast(values[4], "tokens are no sequence");
   if (!tokens) return nullptr;
   const double n = double(std::max<Py_ssize_t>(PySequence_Fast_GET_SIZE(tokens), 1));
   PyObject* first = PySequence_Fast_GET_SIZE(tokens) ? PySequence_Fast_GET_ITEM(tokens, 0) : nullptr;
   std::vector<int> words(std::max(kinds, 64));
-  PyObject* distinct = PySet_New(tokens);
-  const bool counted = distinct && count_words(*surface, tokens, words);
-  const double different = distinct ? double(PySet_GET_SIZE(distinct)) : 0.0;
+  const bool counted = count_words(*surface, tokens, words);
+  const double different = counted ? double(distinct(tokens)) : 0.0;
   const double is_what = is_any(first, {"what", "which", "who", "when", "where"});
   const double is_how = is_any(first, {"how"}), is_why = is_any(first, {"why"});
-  Py_XDECREF(distinct);
   Py_DECREF(tokens);
   if (!counted) return nullptr;
 
   const size_t size = size_t(text.size());
-  const Found has = scan(*surface, reinterpret_cast<const unsigned char*>(text.data()), size);
+  const auto* utf8 = reinterpret_cast<const unsigned char*>(text.data());
+  const Found has = scan(*surface, utf8, size);
   const int* bytes = has.bytes;
   int code = 0;
   for (const std::string& mark : surface->code) code += occurrences(text.data(), size, mark);
@@ -176,6 +185,7 @@ PyObject* surface_features(PyObject*, Values values, Py_ssize_t count) {
   put((bytes[kOtherMaths] + bytes[kDollar]) / chars);
   for (Kind kind : {kBracket, kDigit, kQuote, kBackslash, kComma, kCapital, kNonAscii}) put(bytes[kind] / chars);
   put((ordered[0] - ordered[1]) / n);
+  put_option_features(*options, utf8, size, next);
   Py_RETURN_NONE;
 }
 

@@ -1,25 +1,9 @@
-// Boosted trees over one row of features; `classifier.encoders.boosted_trees` documents the arrays.
-#include <vector>
+// Boosted trees, from the arrays that `classifier.encoders.boosted_trees` documents.
+#include "trees.h"
 
 #include "python_data.h"
 
 namespace aio {
-namespace {
-
-struct Node {
-  int32_t feature;  // -1: a leaf
-  float number;     // threshold, or a leaf's value
-  int32_t left, right;
-};
-
-struct Trees {
-  static constexpr const char* kName = "classifier.trees";
-  int features, heads;
-  std::vector<Node> nodes;
-  std::vector<int32_t> roots, head;
-};
-
-}  // namespace
 
 // (feature [N], threshold [N], left [N], right [N], value [N], root [T], head [T], number of features, of heads)
 // -> capsule. The caller guarantees that every child comes after its parent.
@@ -42,25 +26,6 @@ PyObject* make_trees(PyObject*, Values values, Py_ssize_t count) {
                            right.data()[i]});
   }
   return capsule(made);
-}
-
-// (trees, features, logits [h] to add to) -> None.
-PyObject* add_trees(PyObject*, Values values, Py_ssize_t count) {
-  if (!expect(count, 3, "add_trees")) return nullptr;
-  const Trees* trees = held<Trees>(values[0]);
-  if (!trees) return nullptr;
-  Array<float> features(values[1]), logits(values[2], true);
-  if (features.failed || logits.failed) return nullptr;
-  if (!features.has(trees->features, "features") || !logits.has(trees->heads, "logits")) return nullptr;
-  const float* x = features.data();
-  const Node* nodes = trees->nodes.data();
-  for (size_t t = 0; t < trees->roots.size(); t++) {
-    const Node* node = nodes + trees->roots[t];
-    // A feature that is no number goes right, as in the reference.
-    while (node->feature >= 0) node = nodes + (x[node->feature] <= node->number ? node->left : node->right);
-    logits.data()[trees->head[t]] += node->number;
-  }
-  Py_RETURN_NONE;
 }
 
 }  // namespace aio

@@ -13,6 +13,8 @@ from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.holds import held_back
 
+_CLASS_NAMES = [complexity.name for complexity in Complexity]
+
 
 def decide(inputs: PolicyInputs) -> Decision:
     """Return the decision for `inputs`; the same inputs always give an equal decision (replay).
@@ -26,13 +28,20 @@ def decide(inputs: PolicyInputs) -> Decision:
     if not allowed:
         raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
     held = held_back(inputs, allowed)
-    open_tiers = [k for k in allowed if k not in held]
-    tier = next((k for k in open_tiers if inputs.prediction.p_ok[k - 1] >= inputs.tau), open_tiers[-1])
+    open_tiers = [k for k in allowed if k not in held] if held else allowed
+    costs, p_ok, tau = inputs.costs, inputs.prediction.p_ok, inputs.tau
+    scores: list[float | None] = [None] * len(costs)
+    tier = open_tiers[-1]
+    for k in reversed(open_tiers):
+        share = costs[k - 1] / costs[-1]
+        if p_ok[k - 1] >= tau:
+            tier, scores[k - 1] = k, share
+        else:
+            scores[k - 1] = 2.0 - share
     if inputs.arm_tier is not None and inputs.arm_tier in allowed:
         tier = inputs.arm_tier
     if inputs.edge is not None and inputs.edge.tier in open_tiers:
         tier = inputs.edge.tier
-    scores = [_score(inputs, k) if k in open_tiers else None for k in tiers]
     reason = _reason(inputs, tier, barred, held)
     if inputs.observe_tier is None:
         return Decision(tier=tier, reason=reason, scores=scores, inputs=inputs)
@@ -51,23 +60,20 @@ def may_answer(inputs: PolicyInputs, tier: int) -> bool:
 def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
     """Return tier → why it may not answer: the caller's exclusions, then pin, minimum and maximum cost."""
     barred = {e.tier: e.reason for e in inputs.exclusions}
+    pinned, most = inputs.pinned_tier, inputs.max_cost_usd
+    least, least_of_key = inputs.min_tier or 0, inputs.key_min_tier or 0
     for k, cost in enumerate(inputs.costs, start=1):
         if k in barred:
             continue
-        if inputs.pinned_tier is not None and k != inputs.pinned_tier:
-            barred[k] = f"the request is pinned to tier {inputs.pinned_tier}"
-        elif inputs.min_tier is not None and k < inputs.min_tier:
-            barred[k] = f"the request asks for tier {inputs.min_tier} at least"
-        elif inputs.key_min_tier is not None and k < inputs.key_min_tier:
-            barred[k] = f"the key asks for tier {inputs.key_min_tier} at least"
-        elif inputs.max_cost_usd is not None and cost > inputs.max_cost_usd:
-            barred[k] = f"predicted cost ${cost:.6f} is above the maximum ${inputs.max_cost_usd:.6f}"
+        if pinned is not None and k != pinned:
+            barred[k] = f"the request is pinned to tier {pinned}"
+        elif k < least:
+            barred[k] = f"the request asks for tier {least} at least"
+        elif k < least_of_key:
+            barred[k] = f"the key asks for tier {least_of_key} at least"
+        elif most is not None and cost > most:
+            barred[k] = f"predicted cost ${cost:.6f} is above the maximum ${most:.6f}"
     return barred
-
-
-def _score(inputs: PolicyInputs, tier: int) -> float:
-    share = inputs.costs[tier - 1] / inputs.costs[-1]
-    return share if inputs.prediction.p_ok[tier - 1] >= inputs.tau else 2.0 - share
 
 
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
@@ -94,11 +100,15 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     if inputs.prediction.kind == "prior" and not inputs.prediction.labels:
         source = " (prior: this catalogue has no measured outcomes)"
     canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
+    return f"{why}{source}{canary}{arm}{_ruled_out(barred, held) if barred or held else ''}"
+
+
+def _ruled_out(barred: dict[int, str], held: dict[int, str]) -> str:
     ruled_out = "".join(f"; not tier {k}: {barred[k]}" for k in sorted(barred))
     for reason in dict.fromkeys(held[k] for k in sorted(held)):
         tiers = ", ".join(str(k) for k in sorted(held) if held[k] == reason)
         ruled_out += f"; not tier {tiers}: {reason}"
-    return f"{why}{source}{canary}{arm}{ruled_out}"
+    return ruled_out
 
 
 def _by_class(inputs: PolicyInputs, tier: int) -> str:
@@ -110,8 +120,7 @@ def _by_class(inputs: PolicyInputs, tier: int) -> str:
     else:
         why = f"no allowed tier reaches P(good enough) {inputs.tau:.2f}, and tier {tier} is the strongest allowed"
     saving = f"; ${costs[tier - 1]:.6f} instead of ${costs[-1]:.6f}" if tier < len(costs) else ""
-    name = Complexity(likeliest + 1).name
-    return f"{name} ({classes[likeliest]:.2f}): {_known(inputs.prediction, tier)}{why}{saving}"
+    return f"{_CLASS_NAMES[likeliest]} ({classes[likeliest]:.2f}): {_known(inputs.prediction, tier)}{why}{saving}"
 
 
 def _known(prediction: Prediction, tier: int) -> str:

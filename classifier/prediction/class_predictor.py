@@ -1,5 +1,6 @@
 """Predictions by the prompt's complexity class, from a prior for the tiers or from what was learned about them."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
@@ -71,18 +72,27 @@ class ClassPredictor:
         """[4, tiers - 1]: P(as good as the strongest) by class, learned for this catalogue or else the prior."""
         return self._table
 
-    def classes(self, given: RoutingInput, turn: EncodedTurn) -> list[float]:
-        """Return P of the four classes of the prompt `given`, encoded as `turn`."""
-        encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given)
-        tokens = tokenise(given.turn)
+    def classes(self, given: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None) -> list[float]:
+        """Return P of the four classes of the prompt `given`, encoded as `turn`; `tokens`: its words, where they were
+        split before."""
+        if tokens is None:
+            tokens = tokenise(given.turn)
+        encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given, tokens)
         return self._complexity.probabilities(given.turn, tokens, encoded.features, encoded.embedding)
 
-    def prediction(self, given: RoutingInput, turn: EncodedTurn, own: OwnOutcomes | None = None) -> Prediction:
+    def prediction(
+        self,
+        given: RoutingInput,
+        turn: EncodedTurn,
+        own: OwnOutcomes | None = None,
+        tokens: Sequence[str] | None = None,
+    ) -> Prediction:
         """Return the prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any.
+        `tokens` as in `classes`.
 
         Novelty is the weight of the estimate above the key's labels: 1 without labels of such prompts.
         """
-        classes = self.classes(given, turn)
+        classes = self.classes(given, turn, tokens)
         known = None if own is None else own.estimate(given, turn, classes)
         if known is None:
             simple, medium, complex_, expert = classes
@@ -91,7 +101,7 @@ class ClassPredictor:
         else:
             p_ok, labels, good = known.p_ok.tolist(), known.labels.tolist(), known.good.tolist()
         return Prediction(
-            p_ok=[*(round(p, 6) for p in p_ok), 1.0],
+            p_ok=[*[round(p, 6) for p in p_ok], 1.0],
             classes=[round(p, 4) for p in classes],
             labels=[round(n, 1) for n in labels],
             good_labels=[round(n, 1) for n in good],

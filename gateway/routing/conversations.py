@@ -136,8 +136,7 @@ class Conversations:
         digest = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES)
         for part in (kind, (request.key_id or "").encode(), *parts):
             # The length goes first, so that no two lists of parts run into the same bytes.
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
+            digest.update(len(part).to_bytes(8, "little") + part)
         return digest.digest()
 
 
@@ -200,7 +199,10 @@ class TiersByDigest:
 
 
 def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
-    return next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), None)
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place].role == "assistant":
+            return place
+    return None
 
 
 def digested(message: ChatMessage) -> tuple[bytes, ...]:

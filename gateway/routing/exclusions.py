@@ -75,23 +75,26 @@ def exclusions(
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
     needs = needs_of(request)
-    most, many_scores = request.most_prompt_tokens(), request.most_scores() > MAX_SCORES
+    most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
+    may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
     for number, tier in tiers.items():
         if pinned is not None and number != pinned:
             continue
-        spec = catalog.tier(number)
+        spec = catalog.tiers[number - 1]
         if not request.caller.lists(number):
             reason: str | None = NOT_ALLOWED
         elif needs and (lacks := lacking(needs, spec)):
             excluded.incapable[number] = lacks
             reason = f"it does not support {' and '.join(need.noun for need in lacks)}"
-        elif tier.max_context and (
+        elif (may_be_too_long and tier.max_context) and (
             reason := _context_problem(request, most, tier, spec)
             or (_scores_problem(request, tier, spec) if many_scores else None)
         ):
             excluded.too_long.append(number)
+        elif (load := loads[number]).healthy and request.deadline_seconds is None:
+            continue
         else:
-            reason = _load_problem(request, loads[number])
+            reason = _load_problem(request, load)
         if reason:
             excluded.exclusions.append(Exclusion(tier=number, reason=reason))
     return excluded
@@ -128,7 +131,9 @@ def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[in
 def _in_doubt(
     request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog
 ) -> Iterator[tuple[int, Tier]]:
-    most, many_scores = request.most_prompt_tokens(), request.most_scores() > MAX_SCORES
+    most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
+    if not many_scores and _fits_every_context(request, most, tiers):
+        return
     for number, tier in tiers.items():
         if not tier.max_context:
             continue  # It has not started: it is down, and cannot count.
@@ -138,6 +143,13 @@ def _in_doubt(
         # A tier for text alone cannot count the tokens of an image.
         if asked and not lacking(needs_of(request), catalog.tier(number)):
             yield number, tier
+
+
+def _fits_every_context(request: InferenceRequest, most: int, tiers: Mapping[int, Tier]) -> bool:
+    """Whether the request, of at most `most` tokens, fits each tier that has started: the shortest context decides,
+    because a longer one has at least as much room beyond the answer's."""
+    shortest = min([tier.max_context for tier in tiers.values() if tier.max_context], default=0)
+    return most + request.least_room(shortest) <= shortest
 
 
 def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: TierSpec) -> str | None:

@@ -8,10 +8,11 @@ import msgspec
 from classifier.decision import Prediction
 from classifier.encoders.static_encoder import SlowEncoder
 from classifier.features.routing_input import RoutingInput
+from classifier.features.words import tokenise
 from classifier.local.class_table import ClassTable
 from classifier.local.own import OwnOutcomes
 from classifier.model.answer_length import AnswerLength
-from classifier.model.outcome_model import OutcomeModel
+from classifier.model.outcome_model import OutcomeModel, encode_turn
 from classifier.prediction.class_predictor import ClassPredictor, Float
 from gateway.routing.model import Reading
 
@@ -58,8 +59,9 @@ class LoadedVersion:
     def read(self, given: RoutingInput) -> Reading:
         """P(good enough) of every tier, and the tokens of its answer where these can be predicted; with the prompt's
         embedding."""
-        lengths, turn = self.lengths, self.model.encode(given)
-        prediction = self._predictor.prediction(given, turn, self.own)
+        lengths, words = self.lengths, tokenise(given.turn)
+        turn = encode_turn(self.model.encoder, given, words)
+        prediction = self._predictor.prediction(given, turn, self.own, words)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)

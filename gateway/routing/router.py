@@ -93,7 +93,7 @@ class RoutingService:
 
         Raises `ApiError` 404 for a name that is not served.
         """
-        base, _ = self.split_adapter(model)
+        base = model if model == AUTO else self.split_adapter(model)[0]
         if base == AUTO:
             return None
         if (spec := self._named(base)) is not None:
@@ -194,7 +194,7 @@ class RoutingService:
         `failed`: the tier of the fast path, where the ordinary route has to stand in for it.
         """
         pinned = self.pinned_tier(request.requested_model)
-        if pinned is None and any(isinstance(prompt, list) for prompt in request.prompts or ()):
+        if pinned is None and request.prompts and any(isinstance(prompt, list) for prompt in request.prompts):
             raise bad_request(
                 "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
                 "model",
@@ -238,7 +238,7 @@ class RoutingService:
         edge: EdgePath | None,
     ) -> PolicyInputs:
         rule = verdict.rule
-        return PolicyInputs(
+        inputs = PolicyInputs(
             prediction=verdict.prediction,
             costs=predicted_costs(
                 self.catalog, given.prompt_tokens, request.max_tokens, verdict.prediction.predicted_tokens
@@ -255,8 +255,9 @@ class RoutingService:
             canary=verdict.on_trial,
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
-            **circumstances(history, self.catalog, given.prompt_tokens),
         )
+        known = circumstances(history, self.catalog, given.prompt_tokens)
+        return msgspec.structs.replace(inputs, **known) if known else inputs
 
     def _loads(self) -> dict[int, TierLoad]:
         return {number: tier.load() for number, tier in self.tiers.items()}
@@ -322,15 +323,16 @@ class RoutingService:
     def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
         least = max(request.min_tier or 1, request.caller.min_tier or 1)
-        wanted = range(least, self.strongest + 1) if pinned is None else [pinned]
-        if not any(request.caller.may_use(number) for number in wanted):
-            raise ApiError(
-                403,
-                f"This key does not have access to model {request.requested_model!r}"
-                + (f" from tier {least} on." if least > 1 and pinned is None else "."),
-                param="model",
-                code="model_not_found",
-            )
+        for number in range(least, self.strongest + 1) if pinned is None else [pinned]:
+            if request.caller.may_use(number):
+                return
+        raise ApiError(
+            403,
+            f"This key does not have access to model {request.requested_model!r}"
+            + (f" from tier {least} on." if least > 1 and pinned is None else "."),
+            param="model",
+            code="model_not_found",
+        )
 
     def _refusal(
         self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, excluded: Excluded
@@ -359,7 +361,11 @@ class RoutingService:
 def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
     """The classifier's input for a request; of several prompts, the longest."""
     if request.messages is not None:
-        messages = [{"role": message.role, "content": message.content} for message in request.messages]
+        messages, media_tokens = [], 0
+        for message in request.messages:
+            messages.append({"role": message.role, "content": message.content})
+            if message.parts:
+                media_tokens += message.media_tokens
         return routing_input(
             messages,
             key=request.key_id or "",
@@ -367,7 +373,7 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             has_tools=request.tooling is not None,
             has_schema=request.sampling.grammar is not None,
             previous_tiers=previous_tiers,
-            media_tokens=sum(message.media_tokens for message in request.messages if message.parts),
+            media_tokens=media_tokens,
         )
     longest = max(request.prompts or [""], key=len)
     if isinstance(longest, str):

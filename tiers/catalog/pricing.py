@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
+from itertools import chain, repeat
 
 import msgspec
 
@@ -87,15 +88,18 @@ def predicted_costs(
     much as the one below (cumulative maximum), so that a higher quality target never lowers a tier (SPEC RT-05). Among
     tiers with equal cost, routing prefers the lower number.
     """
-    costs = [LEAST_COST_USD]
-    for place, tier in enumerate(catalog.tiers):
-        predicted = answer_tokens[place] if place < len(answer_tokens) else None
+    costs, least = [], LEAST_COST_USD
+    for tier, predicted in zip(catalog.tiers, chain(answer_tokens, repeat(None)), strict=False):
         output: float = tier.expected_answer_tokens if predicted is None else predicted
-        if max_tokens is not None:
+        # A choice is one sequence at least.
+        if max_tokens is not None and output > max_tokens:
             output = min(output, max_tokens * tier.samples_per_choice)
-        micro = tier.price.input_usd_per_million * prompt_tokens + tier.price.output_usd_per_million * output
-        costs.append(max(micro / 1e6, costs[-1]))
-    return costs[1:]
+        price = tier.price
+        usd = (price.input_usd_per_million * prompt_tokens + price.output_usd_per_million * output) / 1e6
+        if usd > least:
+            least = usd
+        costs.append(least)
+    return costs
 
 
 class BlendedCost(msgspec.Struct, frozen=True, kw_only=True):

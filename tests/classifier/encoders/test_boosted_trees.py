@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from classifier.encoders import boosted_trees
 from classifier.encoders.boosted_trees import TreeArrays, Trees
 from classifier.training.fitting import trees as trees_fit
 from classifier.training.fitting.trees import fit_trees
@@ -34,12 +33,9 @@ def test_the_arrays_predict_what_the_library_predicts() -> None:
     np.testing.assert_allclose(found.logits(features)[:, 0], wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-def test_one_row_gets_what_many_rows_get(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_row_gets_what_many_rows_get() -> None:
     features, labels, fold = rows()
     found, _ = fit_trees(features, labels, fold, rounds=9)
-    if not kernels:
-        monkeypatch.setattr(boosted_trees, "KERNELS", None)
     features[0, :] = np.nan  # goes right everywhere
     for row, wanted in zip(features[:50], found.logits(features[:50]), strict=True):
         logits = np.array([1.0, -1.0], np.float32)

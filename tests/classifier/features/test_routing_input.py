@@ -48,6 +48,11 @@ def test_a_turn_of_256_words_is_kept_exactly() -> None:
     assert cut_turn(text) == text
 
 
+def test_words_of_one_letter_are_cut_as_others() -> None:
+    assert cut_turn("a " * 257).split() == ["a"] * 256
+    assert cut_turn(f"{'a ' * 192}b") == f"{'a ' * 192}b"
+
+
 @given(st.text(max_size=6000))
 def test_a_cut_turn_is_bounded_and_its_ends_are_the_ends_of_the_text(text: str) -> None:
     cut = cut_turn(text)

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.encoders import boosted_trees, static_encoder
-from classifier.features import multiple_choice
+from classifier.complexity import model as complexity
+from classifier.complexity.model import shipped_complexity
+from classifier.encoders import static_encoder
+from classifier.features import marks
 from classifier.features import surface_features as features
+from classifier.features.marks import Marks
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
 from classifier.features.words import tokenise
@@ -53,7 +56,7 @@ def shipped() -> OutcomeModel:
 @contextmanager
 def numpy_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (boosted_trees, features, heads, knn_memory, multiple_choice, static_encoder):
+        for module in (complexity, features, heads, knn_memory, marks, static_encoder):
             patch.setattr(module, "KERNELS", None)
         yield
 
@@ -86,6 +89,31 @@ def test_encodings_and_predictions_are_the_same_up_to_rounding(shipped: OutcomeM
     assert [abs(e) for _, e in largest] == pytest.approx([abs(e) for _, e in effects], abs=1e-5)
 
 
+@given(st.text("ab c?é", max_size=30), st.lists(st.text("ab c?", min_size=2, max_size=4), max_size=64))
+def test_the_marks_that_occur_in_a_text_are_found_in_their_order(text: str, wanted: list[str]) -> None:
+    searched = Marks(wanted)
+    assert searched.within(text) == [mark for mark in wanted if mark in text]
+    with numpy_alone():
+        assert searched.within(text) == [mark for mark in wanted if mark in text]
+
+
+@pytest.mark.parametrize("refused", [("a",), ("é?",), ("ab",) * 65])
+def test_marks_that_the_kernel_cannot_search_for_are_refused(refused: tuple[str, ...]) -> None:
+    with pytest.raises(TypeError, match="64 ASCII texts"):
+        Marks(refused)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(texts)
+def test_classes_are_the_same_up_to_rounding(shipped: OutcomeModel, text: str) -> None:
+    prompt, model = routing_input_of_text(text), shipped_complexity()
+    turn, tokens = shipped.encode(prompt), tokenise(prompt.turn)
+    found = model.probabilities(prompt.turn, tokens, turn.features, turn.embedding)
+    with numpy_alone():
+        wanted = model.probabilities(prompt.turn, tokens, turn.features, turn.embedding)
+    assert found == pytest.approx(wanted, abs=1e-5)
+
+
 def unit(vectors: Any) -> Any:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
@@ -115,5 +143,16 @@ def test_arrays_that_do_not_fit_are_refused(shipped: OutcomeModel) -> None:
         KERNELS.look_up(remembered._native, short, -1, logits)
     with pytest.raises(TypeError, match="items of 8 bytes"):
         KERNELS.look_up(remembered._native, short.astype(np.float64), -1, logits)
+    encoder: Any = shipped.encoder
+    trees, features = encoder.trees.native, np.zeros(len(FEATURE_NAMES), np.float32)
+    embedding, word_logits = np.zeros(encoder.dim, np.float32), np.zeros(len(encoder.logit_bias), np.float32)
     with pytest.raises(ValueError, match="incorrect name"):
-        KERNELS.encode(remembered._native, ["word"], short, logits)
+        KERNELS.encode(remembered._native, trees, ["word"], features, embedding, word_logits)
+    with pytest.raises(ValueError, match="features has 5 numbers"):
+        KERNELS.encode(encoder._native, trees, ["word"], short, embedding, word_logits)
+    classes: Any = shipped_complexity()
+    with pytest.raises(ValueError, match=f"features has {len(FEATURE_NAMES)} numbers"):
+        # Trees of another number of features than the model's.
+        KERNELS.class_probabilities(classes._native, trees, "word", ["word"], features, embedding)
+    with pytest.raises(ValueError, match="embedding has 5 numbers"):
+        KERNELS.class_probabilities(classes._native, classes.trees.native, "word", ["word"], features, short)

@@ -1,0 +1,65 @@
+// Which of a few short texts occur in a longer one, in one pass over it; `classifier.features.marks` is the reference.
+#include <bitset>
+#include <cstring>
+
+#include "python_data.h"
+
+namespace aio {
+namespace {
+
+struct Marks {
+  static constexpr const char* kName = "classifier.marks";
+  PyObject* marks;             // a tuple of at most 64 ASCII texts, of two characters or more
+  std::bitset<1 << 16> begin;  // the first two characters of each
+
+  ~Marks() { Py_XDECREF(marks); }
+};
+
+const char* ascii(PyObject* text) { return static_cast<const char*>(PyUnicode_DATA(text)); }
+size_t pair_at(const char* text) {
+  return size_t(static_cast<unsigned char>(text[0])) << 8 | static_cast<unsigned char>(text[1]);
+}
+bool is_ascii(PyObject* text) { return PyUnicode_Check(text) && PyUnicode_IS_ASCII(text); }
+
+}  // namespace
+
+// (tuple of marks) -> capsule.
+PyObject* make_marks(PyObject*, Values values, Py_ssize_t count) {
+  if (!expect(count, 1, "make_marks")) return nullptr;
+  bool fits = PyTuple_Check(values[0]) && PyTuple_GET_SIZE(values[0]) <= 64;
+  for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(values[0]); i++) {
+    PyObject* mark = PyTuple_GET_ITEM(values[0], i);
+    fits = is_ascii(mark) && PyUnicode_GET_LENGTH(mark) >= 2;
+  }
+  if (!fits) return PyErr_Format(PyExc_TypeError, "make_marks takes up to 64 ASCII texts of two characters or more");
+  auto* made = new Marks{Py_NewRef(values[0]), {}};
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made->marks); i++)
+    made->begin[pair_at(ascii(PyTuple_GET_ITEM(made->marks, i)))] = true;
+  return capsule(made);
+}
+
+// (marks, ASCII text) -> list of the marks that occur in it, in their own order.
+PyObject* marks_in(PyObject*, Values values, Py_ssize_t count) {
+  if (!expect(count, 2, "marks_in")) return nullptr;
+  const Marks* marks = held<Marks>(values[0]);
+  if (!marks) return nullptr;
+  if (!is_ascii(values[1])) return PyErr_Format(PyExc_TypeError, "marks_in takes an ASCII text");
+  const char* text = ascii(values[1]);
+  const Py_ssize_t size = PyUnicode_GET_LENGTH(values[1]), wanted = PyTuple_GET_SIZE(marks->marks);
+  uint64_t found = 0;
+  for (Py_ssize_t at = 0; at + 1 < size; at++) {
+    if (!marks->begin[pair_at(text + at)]) continue;
+    for (Py_ssize_t i = 0; i < wanted; i++) {
+      PyObject* mark = PyTuple_GET_ITEM(marks->marks, i);
+      const Py_ssize_t length = PyUnicode_GET_LENGTH(mark);
+      if (ascii(mark)[0] == text[at] && length <= size - at && !std::memcmp(ascii(mark), text + at, size_t(length)))
+        found |= uint64_t(1) << i;
+    }
+  }
+  PyObject* list = PyList_New(0);
+  for (; list && found; found &= found - 1)
+    if (PyList_Append(list, PyTuple_GET_ITEM(marks->marks, __builtin_ctzll(found))) != 0) Py_CLEAR(list);
+  return list;
+}
+
+}  // namespace aio
