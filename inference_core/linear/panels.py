@@ -13,12 +13,12 @@ Layouts (`native/kernels_impl.h` reads them), per panel and in order of the inpu
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders.group_codes import GROUP, GroupCodes, group_codes
+from inference_core.loaders.group_codes import GROUP, group_scales
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute
 
@@ -84,9 +84,9 @@ def _pieces(tensor: PackedTensor) -> list[PackedTensor]:
 
 def _packed(tensor: PackedTensor, kind: PanelKind) -> Bytes:
     if kind == "int4":
-        return _pack_int4(group_codes(tensor))
+        return _pack_int4(tensor)
     if kind == "int4-centred":
-        return _pack_int4_centred(group_codes(tensor))
+        return _pack_int4_centred(tensor)
     if kind == "int8":
         return _pack_int8(tensor)
     weights = _pad_rows(dequantize(tensor))
@@ -96,9 +96,9 @@ def _packed(tensor: PackedTensor, kind: PanelKind) -> Bytes:
     return np.ascontiguousarray(panels).view(np.uint8).reshape(len(panels), -1)
 
 
-def _pad_rows(matrix: NDArray[_T]) -> NDArray[_T]:
-    missing = -len(matrix) % LANES
-    return np.pad(matrix, ((0, missing), (0, 0))) if missing else matrix
+def _pad_rows(rows: NDArray[_T]) -> NDArray[_T]:
+    missing = -len(rows) % LANES
+    return np.concatenate([rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)]) if missing else rows
 
 
 def _quads(codes: Bytes) -> NDArray[np.uint32]:
@@ -113,25 +113,31 @@ def _columns_side_by_side(words: NDArray[np.uint32]) -> Bytes:
     return np.ascontiguousarray(words.transpose(0, 2, 3, 1)).view(np.uint8).reshape(panels, groups, -1)
 
 
-def _halves(values: Floats) -> Bytes:
+def _halves(values: NDArray[np.floating[Any]]) -> Bytes:
     """[N, groups] -> float16 bytes [panels, groups, 32]."""
     padded = _pad_rows(values)
     panels = padded.reshape(-1, LANES, padded.shape[1]).transpose(0, 2, 1)
-    return np.ascontiguousarray(panels.astype(np.float16)).view(np.uint8)
+    return np.ascontiguousarray(panels.astype(np.float16, copy=False)).view(np.uint8)
 
 
-def _nibbled(codes: Bytes) -> Bytes:
-    """[N, K] -> [panels, groups, 256] bytes of two codes."""
-    quads = _quads(_pad_rows(codes))
-    # Codes are below 16, so a word's four bytes shift as one.
-    return _columns_side_by_side(quads[..., 0::2] | (quads[..., 1::2] << np.uint32(4)))
+def _nibbled(tensor: PackedTensor) -> Bytes:
+    """The 4-bit codes of `tensor` as [panels, groups, 256] bytes of two codes."""
+    # The low halves of a run of bytes are the codes before those of its high halves (`nibbles`), so no byte is taken
+    # apart: of two words of four inputs, the low halves make one word and the high halves another.
+    run = 32 if tensor.kind == "Q4_K" else 16
+    codes = tensor.blocks["codes"]
+    words = _pad_rows(codes).view("<u4").reshape(-1, LANES, codes.shape[1] * codes.shape[2] // run, run // 4)
+    first, second = (np.ascontiguousarray(words[..., i::2].transpose(0, 2, 3, 1)) for i in (0, 1))
+    low, high = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)
+    pairs = np.stack([first & low | (second & low) << 4, first >> 4 & low | second & high], axis=2)
+    return pairs.view(np.uint8).reshape(len(pairs), tensor.shape[1] // GROUP, -1)
 
 
-def _pack_int4_centred(weights: GroupCodes) -> Bytes:
-    return _behind_scales(weights.scale, _nibbled(weights.codes))
+def _pack_int4_centred(tensor: PackedTensor) -> Bytes:
+    return _behind_scales(group_scales(tensor)[0], _nibbled(tensor))
 
 
-def _behind_scales(scale: Floats, codes: Bytes) -> Bytes:
+def _behind_scales(scale: NDArray[np.floating[Any]], codes: Bytes) -> Bytes:
     """Panels: the scales [N, groups] of all groups, then the codes [panels, …]."""
     panels = len(codes)
     scales = _halves(scale).reshape(panels, -1)
@@ -139,11 +145,10 @@ def _behind_scales(scale: Floats, codes: Bytes) -> Bytes:
     return np.concatenate([aligned, codes.reshape(panels, -1)], axis=1)
 
 
-def _pack_int4(weights: GroupCodes) -> Bytes:
-    nibbled = _nibbled(weights.codes)
-    panels = len(nibbled)
-    parts = [nibbled, _halves(weights.scale), _halves(weights.minimum)]
-    return np.concatenate(parts, axis=2).reshape(panels, -1)
+def _pack_int4(tensor: PackedTensor) -> Bytes:
+    nibbled = _nibbled(tensor)
+    scale, minimum = group_scales(tensor)
+    return np.concatenate([nibbled, _halves(scale), _halves(minimum)], axis=2).reshape(len(nibbled), -1)
 
 
 def int8_codes(tensor: PackedTensor) -> tuple[NDArray[np.int8], Floats]:

@@ -180,7 +180,8 @@ def _native_linears(
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "pack") as pool:
             for part in chain.from_iterable(split.values()):
                 shape = (part.rows, part.tensors[0].shape[1])
-                data = np.concatenate([t.data for t in part.tensors])
+                datas = [t.data for t in part.tensors]
+                data = np.concatenate(datas) if len(datas) > 1 else datas[0]
                 ahead.append((part.name, packing(PackedTensor(part.tensors[0].kind, shape, data), part.kind, pool)))
                 if len(ahead) > 1:
                     name, packed = ahead.popleft()

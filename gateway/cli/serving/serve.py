@@ -19,6 +19,7 @@ from gateway.cli.options import (
 if TYPE_CHECKING:
     from gateway.settings import Settings
     from inference_core.transport.client import CoreClient
+    from inference_core.transport.core_thread import CoreFactory, SteppingCore
     from tiers.catalog.catalog import Catalog
 
 
@@ -123,7 +124,7 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
 def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> None:
     import asyncio
 
-    from gateway.core_factory import chosen_core, core_factory, core_title, socket_of, watchdog_seconds_of
+    from gateway.core_factory import chosen_core, core_title, socket_of, watchdog_seconds_of
     from gateway.cores.machine_check import require_machine
     from gateway.cores.passed_adapters import inheriting
     from gateway.hub_models import fetch_core_models
@@ -140,7 +141,7 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
     title = core_title(catalog, core)
     click.echo(f"{title.removeprefix('the ')} of catalogue {catalog.name!r} on {path}")
     # One that takes another's place does so with all its models.
-    load = core_factory(catalog, settings, core, early=not replaces)
+    load = _own_process_factory(catalog, settings, core, early=not replaces)
     serve_core(
         inheriting(load, path) if replaces else load,
         ReplacingListener(path) if replaces else UnixListener(path),
@@ -152,7 +153,7 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
 def _serve_core_to_parent(settings: "Settings", group: str | None, channel: int) -> None:
     """Serve a core to the process that started this one, which checks that it can be served here. What ends the
     core early goes to that process."""
-    from gateway.core_factory import chosen_core, core_factory, core_title, watchdog_seconds_of
+    from gateway.core_factory import chosen_core, core_title, watchdog_seconds_of
     from inference_core.errors import CoreGoneError
     from inference_core.transport.listener import InheritedListener
     from inference_core.transport.server import serve_core
@@ -162,13 +163,31 @@ def _serve_core_to_parent(settings: "Settings", group: str | None, channel: int)
     core = chosen_core(catalog, group)
     try:
         serve_core(
-            core_factory(catalog, settings, core, early=True),
+            _own_process_factory(catalog, settings, core, early=True),
             InheritedListener(channel),
             watchdog_seconds=watchdog_seconds_of(catalog, core),
             title=core_title(catalog, core),
         )
     except CoreGoneError:
         click.get_current_context().exit(1)
+
+
+def _own_process_factory(catalog: "Catalog", settings: "Settings", core: str, *, early: bool) -> "CoreFactory":
+    """Return the `core_factory` of a core that has this process to itself: the CPU's needs little of torch."""
+    from gateway.core_factory import core_factory
+    from tiers.catalog.catalog import CPU_CORE
+
+    load = core_factory(catalog, settings, core, early=early)
+    if core != CPU_CORE:
+        return load
+
+    def load_on_the_cpu() -> "SteppingCore":
+        from inference_core.loading.eager_torch import import_eager_torch
+
+        import_eager_torch()
+        return load()
+
+    return load_on_the_cpu
 
 
 def _serve_supervised(settings: "Settings") -> None:

@@ -76,28 +76,28 @@ def _decode_q8_0(blocks: Blocks) -> Floats:
     return _column(blocks["d"]) * blocks["codes"].astype(np.float32)
 
 
-def q4_k_groups(blocks: Blocks) -> tuple[NDArray[np.uint8], Floats, Floats]:
-    """Codes [n, 256] with scale and (signed) minimum [n, 8] per group of 32: value = scale * code + minimum.
-
-    Of Q5_K blocks, the four low bits of the codes.
-    """
+def q4_k_steps(blocks: Blocks) -> tuple[Floats, Floats]:
+    """Scale and (signed) minimum [n, 8] per group of 32 of Q4_K and Q5_K blocks: value = scale * code + minimum."""
     scales, minima = q4_k_scales(blocks["scales"])
     step = _column(blocks["d"]) * scales.astype(np.float32)
     offset = _column(blocks["dmin"]) * minima.astype(np.float32)
+    return step, -offset
+
+
+def q4_k_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """[n, 128] bytes -> 4-bit codes [n, 256]; of Q5_K blocks, the four low bits."""
     # Four runs of 32 bytes: each holds 32 low codes (even group) and then 32 high codes (odd group).
-    return nibbles(blocks["codes"].reshape(-1, 32)).reshape(-1, 256), step, -offset
+    return nibbles(codes.reshape(-1, 32)).reshape(-1, 256)
 
 
 def _decode_q4_k(blocks: Blocks) -> Floats:
-    codes, step, minimum = q4_k_groups(blocks)
-    return _scaled(codes, step, minimum)
+    return _scaled(q4_k_codes(blocks["codes"]), *q4_k_steps(blocks))
 
 
 def _decode_q5_k(blocks: Blocks) -> Floats:
-    low, step, minimum = q4_k_groups(blocks)
     # Bit g of byte i is the fifth bit of element i of group g.
     fifth = np.unpackbits(blocks["fifth"][:, :, None], axis=2, bitorder="little").transpose(0, 2, 1).reshape(-1, 256)
-    return _scaled(low | (fifth << np.uint8(4)), step, minimum)
+    return _scaled(q4_k_codes(blocks["codes"]) | (fifth << np.uint8(4)), *q4_k_steps(blocks))
 
 
 def _scaled(codes: NDArray[np.uint8], step: Floats, minimum: Floats) -> Floats:

@@ -2,17 +2,27 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
+from gateway.core_factory import core_factory
+from gateway.settings import Settings
+from inference_core.protocol import AddRequest, SamplingParams
+from inference_core.transport.child_core import ChildCoreClient
+from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.device_catalog import write_catalog
 from tests.gateway.served_process import READY, UNCACHED, ServedProcess, served, started
 from tests.gateway.tiny_versions import ASKED, Versions
 from tests.polling import until
 from tests.process_tree import children, command, lives
+from tiers.catalog.catalog import CPU_CORE
+from tiers.catalog.load import load_catalog
 
 pytestmark = pytest.mark.processes
 
@@ -96,3 +106,36 @@ def test_a_core_that_cannot_be_loaded_after_the_first_serves_stops_the_server(tm
         os.kill(held[0], signal.SIGKILL)
         assert gateway.wait(60) == 1
     assert "core card cannot be loaded, so the server stops: " in (tmp_path / "data" / "log").read_text()
+
+
+NOTING = """
+import atexit, sys
+from gateway.cli import main
+atexit.register(lambda: open(sys.argv[-1], "w").write("\\n".join(sys.modules)))
+main(sys.argv[1:-1])
+"""
+
+
+async def test_a_core_of_the_cpu_computes_the_same_without_what_torch_s_compilers_need(tmp_path: Path) -> None:
+    versions, modules = Versions(tmp_path), tmp_path / "modules"
+    versions.write("old")
+    options = ["--catalog", str(versions.file), "--data-dir", str(tmp_path), "--cache-dir", str(tmp_path / "cache")]
+
+    def launch(channel: socket.socket) -> "subprocess.Popen[bytes]":
+        role = ["serve", "--role", "core", "--channel", str(channel.fileno()), *options, str(modules)]
+        return subprocess.Popen([sys.executable, "-c", NOTING, *role], pass_fds=[channel.fileno()])
+
+    factory = core_factory(load_catalog(str(versions.file)), Settings(cache_dir=str(tmp_path / "here")), CPU_CORE)
+    answers = []
+    for core in (ChildCoreClient(launch), ThreadCoreClient(factory)):
+        await core.start()
+        sampling = SamplingParams(temperature=0.7, seed=1, max_tokens=16, ignore_eos=True)
+        request = AddRequest(request_id="r", model="tiny", prompt_token_ids=[1, 2, 3], sampling=sampling)
+        answers.append([token async for output in core.generate(request) for token in output.token_ids])
+        await core.close()
+
+    assert len(answers[0]) == 16
+    assert answers[0] == answers[1]
+    imported = modules.read_text().splitlines()
+    assert "torch" in imported
+    assert not {"torch._meta_registrations", "torch._refs", "torch._decomp"} & set(imported)

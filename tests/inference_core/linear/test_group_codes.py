@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference_core.linear import panels
 from inference_core.linear.cpu import PanelLinear
-from inference_core.linear.panels import int8_codes, pack, packing, panel_kind
+from inference_core.linear.panels import PanelKind, int8_codes, pack, packing, panel_kind
 from inference_core.loaders.group_codes import GROUP, group_codes
 from inference_core.loaders.huggingface.zero_point_blocks import q4_z_blocks
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
@@ -19,6 +19,7 @@ from tests.inference_core.linear.packed_linears import packed
 from tests.inference_core.tiny_gguf import random_blocks
 
 HALF = 2.0**-11  # Relative error of rounding to float16.
+FOUR_BITS = ["Q4_0", "Q4_1", "Q4_K", "Q4_Z"]
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -30,11 +31,11 @@ def zero_point_tensor(seed: int, rows: int = 5, groups: int = 6) -> PackedTensor
     return PackedTensor("Q4_Z", codes.shape, blocks.view(np.uint8).reshape(rows, -1))
 
 
-def ggml_tensor(kind: str, seed: int) -> PackedTensor:
-    return PackedTensor(kind, (5, 512), random_blocks(kind, 5, 512, seed))  # type: ignore[arg-type]
+def ggml_tensor(kind: str, seed: int, rows: int = 5) -> PackedTensor:
+    return PackedTensor(kind, (rows, 512), random_blocks(kind, rows, 512, seed))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q4_Z"])
+@pytest.mark.parametrize("kind", FOUR_BITS)
 @given(seed=seeds)
 def test_packed_codes_with_float16_scales_are_the_files_values_within_their_rounding(kind: str, seed: int) -> None:
     """Q4_0 and Q4_1 exactly; Q4_K and Q4_Z up to the rounding of products that float16 cannot hold."""
@@ -48,6 +49,29 @@ def test_packed_codes_with_float16_scales_are_the_files_values_within_their_roun
     exact = 1e-6 if kind in ("Q4_0", "Q4_1") else HALF  # Float32 itself rounds the sum.
     smallest = 2.0**-25 * (codes + 1)  # Below 2^-14 float16 has a fixed step.
     assert (error <= exact * (np.abs(scale) * codes + np.abs(minimum)) * (1 + 1e-3) + smallest).all()
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [(k, "int4") for k in FOUR_BITS] + [("Q4_0", "int4-centred")])
+def test_four_bit_panels_hold_the_codes_of_the_file_where_kernels_read_them(kind: str, scheme: PanelKind) -> None:
+    tensor = zero_point_tensor(1, 21) if kind == "Q4_Z" else ggml_tensor(kind, 1, 21)
+    file = group_codes(tensor)
+    groups = file.scale.shape[1]
+    codes, scale, minimum = np.zeros((32, groups, GROUP), np.uint8), *np.zeros((2, 32, groups), np.float16)
+    codes[:21], scale[:21], minimum[:21] = file.codes.reshape(21, groups, GROUP), file.scale, file.minimum
+
+    panels = pack(tensor, scheme)
+
+    if scheme == "int4":
+        nibbles, halves = np.split(panels.reshape(2, groups, 320), [256], axis=2)
+        found_scale, found_minimum = halves.view(np.float16).reshape(2, groups, 2, 16).transpose(2, 0, 3, 1)
+        assert np.array_equal(found_minimum.reshape(32, groups), minimum)
+    else:
+        scales, nibbles = np.split(panels, [panels.shape[1] - 256 * groups], axis=1)
+        found_scale = scales[:, : 32 * groups].view(np.float16).reshape(2, groups, 16).transpose(0, 2, 1)
+    assert np.array_equal(found_scale.reshape(32, groups), scale)
+    # Byte 64 j + 4 n + b: the codes of column n for inputs 8 j + b (low) and 8 j + 4 + b (high).
+    bytes_of = nibbles.reshape(2, groups, 4, 16, 4).transpose(0, 3, 1, 2, 4).reshape(32, groups, 4, 4)
+    assert np.array_equal(np.stack([bytes_of & 15, bytes_of >> 4], axis=3).reshape(codes.shape), codes)
 
 
 @pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q5_K", "Q6_K"])
