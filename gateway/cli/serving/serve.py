@@ -66,9 +66,9 @@ def serve(
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
-    from gateway.composition.unused_modules import leave_out_console_modules
+    from gateway.composition.unused_modules import leave_out_unused_modules
 
-    leave_out_console_modules()
+    leave_out_unused_modules()
     from gateway.stores.data_folder import private_data_folder
     from gateway.telemetry.startup import set_up_telemetry
 

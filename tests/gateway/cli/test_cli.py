@@ -79,6 +79,29 @@ def test_a_gateway_process_never_imports_torch(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_gateway_process_imports_no_mapper_no_other_packages_classes_and_without_a_monitor_no_scheduler(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys; from gateway.composition.unused_modules import leave_out_unused_modules; "
+        "leave_out_unused_modules(); from gateway.app import create_app; from gateway.settings import Settings; "
+        f"create_app(Settings(data_dir={str(tmp_path)!r}, monitor=False)); "
+        "unused = {'sqlalchemy.orm', 'attr', 'pydantic', 'apscheduler', 'gguf'} & set(sys.modules); "
+        "print(unused); sys.exit(len(unused))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_database_answers_without_its_sessions(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys; from gateway.composition.unused_modules import leave_out_unused_modules; "
+        "leave_out_unused_modules(); from quality.store.database import current_revision, migrate; "
+        f"url = 'sqlite:///{tmp_path}/aio.db'; newest = asyncio.run(migrate(url)); "
+        "sys.exit(asyncio.run(current_revision(url)) != newest)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_route_shows_tier_probabilities_prices_and_reason(tmp_path: Path) -> None:
     shown = aio("route", "Why is the sky blue?", "--data-dir", str(tmp_path))
     assert shown.exit_code == 0
