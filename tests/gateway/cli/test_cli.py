@@ -57,6 +57,16 @@ def test_numpy_delays_no_core_that_loads_in_a_process_of_its_own() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_checking_a_machine_imports_no_format_that_its_models_do_not_have(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys; from tiers.catalog.load import load_catalog; from gateway.settings import Settings; "
+        "from gateway.cores.machine_check import require_machine; "
+        f"asyncio.run(require_machine(load_catalog('laptop'), Settings(cache_dir={str(tmp_path)!r}), ['cpu'])); "
+        "sys.exit('inference_core.loaders.huggingface.hf_checkpoint' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_the_documented_settings_are_those_of_the_code() -> None:
     page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
     documented = page.split("<!-- settings: aio settings --markdown -->\n")[1].split("\n<!-- end settings -->")[0]
