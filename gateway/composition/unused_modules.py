@@ -35,6 +35,17 @@ def leave_out_unused_modules() -> None:
         sys.modules.setdefault(name, _Unused(name))
 
 
+def import_litestar() -> None:
+    """Import litestar without PyYAML, which it imports to render a schema that is served as JSON only."""
+    absent = "yaml" not in sys.modules
+    if absent:
+        sys.modules["yaml"] = _Unused("yaml")
+    import litestar.openapi.plugins  # noqa: F401
+
+    if absent:
+        del sys.modules["yaml"]
+
+
 @contextmanager
 def without_plugins() -> Iterator[None]:
     """Make litestar's plugins for other packages' classes find none of those that are not loaded already."""

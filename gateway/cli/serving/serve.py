@@ -190,6 +190,9 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
     try:
         cores = _loading_cores(settings) if settings.role == "all" else None
         # Imported now: the cores load meanwhile.
+        from gateway.composition.unused_modules import import_litestar
+
+        import_litestar()
         from gateway.peers.worker_place import WorkerPlace
         from gateway.processes.server import run_server
 
