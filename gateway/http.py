@@ -84,7 +84,7 @@ from gateway.api.responses.stored import delete_response, list_input_items, refu
 from gateway.api.route import route
 from gateway.api.router import OnceRouter
 from gateway.api.streaming.chat_socket import chat_socket
-from gateway.composition.unused_modules import without_pydantic
+from gateway.composition.unused_modules import without_plugins
 from gateway.dashboard.front_page import front_router
 from gateway.dashboard.pages.overview import overview_figures
 from gateway.dashboard.pages.requests import request_figures
@@ -233,7 +233,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
         tags=["keys"],
     )
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
-    with without_pydantic():
+    with without_plugins():
         return Litestar(
             route_handlers=[
                 v1,
@@ -268,7 +268,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
 
 def worker_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     """Return the application of a process that only answers lines of batches: probes and metrics."""
-    with without_pydantic():
+    with without_plugins():
         return Litestar(
             route_handlers=[live, ready, metrics],
             lifespan=[lifespan],

@@ -11,7 +11,7 @@ Extra = Literal["local", "hub", "train", "postgres", "redis", "uvloop", "otlp", 
 
 # The packages of pyproject.toml's extras by the names under which they are imported.
 MODULES: dict[Extra, tuple[str, ...]] = {
-    "local": ("torch", "transformers", "tokenizers", "gguf", "llguidance"),
+    "local": ("torch", "transformers", "tokenizers", "llguidance"),
     "hub": ("huggingface_hub",),
     "train": ("sklearn", "scipy", "threadpoolctl"),
     "postgres": ("asyncpg",),

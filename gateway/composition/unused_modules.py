@@ -3,26 +3,56 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 # httpx's command line, which imports rich and Pygments, and Mako's coloured tracebacks, which import Pygments: both
 # libraries go on without. Together seven megabytes and a twentieth of a second of a start.
 _CONSOLE_ONLY = ("httpx._main", "mako.ext.pygmentplugin")
 
+# SQLAlchemy's sessions, which import its object-relational mapper; its package for asyncio imports them by name. Every
+# query here is of tables. Six megabytes, and a twentieth of a second of a start.
+_SESSIONS = ("sqlalchemy.ext.asyncio.scoping", "sqlalchemy.ext.asyncio.session")
 
-def leave_out_console_modules() -> None:
-    """Make importing these modules fail, as if what they need were not installed; call it before their libraries are
-    imported."""
+# Packages that litestar has plugins for. No body here is an attrs class or a pydantic model; pydantic is only there for
+# the price list. Ten megabytes, and a tenth of a second of a start.
+_WITH_PLUGINS = ("pydantic", "attr")
+
+
+class _Unused(ModuleType):
+    """Stands for a module whose names are imported and never used."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def leave_out_unused_modules() -> None:
+    """Make importing what only consoles need fail, as if what it needs were not installed, and sessions of the database
+    be nothing; call it before their libraries are imported."""
     for name in _CONSOLE_ONLY:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    for name in _SESSIONS:
+        sys.modules.setdefault(name, _Unused(name))
+
+
+def import_litestar() -> None:
+    """Import litestar without PyYAML, which it imports to render a schema that is served as JSON only."""
+    absent = "yaml" not in sys.modules
+    if absent:
+        sys.modules["yaml"] = _Unused("yaml")
+    import litestar.openapi.plugins  # noqa: F401
+
+    if absent:
+        del sys.modules["yaml"]
 
 
 @contextmanager
-def without_pydantic() -> Iterator[None]:
-    """Make litestar's plugin for pydantic find none, unless it is loaded already: no body here is a pydantic model, and
-    the package is only there for the price list. Ten megabytes, and a tenth of a second of a start."""
-    sys.modules.setdefault("pydantic", None)  # type: ignore[arg-type]
+def without_plugins() -> Iterator[None]:
+    """Make litestar's plugins for other packages' classes find none of those that are not loaded already."""
+    absent = [name for name in _WITH_PLUGINS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
         yield
     finally:
-        if not sys.modules["pydantic"]:
-            del sys.modules["pydantic"]
+        for name in absent:
+            del sys.modules[name]

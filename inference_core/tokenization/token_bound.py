@@ -1,12 +1,14 @@
 """A lower bound on the number of tokens of a text, from its bytes: text that cannot fit a context is not tokenised."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.errors import ModelFileError
-from inference_core.tokenization.token_bytes import SPM_SPACE, byte_level_alphabet, byte_level_token
+from inference_core.tokenization.token_bytes import SPM_SPACE, byte_level_alphabet
+
+Bytes = npt.NDArray[np.uint8]
+Lengths = npt.NDArray[np.int64]
 
 # The longest UTF-8 form of a text has less than this many times the bytes of its NFC (U+0390: 3.5 times).
 NFC_SHRINKAGE = 4
@@ -20,18 +22,23 @@ class TokenBound:
     """Each byte counts as 1 over the length of the longest token that contains it. The bytes of one token then add up
     to at most 1, so the sum over a text is at most its number of tokens.
 
-    `pieces`: the bytes of every token that text can produce. `lost`: bytes that produce no token. `spelling`: the
-    tokeniser's form of a space. `composed`: it normalises text to NFC first, which may shorten it.
+    `data`: the bytes of every token that text can produce, one after another; `lengths`: how many are of each. `lost`:
+    bytes that produce no token. `spelling`: the tokeniser's form of a space. `composed`: it normalises text to NFC
+    first, which may shorten it.
     """
 
     def __init__(
-        self, pieces: Iterable[bytes], *, lost: bytes = b"", spelling: bytes = b" ", composed: bool = False
+        self,
+        data: Bytes,
+        lengths: Lengths,
+        *,
+        lost: bytes = b"",
+        spelling: bytes = b" ",
+        composed: bool = False,
     ) -> None:
-        pieces = list(pieces)
-        lengths = np.array([len(piece) for piece in pieces], np.int64)
         # Of the tokens with a byte.
         longest = np.zeros(256, np.int64)
-        np.maximum.at(longest, np.frombuffer(b"".join(pieces), np.uint8), lengths.repeat(lengths))
+        np.maximum.at(longest, data, lengths.repeat(lengths))
         self._weights: npt.NDArray[np.float64] = np.divide(1.0, longest, out=np.zeros(256), where=longest > 0)
         self._weights[list(lost)] = 0.0
         self._weights[ord(" ")] = sum(self._weights[byte] for byte in spelling)
@@ -61,16 +68,30 @@ def byte_level_bound(tokens: Iterable[str], literals: Iterable[str], *, composed
 
     `tokens`: in the vocabulary's spelling. `literals`: added tokens that stand for their own text.
     """
-    pieces = [literal.encode() for literal in literals]
-    known = set()
-    for token in tokens:
-        try:
-            pieces.append(byte_level_token(token))
-        except ModelFileError:
-            continue  # Text is mapped to the byte alphabet first, which cannot produce this token.
-        known.add(token)
-    lost = bytes(byte for letter, byte in byte_level_alphabet().items() if letter not in known)
-    return TokenBound(pieces, lost=lost, composed=composed)
+    tokens, alphabet = list(tokens), byte_level_alphabet()
+    data, lengths = _spelled(tokens, alphabet)
+    if data.size < lengths.sum():
+        # Text is mapped to the byte alphabet first, which cannot produce a token with another character.
+        tokens = [token for token in tokens if alphabet.keys() >= set(token)]
+        data, lengths = _spelled(tokens, alphabet)
+    alone = data[(lengths.cumsum() - lengths)[lengths == 1]]
+    lost = bytes(set(alphabet.values()).difference(alone.tolist()))
+    pieces = _joined([literal.encode() for literal in literals])
+    return TokenBound(np.append(data, pieces[0]), np.append(lengths, pieces[1]), lost=lost, composed=composed)
+
+
+def _spelled(tokens: Sequence[str], alphabet: Mapping[str, int]) -> tuple[Bytes, Lengths]:
+    """The bytes that the letters of `tokens` stand for, without those that stand for none, and the tokens' lengths."""
+    unknown = len(alphabet)
+    byte_of = np.full(max(map(ord, alphabet)) + 2, unknown)
+    byte_of[[*map(ord, alphabet)]] = [*alphabet.values()]
+    letters = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), np.uint32)
+    found = byte_of.take(letters, mode="clip")
+    return found[found != unknown].astype(np.uint8), np.fromiter(map(len, tokens), np.int64, len(tokens))
+
+
+def _joined(pieces: Sequence[bytes]) -> tuple[Bytes, Lengths]:
+    return np.frombuffer(b"".join(pieces), np.uint8), np.fromiter(map(len, pieces), np.int64, len(pieces))
 
 
 def byte_fallback_bound(tokens: Iterable[str], literals: Iterable[str]) -> TokenBound | None:
@@ -80,4 +101,4 @@ def byte_fallback_bound(tokens: Iterable[str], literals: Iterable[str]) -> Token
     if not known.issuperset(f"<0x{byte:02X}>" for byte in range(256)):
         return None
     pieces = [token.replace(" ", SPM_SPACE).encode() for token in (*known, *literals)]
-    return TokenBound([*pieces, *(bytes([byte]) for byte in range(256))], spelling=SPM_SPACE.encode())
+    return TokenBound(*_joined([*pieces, *(bytes([byte]) for byte in range(256))]), spelling=SPM_SPACE.encode())

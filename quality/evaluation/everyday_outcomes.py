@@ -33,12 +33,19 @@ class TierScores(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]
 
 
+class TaskClasses(msgspec.Struct, frozen=True):
+    """P of the four complexity classes of every task, by the `version` of the classifier that ships."""
+
+    version: str
+    p: list[tuple[float, float, float, float]]
+
+
 class EverydayOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     """Results on the tasks `everyday_tasks(seed, per_level)`, in their order, by tier number.
 
     `tasks_sha256`: digest of the tasks, which detects a changed generator. `kernels`: the instruction set that computed
     the answers; another one rounds differently and may break near ties differently. `answer_tokens` bounds an answer
-    without reasoning.
+    without reasoning. `classes`: kept because a start takes a twentieth of a second to find them.
     """
 
     catalog: str
@@ -50,6 +57,7 @@ class EverydayOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     kernels: str
     measured_at: datetime
     tiers: dict[int, TierScores] = {}
+    classes: TaskClasses | None = None
 
     def tasks(self) -> list[EverydayTask]:
         """Regenerate the tasks of the scores. Raises `EverydayOutcomesError` if the generator has changed."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from classifier.features.routing_input import routing_input_of_text
-from classifier.local.class_table import ClassTable, Float, measured_table
+from classifier.local.class_table import ClassTable, measured_table
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import default_artefact, load_artefact
-from quality.evaluation.everyday_outcomes import EverydayOutcomes, EverydayOutcomesError, read_outcomes
+from quality.evaluation.everyday_outcomes import EverydayOutcomes, EverydayOutcomesError, TaskClasses, read_outcomes
 from quality.evaluation.everyday_tasks import everyday_tasks
 from tiers import catalogs
 from tiers.catalog.catalog import Catalog
@@ -37,7 +37,7 @@ def with_measured(prior: ClassTable, catalog: Catalog, folders: Sequence[Path]) 
             scores = np.array([newest.tiers[tier.number].scores for tier in catalog.tiers], np.float32).T
             # As good as the strongest tier's answer: right, or both wrong.
             as_good = (scores[:, :-1] >= scores[:, -1:]).astype(np.float32)
-            return measured_table(prior, _classes_of(newest.seed, newest.per_level), as_good)
+            return measured_table(prior, np.array(_classes_of(newest).p, np.float32), as_good)
     return prior
 
 
@@ -53,10 +53,20 @@ def _of_tiers(path: Path, wanted: Sequence[str]) -> EverydayOutcomes | None:
     return outcomes
 
 
+def _classes_of(outcomes: EverydayOutcomes) -> TaskClasses:
+    """Those that were kept, unless they are another version's."""
+    kept, tasks = outcomes.classes, len(outcomes.tiers[1].scores)
+    if kept is not None and kept.version == default_artefact().name and len(kept.p) == tasks:
+        return kept
+    return task_classes(outcomes.seed, outcomes.per_level)
+
+
 @lru_cache(maxsize=4)
-def _classes_of(seed: int, per_level: int) -> Float:
-    """Return [tasks, 4]: the complexity model's P of the classes of every task."""
-    model = load_artefact(default_artefact())
+def task_classes(seed: int, per_level: int) -> TaskClasses:
+    """Return the complexity model's P of the classes of every task."""
+    folder = default_artefact()
+    model = load_artefact(folder)
     predictor = ClassPredictor(model)
     prompts = [routing_input_of_text(task.prompt) for task in everyday_tasks(seed, per_level)]
-    return np.array([predictor.classes(given, model.encode(given)) for given in prompts], np.float32)
+    found = np.array([predictor.classes(given, model.encode(given)) for given in prompts])
+    return TaskClasses(folder.name, found.round(6).tolist())

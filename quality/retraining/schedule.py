@@ -4,12 +4,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
-from apscheduler.triggers.cron import CronTrigger
 from sqlalchemy.exc import SQLAlchemyError
 
 from inference_core.extras import MissingExtraError
+
+# Imported where a schedule is made: a gateway without a monitor has none.
+if TYPE_CHECKING:
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+    from apscheduler.triggers.cron import CronTrigger
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,8 @@ class RetrainJob:
         """Schedule, and check at once whether a run is due. Idempotent."""
         if self._trigger is None or self._scheduler is not None:
             return
+        from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
         self._scheduler = AsyncIOScheduler(timezone=UTC)
         # A check does no harm when it is late, however late it is.
         self._scheduler.configure(job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
@@ -112,7 +118,7 @@ class RetrainJob:
         return due
 
 
-def cron_trigger(expression: str) -> CronTrigger:
+def cron_trigger(expression: str) -> "CronTrigger":
     """Return the trigger of a five-field cron expression in UTC. Raises `CronError`.
 
     APScheduler counts weekdays from Monday = 0, cron from Sunday = 0, so weekday numbers become names.
@@ -120,6 +126,8 @@ def cron_trigger(expression: str) -> CronTrigger:
     fields = expression.split()
     if len(fields) != 5:
         raise CronError(f"cron expression {expression!r} has {len(fields)} fields; it needs five, as in {WEEKLY!r}")
+    from apscheduler.triggers.cron import CronTrigger
+
     minute, hour, day, month, weekday = fields
     try:
         return CronTrigger(
@@ -129,7 +137,7 @@ def cron_trigger(expression: str) -> CronTrigger:
         raise CronError(f"cron expression {expression!r}: {error}; an example is {WEEKLY!r}") from error
 
 
-def first_due(trigger: CronTrigger, last: datetime, now: datetime) -> datetime | None:
+def first_due(trigger: "CronTrigger", last: datetime, now: datetime) -> datetime | None:
     """Return the first time of `trigger` after `last`; None if that is after `now`."""
     due: datetime | None = trigger.get_next_fire_time(None, last + timedelta(microseconds=1))
     return due if due is not None and due <= now else None

@@ -3,7 +3,8 @@ catalogue says by name that it has none."""
 
 import logging
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from tiers.errors import CatalogError
 
 logger = logging.getLogger(__name__)
 Gated = ModelSpec | GpuModelSpec
+Packed = Callable[[Path], bool]
 # `aio quality compare` computes on the CPU: the arithmetic there with a device's weights and rounding of activations.
 _SAME_ON_CPU: dict[DeviceScheme, MeasuredCompute] = {
     "dense": "bfloat16", "int4": "int4", "int8": "int8", "fp8": "fp8", "fp8-blocks": "fp8",
@@ -44,10 +46,11 @@ def require_quality(catalog: Catalog, cache_dir: Path, cores: Collection[str] | 
     names in `unmeasured` is served with a warning in the log. `cores` names the cores to serve here; None is all of the
     catalogue's. Content hashes are cached under `cache_dir`.
     """
+    packed = _packed_by_path(cache_dir)
     problems = [
         f"  - {where}.quality: {problem}"
         for where, model in _models(catalog, catalog.core_names if cores is None else cores)
-        for problem in _problems(catalog, model, cache_dir)
+        for problem in _problems(catalog, model, cache_dir, packed)
     ]
     if problems:
         raise CatalogError(
@@ -61,11 +64,12 @@ def without_report(catalog: Catalog, cache_dir: Path) -> list[str]:
     """Return the models that `require_quality` would refuse for lack of any report, by name. Files that cannot be read
     are left out."""
     found: list[str] = []
+    packed = _packed_by_path(cache_dir)
     for _, model in _models(catalog, catalog.core_names):
         try:
             path = resolve_model_path(model.path)
             named = model.name in catalog.unmeasured or model.quality is not None
-            if named or not _is_quantised(model, path, cache_dir):
+            if named or not _is_quantised(model, path, packed):
                 continue
             compute = _compute_of(model)
             if (
@@ -91,13 +95,13 @@ def _models(catalog: Catalog, cores: Collection[str]) -> Iterator[tuple[str, Gat
                 yield f"gpu_groups '{group.name}'.models '{on_cards.name}'", on_cards
 
 
-def _problems(catalog: Catalog, model: Gated, cache_dir: Path) -> Iterator[str]:
+def _problems(catalog: Catalog, model: Gated, cache_dir: Path, packed: Packed) -> Iterator[str]:
     if (reason := catalog.unmeasured.get(model.name)) is not None:
         logger.warning("model '%s' is served without a quality report: %s", model.name, reason)
         return
     try:
         path = resolve_model_path(model.path)
-        if model.quality is None and not _is_quantised(model, path, cache_dir):
+        if model.quality is None and not _is_quantised(model, path, packed):
             return
     except ModelFileError:
         return  # A missing or broken file is reported by whatever loads it.
@@ -149,12 +153,22 @@ def _compute_of(model: Gated) -> MeasuredCompute:
     return model.compute if isinstance(model, ModelSpec) else _SAME_ON_CPU[model.compute]
 
 
-def _is_quantised(model: Gated, path: Path, cache_dir: Path) -> bool:
+def _packed_by_path(cache_dir: Path) -> Packed:
+    """Return whether the file or folder at a path has weights of fewer than 16 bits; opens each once, whatever models
+    share it."""
+
+    def packed(path: Path) -> bool:
+        tensors = open_checkpoint(path, cache_dir).tensors.items()
+        return any(t.kind not in PLAIN_DTYPES for name, t in tensors if name.startswith("model.layers."))
+
+    return cache(packed)
+
+
+def _is_quantised(model: Gated, path: Path, packed: Packed) -> bool:
     """Return whether a weight, an activation or a number of the KV cache has fewer than 16 bits."""
     if model.kv_dtype in _QUANTISED_CACHES or (isinstance(model, GpuModelSpec) and model.compute != "dense"):
         return True
-    tensors = open_checkpoint(path, cache_dir).tensors.items()
-    return any(t.kind not in PLAIN_DTYPES for name, t in tensors if name.startswith("model.layers."))
+    return packed(path)
 
 
 def _report_of(

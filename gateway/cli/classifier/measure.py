@@ -38,10 +38,17 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
     Eight kinds at five levels, from trivial to hard: facts, sums in words, extraction, translation, yes or no, what
     programs print, lists and reasoning. FILE is written after each tier; tiers that it has are not asked again.
     """
+    import msgspec
+
     from gateway.stores.data_folder import private_data_folder
     from inference_core.native import cpu
-    from quality.evaluation.everyday_outcomes import EverydayOutcomesError, begun_outcomes, read_outcomes
-    from quality.evaluation.measured_outcomes import OWN_FOLDER
+    from quality.evaluation.everyday_outcomes import (
+        EverydayOutcomesError,
+        begun_outcomes,
+        read_outcomes,
+        write_outcomes,
+    )
+    from quality.evaluation.measured_outcomes import OWN_FOLDER, task_classes
     from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog.load import load_catalog
 
@@ -58,6 +65,7 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
             outcomes = _same(read_outcomes(file), outcomes, file)
         with staged_progress("starting") as progress:
             outcomes = asyncio.run(_measure(settings, catalog, outcomes, file, concurrency, progress))
+        write_outcomes(msgspec.structs.replace(outcomes, classes=task_classes(seed, per_level)), file)
     except (EverydayOutcomesError, TierMeasurementError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(_shown(outcomes, catalog))
@@ -68,7 +76,7 @@ def _same(before: "EverydayOutcomes", wanted: "EverydayOutcomes", file: Path) ->
     """Return the results to continue. Raises EverydayOutcomesError if they belong to another measurement."""
     from quality.evaluation.everyday_outcomes import EverydayOutcomesError
 
-    names = [n for n in wanted.__struct_fields__ if n not in ("measured_at", "tiers")]
+    names = [n for n in wanted.__struct_fields__ if n not in ("measured_at", "tiers", "classes")]
     other = [name for name in names if getattr(before, name) != getattr(wanted, name)]
     if other:
         raise EverydayOutcomesError(

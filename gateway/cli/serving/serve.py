@@ -67,9 +67,9 @@ def serve(
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
-    from gateway.composition.unused_modules import leave_out_console_modules
+    from gateway.composition.unused_modules import leave_out_unused_modules
 
-    leave_out_console_modules()
+    leave_out_unused_modules()
     from gateway.stores.data_folder import private_data_folder
     from gateway.telemetry.startup import set_up_telemetry
 
@@ -209,6 +209,9 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
     try:
         cores = _loading_cores(settings) if settings.role == "all" else None
         # Imported now: the cores load meanwhile.
+        from gateway.composition.unused_modules import import_litestar
+
+        import_litestar()
         from gateway.peers.worker_place import WorkerPlace
         from gateway.processes.server import run_server
 

@@ -1,8 +1,7 @@
 """The header of a GGUF file: its metadata and its tensor directory, without reading weights.
 
 The `gguf` package's reader makes a numpy view of every vocabulary string and takes seconds for a 49k-token model; this
-one skips strings and decodes them on access, so it takes milliseconds. Constants and block sizes are the `gguf`
-package's.
+one skips strings and decodes them on access, so it takes milliseconds.
 """
 
 import itertools
@@ -14,25 +13,25 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGUF_MAGIC, GGMLQuantizationType, GGUFValueType
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
+from inference_core.loaders.gguf_format.gguf_constants import GGUF_MAGIC, TENSOR_KINDS, ValueType
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_SCALARS: dict[GGUFValueType, np.dtype[Any]] = {
-    GGUFValueType.UINT8: np.dtype("u1"),
-    GGUFValueType.INT8: np.dtype("i1"),
-    GGUFValueType.UINT16: np.dtype("<u2"),
-    GGUFValueType.INT16: np.dtype("<i2"),
-    GGUFValueType.UINT32: np.dtype("<u4"),
-    GGUFValueType.INT32: np.dtype("<i4"),
-    GGUFValueType.FLOAT32: np.dtype("<f4"),
-    GGUFValueType.BOOL: np.dtype("?"),
-    GGUFValueType.UINT64: np.dtype("<u8"),
-    GGUFValueType.INT64: np.dtype("<i8"),
-    GGUFValueType.FLOAT64: np.dtype("<f8"),
+_SCALARS: dict[ValueType, np.dtype[Any]] = {
+    ValueType.UINT8: np.dtype("u1"),
+    ValueType.INT8: np.dtype("i1"),
+    ValueType.UINT16: np.dtype("<u2"),
+    ValueType.INT16: np.dtype("<i2"),
+    ValueType.UINT32: np.dtype("<u4"),
+    ValueType.INT32: np.dtype("<i4"),
+    ValueType.FLOAT32: np.dtype("<f4"),
+    ValueType.BOOL: np.dtype("?"),
+    ValueType.UINT64: np.dtype("<u8"),
+    ValueType.INT64: np.dtype("<i8"),
+    ValueType.FLOAT64: np.dtype("<f8"),
 }
 SUPPORTED_VERSIONS = (2, 3)
 MAX_DIMENSIONS = 4
@@ -128,11 +127,9 @@ class GGUFHeader:
 
     def _entry(self, name: str, dimensions: list[int], kind: int, data_start: int, offset: int) -> TensorEntry:
         where = f"{self.path}: tensor '{name}'"
-        try:
-            kind_name = GGMLQuantizationType(kind).name
-            block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-        except (ValueError, KeyError) as error:
-            raise ModelFileError(f"{where} is of unknown kind {kind}") from error
+        if kind not in TENSOR_KINDS:
+            raise ModelFileError(f"{where} is of unknown kind {kind}")
+        kind_name, block_elements, block_bytes = TENSOR_KINDS[kind]
         if not dimensions or len(dimensions) > MAX_DIMENSIONS or 0 in dimensions:
             raise ModelFileError(f"{where} has the impossible shape {tuple(reversed(dimensions))}")
         if dimensions[0] % block_elements:
@@ -177,22 +174,22 @@ class GGUFHeader:
         self._at += length
         return text
 
-    def _value_type(self) -> GGUFValueType:
-        return GGUFValueType(self._u32())
+    def _value_type(self) -> ValueType:
+        return ValueType(self._u32())
 
-    def _value(self, value_type: GGUFValueType) -> Value:
-        if value_type == GGUFValueType.STRING:
+    def _value(self, value_type: ValueType) -> Value:
+        if value_type == ValueType.STRING:
             return self._string()
-        if value_type == GGUFValueType.ARRAY:
+        if value_type == ValueType.ARRAY:
             return self._array()
         (value,) = self._numbers(_SCALARS[value_type], 1).tolist()
         return value  # type: ignore[no-any-return]
 
     def _array(self) -> Value:
         item_type, count = self._value_type(), self._u64()
-        if item_type == GGUFValueType.STRING:
+        if item_type == ValueType.STRING:
             return self._strings(count)
-        if item_type == GGUFValueType.ARRAY:
+        if item_type == ValueType.ARRAY:
             raise ValueError("arrays of arrays are not supported")
         return self._numbers(_SCALARS[item_type], count)
 

@@ -57,6 +57,16 @@ def test_numpy_delays_no_core_that_loads_in_a_process_of_its_own() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_checking_a_machine_imports_no_format_that_its_models_do_not_have(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys; from tiers.catalog.load import load_catalog; from gateway.settings import Settings; "
+        "from gateway.cores.machine_check import require_machine; "
+        f"asyncio.run(require_machine(load_catalog('laptop'), Settings(cache_dir={str(tmp_path)!r}), ['cpu'])); "
+        "sys.exit('inference_core.loaders.huggingface.hf_checkpoint' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_the_documented_settings_are_those_of_the_code() -> None:
     page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
     documented = page.split("<!-- settings: aio settings --markdown -->\n")[1].split("\n<!-- end settings -->")[0]
@@ -75,6 +85,30 @@ def test_a_gateway_process_never_imports_torch(tmp_path: Path) -> None:
         f"create_app(Settings(role='gateway', data_dir={str(tmp_path)!r})); "
         "heavy = {'torch', 'transformers', 'sklearn', 'scipy'} & set(sys.modules); "
         "print(heavy); sys.exit(len(heavy))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_gateway_process_imports_nothing_that_it_never_uses_and_without_a_monitor_no_scheduler(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys; from gateway.composition.unused_modules import import_litestar, leave_out_unused_modules; "
+        "leave_out_unused_modules(); import_litestar(); "
+        "from gateway.app import create_app; from gateway.settings import Settings; "
+        f"create_app(Settings(data_dir={str(tmp_path)!r}, monitor=False)); "
+        "unused = {'sqlalchemy.orm', 'attr', 'pydantic', 'yaml', 'apscheduler', 'gguf'} & set(sys.modules); "
+        "print(unused); sys.exit(len(unused))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_database_answers_without_its_sessions(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys; from gateway.composition.unused_modules import leave_out_unused_modules; "
+        "leave_out_unused_modules(); from quality.store.database import current_revision, migrate; "
+        f"url = 'sqlite:///{tmp_path}/aio.db'; newest = asyncio.run(migrate(url)); "
+        "sys.exit(asyncio.run(current_revision(url)) != newest)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from classifier.complexity.classes import Complexity
@@ -15,8 +16,8 @@ from classifier.policy.decide import decide
 from classifier.prediction.class_predictor import ClassPredictor, threshold_of
 from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.routing.class_prior import class_prior, tier_kinds
-from quality.evaluation.everyday_outcomes import read_outcomes, write_outcomes
-from quality.evaluation.measured_outcomes import OWN_FOLDER, SHIPPED
+from quality.evaluation.everyday_outcomes import TaskClasses, read_outcomes, write_outcomes
+from quality.evaluation.measured_outcomes import OWN_FOLDER, SHIPPED, task_classes
 from tiers import catalogs
 from tiers.catalog.load import load_catalog, parse_catalog
 
@@ -91,3 +92,27 @@ def test_a_measurement_in_the_data_folder_comes_before_the_shipped_one_and_a_dam
     known = class_prior(laptop, tmp_path)
     assert known.p[0].tolist() == pytest.approx([0.0, 1.0, 1.0], abs=0.1)
     assert known.good[:, 0].sum() == 0
+
+
+def test_the_shipped_measurement_keeps_the_classes_of_its_tasks() -> None:
+    outcomes = read_outcomes(SHIPPED / "laptop_outcomes.json")
+    found = task_classes(outcomes.seed, outcomes.per_level)
+
+    assert outcomes.classes is not None, "write it with `aio classifier measure FILE`"
+    assert outcomes.classes.version == found.version
+    assert np.array(outcomes.classes.p) == pytest.approx(np.array(found.p), abs=1e-4)
+
+
+@pytest.mark.parametrize(("version", "times", "used"), [("", 240, True), ("another", 240, False), ("", 239, False)])
+def test_kept_classes_are_used_if_the_shipped_classifier_made_them_of_all_tasks(
+    tmp_path: Path, version: str, times: int, used: bool
+) -> None:
+    outcomes, folder = read_outcomes(SHIPPED / "laptop_outcomes.json"), tmp_path / OWN_FOLDER
+    kept = TaskClasses(version or default_artefact().name, [(0.0, 0.0, 0.0, 1.0)] * times)
+    folder.mkdir()
+    write_outcomes(msgspec.structs.replace(outcomes, classes=kept), folder / "own.json")
+    laptop = load_catalog("laptop")
+
+    known, shipped = class_prior(laptop, tmp_path), class_prior(laptop, tmp_path / "none")
+
+    assert (known.p.tolist() != shipped.p.tolist()) == used

