@@ -89,8 +89,9 @@ class Tally:
         if index not in self.unfinished:
             return False
         self._text[index] = self._text.get(index, 0) + len(delta.text.encode())
-        self._reasoning[index] = self._reasoning.get(index, 0) + len(delta.reasoning.encode())
-        self._has_thought = self._has_thought or bool(delta.reasoning)
+        if delta.reasoning:
+            self._reasoning[index] = self._reasoning.get(index, 0) + len(delta.reasoning.encode())
+            self._has_thought = True
         for call in delta.tool_calls:
             self._text[index] += len((call.name + call.arguments).encode())
         if delta.finish_reason is not None:
