@@ -296,12 +296,16 @@ class RemoteTier(Tier):
 
     @staticmethod
     def _estimated(request: GenerationRequest) -> int:
-        prompts = [request.prompt] if isinstance(request.prompt, str) else []
-        texts = [m.content + m.reasoning for m in request.messages or []] + _tool_texts(request) + prompts
-        size = sum(_text_tokens(text) for text in texts) + sum(
-            m.media_tokens for m in request.messages or [] if m.parts
-        )
-        return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
+        size = _text_tokens(request.prompt) if isinstance(request.prompt, str) else 0
+        for message in request.messages or ():
+            size += TOKENS_PER_MESSAGE + _text_tokens(message.content + message.reasoning)
+            if message.parts:
+                size += message.media_tokens
+            for call in message.tool_calls:
+                size += _text_tokens(call.name + call.arguments)
+        for tool in () if request.tooling is None else request.tooling.tools:
+            size += _text_tokens(json.dumps(tool.definition(), check_circular=False))
+        return max(1, size)
 
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
@@ -450,14 +454,6 @@ def _with_pieces(deltas: list[Delta]) -> list[Delta]:
     if said:
         said[0].pieces = len(said)
     return deltas
-
-
-def _tool_texts(request: GenerationRequest) -> list[str]:
-    calls = [call for message in request.messages or [] for call in message.tool_calls]
-    tools = () if request.tooling is None else request.tooling.tools
-    return [call.name + call.arguments for call in calls] + [
-        json.dumps(tool.definition(), check_circular=False) for tool in tools
-    ]
 
 
 def _text_tokens(text: str) -> int:
