@@ -1,6 +1,7 @@
 """Convert `Recorded` to rows of `requests` and `routing_decisions`, and back."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -18,14 +19,14 @@ _NO_ANSWER: dict[str, Any] = {
 }  # fmt: skip
 # Fields of a record that are columns of `requests`, as they are.
 _PLAIN = tuple(name for name in Record.__struct_fields__ if name not in ("decision", "timings"))
+_plain_of = attrgetter(*_PLAIN)
 
 
 def request_row(record: Recorded) -> dict[str, Any]:
     """Return the row of `requests`."""
     if isinstance(record, EmbeddingRecord):
         return msgspec.structs.asdict(record) | _NO_ANSWER | {"baseline_cost_usd": record.cost_usd}
-    row = {name: getattr(record, name) for name in _PLAIN}
-    return row | msgspec.structs.asdict(record.timings)
+    return dict(zip(_PLAIN, _plain_of(record), strict=True)) | msgspec.structs.asdict(record.timings)
 
 
 def decision_row(record: Record) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 SQLAlchemy prepares the values of each row again, which costs more than the rest of storing it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ class _Prepared(NamedTuple):
     """`columns`: in the order of the statement's parameters, with what converts a value; None keeps it as it is."""
 
     statement: str
-    columns: list[tuple[str, Callable[[Any], Any] | None]]
+    columns: Sequence[tuple[str, Callable[[Any], Any] | None]]
 
 
 async def insert_if_absent(connection: AsyncConnection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -34,8 +34,5 @@ def _prepared(dialect: Dialect, table: Table) -> _Prepared:
     insert = postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
     given = [column.name for column in table.c if column.computed is None]
     compiled = insert.on_conflict_do_nothing().compile(dialect=dialect, column_keys=given)
-    columns = []
-    for name in compiled.positiontup or []:  # type: ignore[attr-defined]
-        kind = table.c[name].type.dialect_impl(dialect)
-        columns.append((name, kind.bind_processor(dialect)))
-    return _Prepared(str(compiled), columns)
+    kinds = [(name, table.c[name].type.dialect_impl(dialect)) for name in compiled.positiontup or ()]
+    return _Prepared(str(compiled), [(name, kind.bind_processor(dialect)) for name, kind in kinds])

@@ -5,7 +5,7 @@ They are written and read in one thread, the event loop's, so they need no locks
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import add
 
@@ -65,7 +65,7 @@ class HistogramFamily(Collector):
         histogram.counts[bisect_left(self.bounds, value)] += 1
         histogram.sum += value
 
-    def observe_all(self, labels: Labels, values: list[float]) -> dict[int, int]:
+    def observe_all(self, labels: Labels, values: Sequence[float]) -> dict[int, int]:
         """Count `values`; the labels are exported from now on even without values. Returns the counts per bucket, by
         index."""
         histogram, buckets = self._histograms[labels], dict[int, int]()
