@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +20,9 @@ DEFAULTS = SamplingParams()
 # Kinds of servers that render the model's own chat template: they take its variables, and earlier thoughts.
 TEMPLATED = ("vllm", "sglang", "llama-server")
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
-_OPTIONAL = [(name, getattr(DEFAULTS, name)) for name in ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS)]
+_OPTIONAL = ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS)
+_optional_of = attrgetter(*_OPTIONAL)
+_USUAL = _optional_of(DEFAULTS)
 
 
 class WireError(msgspec.Struct):
@@ -165,9 +168,8 @@ def request_body(
         body["prompt"] = request.prompt
     if streamed and remote.stream_usage:
         body["stream_options"] = {"include_usage": True}
-    for name, default in _OPTIONAL:
-        if (value := getattr(sampling, name)) != default:
-            body[name] = value
+    if (given := _optional_of(sampling)) != _USUAL:
+        body |= {name: value for name, value, usual in zip(_OPTIONAL, given, _USUAL, strict=True) if value != usual}
     if sampling.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if request.stop:

@@ -76,6 +76,8 @@ class Tally:
         """
         if not self.sent:
             return Usage()
+        if self.reported is not None and not self._text:
+            return self.reported
         known = self.reported or Usage(prompt_tokens=self.prompt_tokens)
         reasoning = _tokens(self._reasoning)
         unreported = reasoning + _tokens(self._text)

@@ -40,6 +40,7 @@ async def test_a_row_that_is_there_stays_and_no_statement_is_prepared_again(engi
         known = bulk_insert._prepared.cache_info().misses
         changed = [msgspec.structs.replace(record, model="another") for record in RECORDS]
         await insert_if_absent(connection, requests, map(request_row, changed))
-        models = dict(list(await connection.execute(select(requests.c.request_id, requests.c.model))))
+        found = await connection.execute(select(requests.c.request_id, requests.c.model))
+        models = {row.request_id: row.model for row in found}
     assert models == {"r-1": RECORDS[0].model, "r-2": "another", "e-1": "another"}
     assert bulk_insert._prepared.cache_info().misses == known
