@@ -249,8 +249,11 @@ class Answer:
         stamps = self.stamps
         elapsed = finished - stamps.arrival
         route_ms, overhead_ms = (stamps.routed - stamps.arrival) * 1e3, (elapsed - stamps.tier_seconds) * 1e3
-        first, prefill, decode = stamps.first_delta, stamps.prefill_seconds, stamps.decode_seconds
-        if first is None or prefill is None or decode is None:
+        if (
+            (first := stamps.first_delta) is None
+            or (prefill := stamps.prefill_seconds) is None
+            or (decode := stamps.decode_seconds) is None
+        ):
             return Timings(route_ms=route_ms, ttft_ms=None, e2e_ms=elapsed * 1e3, overhead_ms=overhead_ms)
         return Timings(
             route_ms=route_ms,
@@ -264,6 +267,8 @@ class Answer:
 
 
 def _recorded_answer(choice: CollectedChoice) -> str:
+    if not choice.calls:
+        return choice.text
     return ChatMessage(role="assistant", content=choice.text, tool_calls=tuple(choice.tool_calls)).recorded_content()
 
 

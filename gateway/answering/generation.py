@@ -10,7 +10,7 @@ from typing import cast
 from classifier.decision import Decision
 from gateway.answering.active_probes import ActiveProbes
 from gateway.answering.bill import Bill
-from gateway.answering.escalation import EscalationDecision
+from gateway.answering.escalation import Escalation, EscalationDecision
 from gateway.answering.tier_deltas import tier_deltas
 from gateway.logs.log_format import FIELDS
 from gateway.requests.inference_request import InferenceRequest
@@ -127,11 +127,13 @@ class Generation:
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
                 self.usage = delta.usage or self.usage
                 self._replicas += delta.tries
-                if await self._is_handed_over(delta):
+                if self._escalation is not None and await self._is_handed_over(self._escalation, delta):
                     continue
                 if self._hides_logprobs:
                     delta.logprobs = None
                 delta.made_at = time.monotonic()
+                if self._escalation is None:
+                    return delta
                 self._held.append(delta)
             except StopAsyncIteration:
                 if not self._held:
@@ -146,15 +148,15 @@ class Generation:
     def _is_holding(self) -> bool:
         return self._escalation is not None and self._escalation.holding
 
-    async def _is_handed_over(self, delta: Delta) -> bool:
+    async def _is_handed_over(self, escalation: Escalation, delta: Delta) -> bool:
         """Judge the answer with `delta`; returns whether it was not good enough and another tier answers now."""
-        verdict = None if self._escalation is None else self._escalation.take(delta)
-        if self._escalation is None or verdict is None or not verdict.escalate:
+        verdict = escalation.take(delta)
+        if verdict is None or not verdict.escalate:
             return False
-        again = self._escalation.second_sample(self._requests[0])
+        again = escalation.second_sample(self._requests[0])
         if again is not None and self._affords(self.tier):
             text = await self._second_sample(again)
-            verdict = verdict if text is None else self._escalation.compared(text)
+            verdict = verdict if text is None else escalation.compared(text)
         return verdict.escalate and await self._escalate(verdict)
 
     async def _second_sample(self, request: GenerationRequest) -> str | None:

@@ -72,6 +72,8 @@ class Stamps(msgspec.Struct):
     def tokens_per_second(self) -> float | None:
         """Of a choice, after its first token (SPEC OB-02): (n - 1) / (end - first token), the mean over all choices
         weighted by their times; None where no choice has a second token."""
+        if not self.gaps:
+            return None
         seconds = sum(gap for gap, _ in self.gaps)
         return sum(tokens for _, tokens in self.gaps) / seconds if seconds > 0 else None
 

@@ -8,7 +8,9 @@ import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,11 +102,23 @@ def read_payload(location: Location) -> bytes:
         SegmentError: the bytes there are not what was written, or the file is gone.
         OSError: the segment cannot be read now.
     """
-    try:
-        with location.segment.open("rb", buffering=0) as file:
-            found = os.pread(file.fileno(), HEADER_BYTES + location.length, location.offset - HEADER_BYTES)
-    except FileNotFoundError as error:
-        raise SegmentError(f"{location.segment} was deleted by another program: restore it") from error
+    return read_payloads([location])[0]
+
+
+def read_payloads(locations: Iterable[Location]) -> list[bytes]:
+    """The payloads at `locations`; neighbours in one segment share its opening. Raises as `read_payload`."""
+    payloads: list[bytes] = []
+    for segment, group in groupby(locations, attrgetter("segment")):
+        try:
+            with segment.open("rb", buffering=0) as file:
+                payloads += [_read(file.fileno(), location) for location in group]
+        except FileNotFoundError as error:
+            raise SegmentError(f"{segment} was deleted by another program: restore it") from error
+    return payloads
+
+
+def _read(descriptor: int, location: Location) -> bytes:
+    found = os.pread(descriptor, HEADER_BYTES + location.length, location.offset - HEADER_BYTES)
     payload = found[HEADER_BYTES:]
     if found[:HEADER_BYTES] != _HEADER.pack(location.length, _checksum(payload)):
         raise SegmentError(f"{location.segment} is damaged at byte {location.offset}: restore the file or remove it")

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from quality.ledger.backlog import Backlog, Entry
 from quality.ledger.journal import Committed, Journal, JournalFullError
 from quality.ledger.journal_folder import adopt_orphans, claim_folder
-from quality.ledger.journal_segment import SegmentError, read_payload, recover
+from quality.ledger.journal_segment import SegmentError, read_payload, read_payloads, recover
 from quality.ledger.status import LedgerStatus
 from quality.records.any_record import Recorded, decoded, encoded
 from quality.store.database import blames_data
@@ -285,7 +285,7 @@ class Ledger:
             await insert_records(connection, records)
 
     def _read(self, batch: list[Entry]) -> list[Recorded]:
-        return [decoded(read_payload(entry.location)) for entry in batch]
+        return [decoded(payload) for payload in read_payloads(entry.location for entry in batch)]
 
     def _deletable(self) -> list[Path]:
         return self._backlog.deletable(self._growing)

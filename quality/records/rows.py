@@ -1,6 +1,7 @@
 """Convert `Recorded` to rows of `requests` and `routing_decisions`, and back."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -16,14 +17,16 @@ _NO_ANSWER: dict[str, Any] = {
     "response_format": None, "finish_reason": None, "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
     "route_ms": 0.0, "ttft_ms": None, "queue_ms": None, "prefill_ms": None, "decode_ms": None, "cache": None,
 }  # fmt: skip
+# Fields of a record that are columns of `requests`, as they are.
+_PLAIN = tuple(name for name in Record.__struct_fields__ if name not in ("decision", "timings"))
+_plain_of = attrgetter(*_PLAIN)
 
 
 def request_row(record: Recorded) -> dict[str, Any]:
     """Return the row of `requests`."""
     if isinstance(record, EmbeddingRecord):
         return msgspec.structs.asdict(record) | _NO_ANSWER | {"baseline_cost_usd": record.cost_usd}
-    row = {name: getattr(record, name) for name in Record.__struct_fields__ if name not in ("decision", "timings")}
-    return row | msgspec.structs.asdict(record.timings)
+    return dict(zip(_PLAIN, _plain_of(record), strict=True)) | msgspec.structs.asdict(record.timings)
 
 
 def decision_row(record: Record) -> dict[str, Any]:
@@ -53,7 +56,7 @@ def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Reco
     if request["api"] == "embedding":
         return EmbeddingRecord(**{name: request[name] for name in EmbeddingRecord.__struct_fields__})
     timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})
-    plain = {name: request[name] for name in Record.__struct_fields__ if name not in ("decision", "timings")}
+    plain = {name: request[name] for name in _PLAIN}
     plain["attempts"] = msgspec.convert(request["attempts"], list[Attempt])
     return Record(
         **plain,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from sqlalchemy import Insert, Row, Select, Table, delete, select, text
+from sqlalchemy import Row, Select, Table, delete, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -18,6 +18,7 @@ from migrations.tables.requests import requests, routing_decisions
 from quality.records.any_record import Recorded
 from quality.records.record import Record
 from quality.records.rows import decision_row, recorded_of, request_row
+from quality.store.bulk_insert import insert_if_absent
 from quality.store.database import checkpoint
 
 _ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
@@ -40,9 +41,9 @@ async def insert_records(connection: AsyncConnection, records: Sequence[Recorded
     Records of a user who was erased after they were made are dropped.
     """
     await exclude_erasures(connection)
-    await connection.execute(_insert_if_absent(connection, requests), [request_row(r) for r in records])
+    await insert_if_absent(connection, requests, map(request_row, records))
     if decisions := [decision_row(r) for r in records if isinstance(r, Record)]:
-        await connection.execute(_insert_if_absent(connection, routing_decisions), decisions)
+        await insert_if_absent(connection, routing_decisions, decisions)
     # Almost always there are none. A list of ids would be a different statement for each batch size, and
     # connections keep what they have prepared.
     oldest = min((record.created_at for record in records), default=0.0)
@@ -146,7 +147,3 @@ def _record(row: Row[Any]) -> Recorded:
 
 def _insert(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
-
-
-def _insert_if_absent(connection: AsyncConnection, table: Table) -> Insert:
-    return _insert(connection, table).on_conflict_do_nothing()

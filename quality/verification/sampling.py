@@ -154,10 +154,11 @@ def _digest_of(key: str) -> bytes:
 def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
     """Return whether the ceilings alone leave a chance, so that the rest must be evaluated; takes microseconds."""
     rate = settings.shadow_rate if would_differ(record) else settings.rate(record.tier)
-    return eligible(record) is None and (
+    may_be = (
         uniform(record.request_id, settings.key) < max(rate, settings.cold_start_rate)
         or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
     )
+    return may_be and eligible(record) is None
 
 
 def admits(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:

@@ -33,14 +33,15 @@ def request_cost_usd(
     micro = (
         _exact(price.input_usd_per_million) * prompt_tokens + _exact(price.output_usd_per_million) * completion_tokens
     )
-    cached = min(cached_tokens, prompt_tokens)
-    for tokens, usd in (
-        (cached, price.cached_input_usd_per_million),
-        (min(cache_write_tokens, prompt_tokens - cached), price.cache_write_usd_per_million),
-    ):
-        if tokens and usd is not None:
-            micro += (_exact(usd) - _exact(price.input_usd_per_million)) * tokens
-    return float(micro.quantize(_MICRO_DOLLAR, rounding=ROUND_HALF_UP) / 1_000_000)
+    if cached_tokens or cache_write_tokens:
+        cached = min(cached_tokens, prompt_tokens)
+        for tokens, usd in (
+            (cached, price.cached_input_usd_per_million),
+            (min(cache_write_tokens, prompt_tokens - cached), price.cache_write_usd_per_million),
+        ):
+            if tokens and usd is not None:
+                micro += (_exact(usd) - _exact(price.input_usd_per_million)) * tokens
+    return int(micro.to_integral_value(rounding=ROUND_HALF_UP)) / 1_000_000
 
 
 def highest_input_usd(price: Price) -> float:
@@ -68,9 +69,6 @@ def reread_usd(tier: TierSpec, tokens: int) -> float:
     for the first time: the provider writes them into its cache."""
     write = tier.price.cache_write_usd_per_million
     return 0.0 if write is None else max(0.0, write - tier.price.input_usd_per_million) * tokens / 1e6
-
-
-_MICRO_DOLLAR = Decimal(1)
 
 
 @lru_cache(maxsize=1024)

@@ -44,6 +44,11 @@ class HttpConnection(asyncio.Protocol):
         """Whether no part of an answer to the request has arrived."""
         return not self._has_head and not self.headers
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the whole answer has arrived and been read."""
+        return self._has_end and not self._pieces
+
     def send(self, request: bytes) -> None:
         """Start an exchange."""
         assert self._transport is not None

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import httpx
 
+from tiers.remote.http_transport import Reply
 from tiers.tier import TraceHeaders
 
 MAX_REST_BYTES = 64 * 1024
@@ -13,12 +14,17 @@ MAX_REST_BYTES = 64 * 1024
 ENDING_SECONDS = 0.2
 
 
-def pieces_of(response: httpx.Response) -> AsyncIterator[bytes]:
+def pieces_of(reply: Reply | httpx.Response) -> AsyncIterator[bytes]:
     """Yield the body as it arrives. Compression is not requested, but decoded if a server uses it."""
-    if "content-encoding" in response.headers:
-        return response.aiter_bytes()
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    return aiter(response.stream)
+    is_encoded = "content-encoding" in reply.headers
+    if isinstance(reply, Reply):
+        if not is_encoded:
+            return aiter(reply)
+        reply = httpx.Response(reply.status_code, headers=reply.headers, stream=reply)
+    if is_encoded:
+        return reply.aiter_bytes()
+    assert isinstance(reply.stream, httpx.AsyncByteStream)
+    return aiter(reply.stream)
 
 
 async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
@@ -31,8 +37,10 @@ async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
     return body
 
 
-async def read_rest(pieces: AsyncIterator[bytes]) -> None:
+async def read_rest(reply: Reply | httpx.Response, pieces: AsyncIterator[bytes]) -> None:
     """Read what little may follow a stream's last event, so that the connection can be reused."""
+    if isinstance(reply, Reply) and reply.is_whole:
+        return
     with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):
         async with asyncio.timeout(ENDING_SECONDS):
             await up_to(MAX_REST_BYTES, pieces)

@@ -8,7 +8,7 @@ pool, no lock and no cancel scope between the socket and the reader.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -38,16 +38,20 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.AsyncBaseTransport`. Raises `httpx.TransportError`."""
-        raw = request_bytes(request)
         timeout = request.extensions["timeout"]
+        reply = await self.send(request_bytes(request), timeout["connect"], timeout["read"])
+        return httpx.Response(reply.status_code, headers=reply.headers, stream=reply)
+
+    async def send(self, request: bytes, connect_seconds: float, read_seconds: float) -> "Reply":
+        """Send a whole `request`, head and body, and return the head of the answer. Raises `httpx.TransportError`."""
         connection = self._kept()
         if connection is not None:
             try:
-                return await self._exchange(connection, raw, timeout["read"])
+                return await self._exchange(connection, request, read_seconds)
             except httpx.RemoteProtocolError:
                 if not connection.is_untouched:
                     raise
-        return await self._exchange(await self._connected(timeout["connect"]), raw, timeout["read"])
+        return await self._exchange(await self._connected(connect_seconds), request, read_seconds)
 
     async def aclose(self) -> None:
         """Close every connection, including those in use."""
@@ -55,19 +59,14 @@ class HttpTransport(httpx.AsyncBaseTransport):
         for connection in list(self._open):
             connection.close()
 
-    async def _exchange(self, connection: HttpConnection, raw: bytes, seconds: float) -> httpx.Response:
+    async def _exchange(self, connection: HttpConnection, raw: bytes, seconds: float) -> "Reply":
         try:
             connection.send(raw)
             await connection.read_head(seconds)
         except BaseException:
             connection.close()
             raise
-        response = httpx.Response(
-            connection.status, headers=connection.headers, stream=_Body(connection, self._idle, seconds)
-        )
-        # Otherwise the first look at a header would decode all of them to find out.
-        response.headers.encoding = "iso-8859-1"
-        return response
+        return Reply(connection, self._idle, seconds)
 
     def _kept(self) -> HttpConnection | None:
         """Return the most recently used connection; close those that were idle for too long."""
@@ -103,12 +102,20 @@ class HttpTransport(httpx.AsyncBaseTransport):
         return connection
 
 
-class _Body(httpx.AsyncByteStream):
-    """The body of an answer as it arrives; closing it returns the connection, or closes it if more was to come."""
+class Reply(httpx.AsyncByteStream):
+    """An answer: status, headers, and the body as it arrives. Closing it returns the connection, or closes that if more
+    was to come."""
 
     def __init__(self, connection: HttpConnection, idle: deque[HttpConnection], seconds: float) -> None:
+        self.status_code = connection.status
+        self.headers = headers_by_name(connection.headers)
         self._connection: HttpConnection | None = connection
         self._idle, self._seconds = idle, seconds
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the body is left to read."""
+        return self._connection is None or self._connection.is_read
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -147,6 +154,23 @@ def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
 def request_bytes(request: httpx.Request) -> bytes:
     """Return the request as bytes for the wire. Its body must be complete (`httpx.ByteStream`)."""
     assert isinstance(request.stream, httpx.ByteStream)
-    lines = [f"{request.method} ".encode() + request.url.raw_path + b" HTTP/1.1"]
-    lines += [name + b": " + value for name, value in request.headers.raw]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + b"".join(request.stream)
+    return head_bytes(request.method, request.url, request.headers.raw) + b"\r\n" + b"".join(request.stream)
+
+
+def head_bytes(method: str, url: httpx.URL, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the request line and `headers`, each with the end of its line."""
+    return f"{method} ".encode() + url.raw_path + b" HTTP/1.1\r\n" + header_lines(headers)
+
+
+def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return `headers`, each with the end of its line."""
+    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
+
+
+def headers_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the values by lower-case name; several of one name are joined by commas (RFC 9110, 5.3)."""
+    values: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        values[name] = f"{values[name]}, {value}" if name in values else value
+    return values

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +20,9 @@ DEFAULTS = SamplingParams()
 # Kinds of servers that render the model's own chat template: they take its variables, and earlier thoughts.
 TEMPLATED = ("vllm", "sglang", "llama-server")
 EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
-_OPTIONAL = [(name, getattr(DEFAULTS, name)) for name in ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS)]
+_OPTIONAL = ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS)
+_optional_of = attrgetter(*_OPTIONAL)
+_USUAL = _optional_of(DEFAULTS)
 
 
 class WireError(msgspec.Struct):
@@ -118,6 +121,17 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
 
+    def counts(self) -> Usage:
+        """Return the token counts."""
+        prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=max(self.completion_tokens or 0, (self.total_tokens or 0) - self.prompt_tokens),
+            cached_tokens=(prompt and prompt.cached_tokens) or 0,
+            cache_write_tokens=(prompt and prompt.cache_write_tokens) or 0,
+            reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
+        )
+
 
 class Chunk(msgspec.Struct):
     """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values."""
@@ -129,24 +143,7 @@ class Chunk(msgspec.Struct):
     def deltas(self) -> list[Delta]:
         """Return this chunk's deltas in the order that `Delta` promises."""
         choices = self.choices or []
-        if len(choices) == 1 and (message := choices[0].delta) is not None and _is_plain(choices[0], message):
-            return [Delta(index=choices[0].index, text=message.content)] if message.content else []
-        return [delta for choice in choices for delta in _deltas(choice)]
-
-    def token_usage(self) -> Usage | None:
-        """Return this chunk's token counts."""
-        if self.usage is None:
-            return None
-        prompt, completion = self.usage.prompt_tokens_details, self.usage.completion_tokens_details
-        return Usage(
-            prompt_tokens=self.usage.prompt_tokens,
-            completion_tokens=max(
-                self.usage.completion_tokens or 0, (self.usage.total_tokens or 0) - self.usage.prompt_tokens
-            ),
-            cached_tokens=(prompt and prompt.cached_tokens) or 0,
-            cache_write_tokens=(prompt and prompt.cache_write_tokens) or 0,
-            reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
-        )
+        return _deltas(choices[0]) if len(choices) == 1 else [delta for one in choices for delta in _deltas(one)]
 
 
 def request_body(
@@ -171,9 +168,8 @@ def request_body(
         body["prompt"] = request.prompt
     if streamed and remote.stream_usage:
         body["stream_options"] = {"include_usage": True}
-    for name, default in _OPTIONAL:
-        if (value := getattr(sampling, name)) != default:
-            body[name] = value
+    if (given := _optional_of(sampling)) != _USUAL:
+        body |= {name: value for name, value, usual in zip(_OPTIONAL, given, _USUAL, strict=True) if value != usual}
     if sampling.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if request.stop:
@@ -285,41 +281,38 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _is_plain(choice: _Choice, message: _Message) -> bool:
-    """Return whether it is only a piece of text, as nearly every chunk is."""
-    beside = message.tool_calls or message.reasoning_content or message.reasoning
-    return not (beside or choice.text or choice.logprobs or choice.finish_reason)
-
-
 def _deltas(choice: _Choice) -> list[Delta]:
-    message = choice.delta or choice.message or _Message()
+    message = choice.delta or choice.message or _NO_MESSAGE
     text = message.content or choice.text or ""
     reasoning = message.reasoning_content or message.reasoning or ""
-    logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
     deltas: list[Delta] = []
-    # In a whole message calls are numbered by their position alone.
-    numbered = enumerate(message.tool_calls or [])
-    calls = [call.delta(call.index if choice.message is None else place) for place, call in numbered]
-    if text or reasoning or logprobs or calls:
-        deltas.append(Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs, tool_calls=calls))
+    if not (reasoning or choice.logprobs or message.tool_calls):
+        # Only a piece of text, as nearly every chunk is.
+        if text:
+            deltas.append(Delta(index=choice.index, text=text))
+    else:
+        logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
+        # In a whole message calls are numbered by their position alone.
+        numbered = enumerate(message.tool_calls or [])
+        calls = [call.delta(call.index if choice.message is None else place) for place, call in numbered]
+        if text or reasoning or logprobs or calls:
+            more = Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs, tool_calls=calls)
+            deltas.append(more)
     if choice.finish_reason:
-        reason = _finish_reason(choice.finish_reason)
+        reason = _FINISH_REASONS.get(choice.finish_reason, "stop")
         deltas.append(Delta(index=choice.index, finish_reason=reason, stop_sequence=choice.stop_sequence))
     return deltas
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
-
-
-def _finish_reason(reason: str) -> FinishReason:
-    """Keep OpenAI's reasons and `error`; every other reason is a stop."""
-    kept: dict[str, FinishReason] = {
-        "length": "length",
-        "tool_calls": "tool_calls",
-        "content_filter": "content_filter",
-        "error": "error",
-    }
-    return kept.get(reason, "stop")
+_NO_MESSAGE = _Message()
+# OpenAI's reasons and `error`; every other reason is a stop.
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+    "error": "error",
+}
 
 
 def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:

@@ -7,7 +7,7 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
-from tiers.remote.openai_format import Chunk, WireError, parse_chunk, parse_error, request_body
+from tiers.remote.openai_format import WireError, parse_chunk, parse_error, request_body
 from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
@@ -50,15 +50,11 @@ class OpenAIWire(RemoteWire):
             return None
         if event.event == "error":
             raise TierError(parse_error(data).message)
-        chunk = _parsed(data)
-        _report(chunk, tally)
-        return chunk.deltas()
+        return _read(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        answer = _parsed(body)
-        _report(answer, tally)
-        return answer.deltas()
+        return _read(body, tally)
 
 
 class VllmWire(OpenAIWire):
@@ -178,14 +174,10 @@ class AzureWire(OpenAIProviderWire):
         return [(b"api-key", key.encode())] if key else []
 
 
-def _report(chunk: Chunk, tally: Tally) -> None:
-    usage = chunk.token_usage()
-    if usage is not None:
-        tally.report(usage)
-
-
-def _parsed(data: bytes) -> Chunk:
+def _read(data: bytes, tally: Tally) -> list[Delta]:
     chunk = parse_chunk(data)
     if chunk.error is not None:
         raise TierError(chunk.error if isinstance(chunk.error, str) else chunk.error.message)
-    return chunk
+    if chunk.usage is not None:
+        tally.report(chunk.usage.counts())
+    return chunk.deltas()

@@ -23,7 +23,7 @@ from tiers.errors import (
 )
 from tiers.merge_streams import merge
 from tiers.remote.http_exchange import headers_of, pieces_of, read_rest, trace_headers, up_to
-from tiers.remote.http_transport import transport_to
+from tiers.remote.http_transport import HttpTransport, Reply, head_bytes, header_lines, transport_to
 from tiers.remote.openai_format import WireError, parse_retry_after
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
 from tiers.remote.server_queue import QueueReport, ServerQueue, Stream
@@ -78,7 +78,8 @@ class RemoteTier(Tier):
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec)
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
-        self._urls: dict[str, httpx.URL] = {}
+        # Request lines and constant headers by method and path.
+        self._heads: dict[tuple[str, str], bytes] = {}
         self._headers = headers_of(self._base, self._wire.key_headers(self._key))
         self._transport: httpx.AsyncBaseTransport | None = None
 
@@ -177,7 +178,7 @@ class RemoteTier(Tier):
             return None
         return metric.read(page) if response.status_code == 200 else None
 
-    async def _get(self, path: str, seconds: float, most: int) -> tuple[httpx.Response, bytes]:
+    async def _get(self, path: str, seconds: float, most: int) -> tuple[Reply | httpx.Response, bytes]:
         response = await self._send("GET", path, b"", seconds)
         async with aclosing(response):
             return response, await up_to(most, pieces_of(response))
@@ -221,7 +222,7 @@ class RemoteTier(Tier):
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end."""
         self._running += 1
-        response: httpx.Response | None = None
+        response: Reply | httpx.Response | None = None
         stream: Stream | None = None
         try:
             call = self._call(request, tally)
@@ -267,7 +268,7 @@ class RemoteTier(Tier):
             else:
                 told = tally.streamed_tokens()
                 yield Delta(usage=tally.usage(), queue_seconds=stream.queue_seconds, streamed_tokens=told)
-                await read_rest(pieces)
+                await read_rest(response, pieces)
         except (httpx.TransportError, TimeoutError) as error:
             raise self._unavailable(error) from error
         except (EventTooLargeError, httpx.DecodingError) as error:
@@ -295,12 +296,16 @@ class RemoteTier(Tier):
 
     @staticmethod
     def _estimated(request: GenerationRequest) -> int:
-        prompts = [request.prompt] if isinstance(request.prompt, str) else []
-        texts = [m.content + m.reasoning for m in request.messages or []] + _tool_texts(request) + prompts
-        size = sum(_text_tokens(text) for text in texts) + sum(
-            m.media_tokens for m in request.messages or [] if m.parts
-        )
-        return max(1, size + TOKENS_PER_MESSAGE * len(request.messages or []))
+        size = _text_tokens(request.prompt) if isinstance(request.prompt, str) else 0
+        for message in request.messages or ():
+            size += TOKENS_PER_MESSAGE + _text_tokens(message.content + message.reasoning)
+            if message.parts:
+                size += message.media_tokens
+            for call in message.tool_calls:
+                size += _text_tokens(call.name + call.arguments)
+        for tool in () if request.tooling is None else request.tooling.tools:
+            size += _text_tokens(json.dumps(tool.definition(), check_circular=False))
+        return max(1, size)
 
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
@@ -347,12 +352,14 @@ class RemoteTier(Tier):
 
     async def _send(
         self, method: str, path: str, body: bytes, seconds: float, trace: TraceHeaders | None = None
-    ) -> httpx.Response:
+    ) -> Reply | httpx.Response:
         """Send a request and return the head of the answer; each wait is at most `seconds`."""
         if self._transport is None:
             self._transport = self._connect(self._base)
-        url = self._urls.get(path) or self._urls.setdefault(path, self._base.join(path))
         connect = self._remote.connect_timeout_seconds
+        if isinstance(self._transport, HttpTransport) and not self._wire.signs:
+            return await self._transport.send(self._raw(method, path, body, trace), connect, seconds)
+        url = self._base.join(path)
         timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
         # As a stream, so that httpx looks for no further headers, which are known here.
         request = httpx.Request(
@@ -367,7 +374,18 @@ class RemoteTier(Tier):
             request.headers.update(await asyncio.to_thread(self._wire.signature, request))
         return await self._transport.handle_async_request(request)
 
-    async def _check(self, response: httpx.Response, call: WireCall) -> None:
+    def _raw(self, method: str, path: str, body: bytes, trace: TraceHeaders | None) -> bytes:
+        """Return a request as bytes for the wire."""
+        head = self._heads.get((method, path))
+        if head is None:
+            head = self._heads[method, path] = head_bytes(method, self._base.join(path), self._headers.raw)
+        if method == "POST":
+            head += b"content-length: %d\r\n" % len(body)
+        if trace is not None:
+            head += header_lines(trace_headers(trace))
+        return head + b"\r\n" + body
+
+    async def _check(self, response: Reply | httpx.Response, call: WireCall) -> None:
         """Raise unless this is the expected kind of answer."""
         kind = response.headers.get("content-type", "")
         if response.status_code == 200 and ("json" in kind) is not call.streamed and "html" not in kind:
@@ -378,7 +396,7 @@ class RemoteTier(Tier):
             raise TierError(f"answered {kind or 'bytes without a type'} instead of {wanted}: {error.message[:200]}")
         raise self._status_error(response, error)
 
-    def _status_error(self, response: httpx.Response, error: WireError) -> TierError:
+    def _status_error(self, response: Reply | httpx.Response, error: WireError) -> TierError:
         status, later = response.status_code, parse_retry_after(response.headers)
         later = error.retry_after_seconds if later is None else later
         message = f"{self._where} answered {status}: {self._scrub(error.message)}"
@@ -436,14 +454,6 @@ def _with_pieces(deltas: list[Delta]) -> list[Delta]:
     if said:
         said[0].pieces = len(said)
     return deltas
-
-
-def _tool_texts(request: GenerationRequest) -> list[str]:
-    calls = [call for message in request.messages or [] for call in message.tool_calls]
-    tools = () if request.tooling is None else request.tooling.tools
-    return [call.name + call.arguments for call in calls] + [
-        json.dumps(tool.definition(), check_circular=False) for tool in tools
-    ]
 
 
 def _text_tokens(text: str) -> int:

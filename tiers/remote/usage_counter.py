@@ -49,7 +49,20 @@ class Tally:
     def passed(self, deltas: list[Delta]) -> list[Delta]:
         """Return those of an event's `deltas` that may be passed on, and count them: nothing follows a choice's finish
         reason."""
-        passed = [delta for delta in deltas if self._count(delta)]
+        passed = []
+        for delta in deltas:
+            index = delta.index
+            if index not in self.unfinished:
+                continue
+            passed.append(delta)
+            self._text[index] = self._text.get(index, 0) + len(delta.text.encode())
+            if delta.reasoning:
+                self._reasoning[index] = self._reasoning.get(index, 0) + len(delta.reasoning.encode())
+                self._has_thought = True
+            for call in delta.tool_calls:
+                self._text[index] += len((call.name + call.arguments).encode())
+            if delta.finish_reason is not None:
+                self.unfinished.remove(index)
         if self._covered:
             self._text.clear()
             self._reasoning.clear()
@@ -63,6 +76,8 @@ class Tally:
         """
         if not self.sent:
             return Usage()
+        if self.reported is not None and not self._text:
+            return self.reported
         known = self.reported or Usage(prompt_tokens=self.prompt_tokens)
         reasoning = _tokens(self._reasoning)
         unreported = reasoning + _tokens(self._text)
@@ -83,19 +98,6 @@ class Tally:
             return None
         hidden = 0 if self._has_thought else self.reported.reasoning_tokens
         return (self.reported.completion_tokens - hidden) or None
-
-    def _count(self, delta: Delta) -> bool:
-        index = delta.index
-        if index not in self.unfinished:
-            return False
-        self._text[index] = self._text.get(index, 0) + len(delta.text.encode())
-        self._reasoning[index] = self._reasoning.get(index, 0) + len(delta.reasoning.encode())
-        self._has_thought = self._has_thought or bool(delta.reasoning)
-        for call in delta.tool_calls:
-            self._text[index] += len((call.name + call.arguments).encode())
-        if delta.finish_reason is not None:
-            self.unfinished.remove(index)
-        return True
 
 
 def _bounded(usage: Usage) -> Usage:

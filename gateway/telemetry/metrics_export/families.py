@@ -4,8 +4,8 @@ They are written and read in one thread, the event loop's, so they need no locks
 """
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import add
 
@@ -39,6 +39,15 @@ class CounterFamily(Collector):
         yield family
 
 
+class _Histogram:
+    """The counts of one combination of labels, by bucket."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts, self.sum = [0] * buckets, 0.0
+
+
 class HistogramFamily(Collector):
     """A histogram for each combination of labels; `bounds` ascend, and a value on a bound is in the bucket below it.
 
@@ -48,23 +57,23 @@ class HistogramFamily(Collector):
 
     def __init__(self, name: str, documentation: str, labels: Iterable[str], bounds: Bounds) -> None:
         self.name, self.documentation, self.labels, self.bounds = name, documentation, list(labels), bounds
-        self._counts: defaultdict[Labels, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
-        self._sums: defaultdict[Labels, float] = defaultdict(float)
+        self._histograms: defaultdict[Labels, _Histogram] = defaultdict(lambda: _Histogram(len(bounds) + 1))
 
     def observe(self, labels: Labels, value: float) -> None:
         """Count one value."""
-        self._counts[labels][bisect_left(self.bounds, value)] += 1
-        self._sums[labels] += value
+        histogram = self._histograms[labels]
+        histogram.counts[bisect_left(self.bounds, value)] += 1
+        histogram.sum += value
 
-    def observe_all(self, labels: Labels, values: Iterable[float]) -> Counter[int]:
+    def observe_all(self, labels: Labels, values: Sequence[float]) -> dict[int, int]:
         """Count `values`; the labels are exported from now on even without values. Returns the counts per bucket, by
         index."""
-        counts = self._counts[labels]
-        given = list(values)
-        buckets = Counter(bisect_left(self.bounds, value) for value in given)
-        for place, count in buckets.items():
-            counts[place] += count
-        self._sums[labels] += sum(given)
+        histogram, buckets = self._histograms[labels], dict[int, int]()
+        for value in values:
+            place = bisect_left(self.bounds, value)
+            histogram.counts[place] += 1
+            buckets[place] = buckets.get(place, 0) + 1
+        histogram.sum += sum(values)
         return buckets
 
     def collect(self) -> Iterator[Metric]:
@@ -72,11 +81,11 @@ class HistogramFamily(Collector):
         family = HistogramMetricFamily(self.name, self.documentation, labels=self.labels)
         summed: dict[Labels, list[int]] = {}
         sums: dict[Labels, float] = {}
-        for labels, counts in self._counts.items():
+        for labels, histogram in self._histograms.items():
             shown = labels[: len(self.labels)]
             before = summed.get(shown)
-            summed[shown] = counts if before is None else list(map(add, before, counts))
-            sums[shown] = sums.get(shown, 0.0) + self._sums[labels]
+            summed[shown] = histogram.counts if before is None else list(map(add, before, histogram.counts))
+            sums[shown] = sums.get(shown, 0.0) + histogram.sum
         for shown, counts in summed.items():
             family.add_metric(list(shown), self._buckets(counts), sums[shown])
         yield family
@@ -90,8 +99,8 @@ class HistogramFamily(Collector):
 
     def add_to(self, family: HistogramMetricFamily, more: list[str]) -> None:
         """Add all histograms to `family`, with the values of `more` labels."""
-        for labels, counts in self._counts.items():
-            family.add_metric([*labels, *more], self._buckets(counts), self._sums[labels])
+        for labels, histogram in self._histograms.items():
+            family.add_metric([*labels, *more], self._buckets(histogram.counts), histogram.sum)
 
     def _buckets(self, counts: Iterable[int]) -> list[tuple[str, float]]:
         names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]

@@ -155,8 +155,11 @@ class RequestMetrics(Collector):
         self._prompt.observe(model, record.prompt_tokens)
         self._generated.observe(model, record.completion_tokens)
         self._queue.observe(model, stamps.queue_seconds)
-        prefill, decode = stamps.prefill_seconds, stamps.decode_seconds
-        if stamps.first_delta is not None and prefill is not None and decode is not None:
+        if (
+            stamps.first_delta is not None
+            and (prefill := stamps.prefill_seconds) is not None
+            and (decode := stamps.decode_seconds) is not None
+        ):
             self._prefill.observe(model, prefill)
             self._decode.observe(model, decode)
             ttft = stamps.first_delta - stamps.arrival

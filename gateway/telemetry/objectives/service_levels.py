@@ -60,10 +60,13 @@ class TierServiceLevels(msgspec.Struct):
             return
         stamps, timings = answer.stamps, record.timings
         self.e2e.add(timings.e2e_ms / 1e3)
-        self._stage("route", timings.route_ms / 1e3)
-        self._stage("stream", max(timings.overhead_ms - timings.route_ms, 0.0) / 1e3)
-        prefill, decode = stamps.prefill_seconds, stamps.decode_seconds
-        if stamps.first_delta is None or prefill is None or decode is None:
+        _sketch(self.stages, "route").add(timings.route_ms / 1e3)
+        _sketch(self.stages, "stream").add(max(timings.overhead_ms - timings.route_ms, 0.0) / 1e3)
+        if (
+            stamps.first_delta is None
+            or (prefill := stamps.prefill_seconds) is None
+            or (decode := stamps.decode_seconds) is None
+        ):
             return
         ttft, limit = stamps.first_delta - stamps.arrival, answer.ttft_limit
         wanted = slo_class(answer.request.slo, answer.request.priority)
@@ -71,9 +74,9 @@ class TierServiceLevels(msgspec.Struct):
         _sketch(self.ttft_shares, wanted.name).add(ttft / limit)
         _count(self.classes, wanted.name, 1)
         _count(self.kept, wanted.name, ttft <= limit)
-        self._stage("schedule", stamps.schedule_seconds)
-        self._stage("prefill", prefill)
-        self._stage("decode", decode)
+        _sketch(self.stages, "schedule").add(stamps.schedule_seconds)
+        _sketch(self.stages, "prefill").add(prefill)
+        _sketch(self.stages, "decode").add(decode)
         if (speed := stamps.tokens_per_second) is not None:
             self.speed.add(speed)
         for place, count in gaps.items():
@@ -103,9 +106,6 @@ class TierServiceLevels(msgspec.Struct):
             _count(self.kept, name, count)
         for name, count in other.classes.items():
             _count(self.classes, name, count)
-
-    def _stage(self, name: Stage, seconds: float) -> None:
-        _sketch(self.stages, name).add(seconds)
 
     @property
     def ttft_share(self) -> Sketch:

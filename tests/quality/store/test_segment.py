@@ -2,12 +2,13 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.ledger.journal_segment import HEADER_BYTES, SegmentError, frame, read_payload, recover
+from quality.ledger.journal_segment import HEADER_BYTES, SegmentError, frame, read_payload, read_payloads, recover
 
 payloads = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 
@@ -71,3 +72,21 @@ def test_reading_from_a_deleted_segment_raises_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(SegmentError, match="deleted by another program"):
         read_payload(location)
+
+
+def test_neighbours_of_one_segment_are_read_with_one_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locations = []
+    for name in ("1.journal", "2.journal"):
+        (tmp_path / name).write_bytes(frame(b"one") + frame(b"two"))
+        locations += [location for location, _ in recover(tmp_path / name).frames]
+    opened: list[str] = []
+    opening = Path.open
+
+    def counted(path: Path, *how: Any, **more: Any) -> Any:
+        opened.append(path.name)
+        return opening(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", counted)
+
+    assert read_payloads(locations) == [b"one", b"two", b"one", b"two"]
+    assert opened == ["1.journal", "2.journal"]

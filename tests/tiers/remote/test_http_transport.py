@@ -1,6 +1,7 @@
 """The transport of remote tiers against servers that cut, keep, drop and stall connections, over real sockets."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -8,12 +9,15 @@ import httpx
 import pytest
 
 from tiers.remote import http_transport
+from tiers.remote.http_exchange import pieces_of, up_to
 from tiers.remote.http_transport import HttpTransport, transport_to
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
 UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\nhello"
+ZIPPED = gzip.compress(b"hello", mtime=0)
+COMPRESSED = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (len(ZIPPED), ZIPPED)
 ANNOUNCED = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + WHOLE
 
 
@@ -79,6 +83,27 @@ async def test_a_connection_serves_one_request_after_another(raw: bytes) -> None
     async with upstream(answering(raw)) as server:
         assert [await server.text() for _ in range(3)] == [b"hello"] * 3
         assert server.connections == 1
+
+
+@pytest.mark.parametrize("raw", [WHOLE, CHUNKED, COMPRESSED], ids=["plain", "chunked", "compressed"])
+async def test_a_body_is_read_without_its_compression_by_this_transport_and_through_httpx(raw: bytes) -> None:
+    async with upstream(answering(raw)) as server:
+        reply = await server.transport.send(b"POST /v1/x HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", 5.0, 20.0)
+        assert await up_to(100, pieces_of(reply)) == b"hello"
+        assert reply.is_whole
+        await reply.aclose()
+        response = await server.post()
+        assert await up_to(100, pieces_of(response)) == b"hello"
+        await response.aclose()
+        assert server.connections == 1
+
+
+async def test_headers_of_one_name_are_joined_whatever_its_case() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nX-Part: a\r\nContent-Length: 0\r\nx-part: b\r\n\r\n"
+    async with upstream(answering(raw)) as server:
+        reply = await server.transport.send(b"POST /v1/x HTTP/1.1\r\ncontent-length: 0\r\n\r\n", 5.0, 20.0)
+        assert reply.headers == {"x-part": "a, b", "content-length": "0"}
+        await reply.aclose()
 
 
 @pytest.mark.parametrize("raw", [WHOLE, CHUNKED, ANNOUNCED])

@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import GREEDY, chat, collect, remote_spec, tier_spec
 from tiers.errors import TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier
-from tiers.tier import ChatMessage, GenerationRequest, Usage
+from tiers.tier import ChatMessage, GenerationRequest, TraceHeaders, Usage
 
 KEY = "sk-very-secret"
 DONE = b"data: [DONE]\n\n"
@@ -62,6 +64,29 @@ async def test_only_what_was_asked_for_is_sent() -> None:
         "top_p": 0.9,
     }
     assert "authorization" not in server.calls[0].headers
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_through_httpx_which_serves_proxies_requests_and_answers_are_the_same(whole: bool) -> None:
+    async def say(call: Call) -> None:
+        choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
+        await (call.reply(200, {"choices": [choice]}) if whole else hello(call))
+
+    request = chat(whole=whole, trace=TraceHeaders("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b"))
+    async with LoopbackServer(say) as server:
+        spec = remote_spec(server.base_url, api_key_env="THE_KEY")
+        tiers = [RemoteTier(spec, environ={"THE_KEY": KEY}, connect=connect) for connect in (HttpTransport, by_httpx)]
+        answers = [await collect(tier, request) for tier in tiers]
+        for tier in tiers:
+            await tier.close()
+    own, through_httpx = server.calls
+    assert answers[0] == answers[1]
+    assert (own.path, own.headers, own.body) == (through_httpx.path, through_httpx.headers, through_httpx.body)
+    assert (own.headers["tracestate"], own.headers["authorization"]) == ("a=b", f"Bearer {KEY}")
+
+
+def by_httpx(url: httpx.URL) -> httpx.AsyncBaseTransport:
+    return httpx.AsyncHTTPTransport()
 
 
 async def test_every_parameter_has_its_name_on_the_wire() -> None:
