@@ -1,4 +1,4 @@
-"""Refuses JSON whose structure is beyond its bounds, naming the parameter that exceeds them."""
+"""The refusal of JSON whose structure is beyond its bounds, which names the parameter that exceeds them."""
 
 import re
 
@@ -11,9 +11,8 @@ from gateway.api.inference.json_bounds import (
     MAX_FIELDS,
     MAX_LONG_DIGITS,
     Excess,
-    json_excess,
 )
-from gateway.errors import bad_request
+from gateway.errors import ApiError, bad_request
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 # The name of a field that begins later is not looked for: reading takes a microsecond a token.
@@ -26,16 +25,13 @@ _ALLOWED: dict[Excess, str] = {
 }
 
 
-def check_structure(body: bytes) -> None:
-    """Raises `ApiError` 400 for JSON that is nested too deeply or has too many values that take long to read."""
-    excess = json_excess(body)
-    if excess is None:
-        return
+def structure_refusal(body: bytes, excess: Excess) -> ApiError:
+    """The 400 for JSON that is nested too deeply or has too many values that take long to read."""
     name = _excessive_field(body)
     what = "The body" if name is None else name
     if excess == "depth":
-        raise bad_request(f"{what} is nested too deeply: a body may have {MAX_DEPTH} levels.", name, "invalid_json")
-    raise bad_request(f"{what} has too many values: a body may have {_ALLOWED[excess]}.", name, "array_too_long")
+        return bad_request(f"{what} is nested too deeply: a body may have {MAX_DEPTH} levels.", name, "invalid_json")
+    return bad_request(f"{what} has too many values: a body may have {_ALLOWED[excess]}.", name, "array_too_long")
 
 
 def _excessive_field(body: bytes) -> str | None:

@@ -8,10 +8,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from gateway.api.inference.answer_bounds import check_echo, check_logprobs
-from gateway.api.inference.body_bounds import check_structure
+from gateway.api.inference.body_bounds import structure_refusal
 from gateway.api.inference.chat_turns import turns_of
 from gateway.api.inference.constraints import grammar_of
 from gateway.api.inference.ignored_fields import FieldReader
+from gateway.api.inference.json_bounds import json_excess
 from gateway.api.inference.schemas import (
     MAX_PROMPTS,
     ChatRequest,
@@ -110,7 +111,8 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
 
 
 def _decoded(decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
-    check_structure(body)
+    if (excess := json_excess(body)) is not None:
+        raise structure_refusal(body, excess)
     try:
         return decode(body)
     except msgspec.ValidationError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.inference import parsing
+from gateway.api.inference import json_bounds, parsing
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
 
@@ -29,15 +29,15 @@ def chat(content: str) -> dict[str, Any]:
 async def test_a_large_body_is_decoded_while_others_are_answered(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, Any], param: str
 ) -> None:
-    held, may_go_on, check = threading.Event(), threading.Event(), parsing.check_structure
+    held, may_go_on, check = threading.Event(), threading.Event(), json_bounds.json_excess
 
-    def held_check(text: bytes) -> None:
+    def held_check(text: bytes) -> json_bounds.Excess | None:
         if len(text) > 100_000:
             held.set()
             assert may_go_on.wait(10), "the event loop waits for this check"
-        check(text)
+        return check(text)
 
-    monkeypatch.setattr(parsing, "check_structure", held_check)
+    monkeypatch.setattr(parsing, "json_excess", held_check)
     large = asyncio.create_task(gateway.http.post(path, json=chat("word " * 100_000) | fields))
     await eventually(held.is_set)
 
