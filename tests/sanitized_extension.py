@@ -1,7 +1,7 @@
-"""A pytest plugin (`-p tests.sanitized_extension`): uses the extension under `AIO_EXTENSION` instead of the installed
-one.
+"""A pytest plugin (`-p tests.sanitized_extension`): uses the extensions under `AIO_EXTENSION` instead of the installed
+ones.
 
-`make sanitize` builds it with -fsanitize=address,undefined.
+`make sanitize` builds them with -fsanitize=address,undefined.
 """
 
 import importlib.util
@@ -9,17 +9,18 @@ import os
 import sys
 from pathlib import Path
 
-_NAME = "inference_core.native._cpu"
+_NAMES = ("inference_core.native._cpu", "classifier.native._decision")
 
 
-def _install(folder: Path) -> None:
-    (file,) = folder.rglob("_cpu*.so")
-    spec = importlib.util.spec_from_file_location(_NAME, file)
+def _install(folder: Path, name: str) -> None:
+    (file,) = folder.rglob(f"{name.rpartition('.')[2]}.*.so")
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules[_NAME] = module
+    sys.modules[name] = module
 
 
-_install(Path(os.environ["AIO_EXTENSION"]))
+for _name in _NAMES:
+    _install(Path(os.environ["AIO_EXTENSION"]), _name)
