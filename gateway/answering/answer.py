@@ -249,20 +249,16 @@ class Answer:
         stamps = self.stamps
         elapsed = finished - stamps.arrival
         route_ms, overhead_ms = (stamps.routed - stamps.arrival) * 1e3, (elapsed - stamps.tier_seconds) * 1e3
-        if (
-            (first := stamps.first_delta) is None
-            or (prefill := stamps.prefill_seconds) is None
-            or (decode := stamps.decode_seconds) is None
-        ):
+        if (phases := stamps.phases) is None:
             return Timings(route_ms=route_ms, ttft_ms=None, e2e_ms=elapsed * 1e3, overhead_ms=overhead_ms)
         return Timings(
             route_ms=route_ms,
-            ttft_ms=(first - stamps.arrival) * 1e3,
+            ttft_ms=phases.ttft * 1e3,
             e2e_ms=elapsed * 1e3,
             overhead_ms=overhead_ms,
             queue_ms=stamps.schedule_seconds * 1e3,
-            prefill_ms=prefill * 1e3,
-            decode_ms=decode * 1e3,
+            prefill_ms=phases.prefill * 1e3,
+            decode_ms=phases.decode * 1e3,
         )
 
 

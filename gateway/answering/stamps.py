@@ -1,6 +1,16 @@
 """When the stages of a request began and ended."""
 
+from typing import NamedTuple
+
 import msgspec
+
+
+class Phases(NamedTuple):
+    """Seconds from a request's arrival to its first delta, of its prefill, and of its decoding."""
+
+    ttft: float
+    prefill: float
+    decode: float
 
 
 class Stamps(msgspec.Struct):
@@ -57,6 +67,16 @@ class Stamps(msgspec.Struct):
     def decode_seconds(self) -> float | None:
         """From what the tier gave first to what it gave last; None if it gave nothing."""
         return None if self.first_made is None or self.last_made is None else self.last_made - self.first_made
+
+    @property
+    def phases(self) -> Phases | None:
+        """None if the caller was given nothing before the end, or the tier gave nothing."""
+        if self.first_delta is None:
+            return None
+        prefill, decode = self.prefill_seconds, self.decode_seconds
+        if prefill is None or decode is None:
+            return None
+        return Phases(self.first_delta - self.arrival, prefill, decode)
 
     def take_pieces(self, now: float, pieces: int, choice: int = 0, made: float | None = None) -> None:
         """A delta of `choice` with so many pieces of a server elsewhere came `now`; `made` as for `take`."""

@@ -1,8 +1,8 @@
 """Parts of libraries that a server does not need, and would otherwise import and keep in memory."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
 # httpx's command line, which imports rich and Pygments, and Mako's coloured tracebacks, which import Pygments: both
@@ -37,20 +37,20 @@ def leave_out_unused_modules() -> None:
 
 def import_litestar() -> None:
     """Import litestar without PyYAML, which it imports to render a schema that is served as JSON only."""
-    absent = "yaml" not in sys.modules
-    if absent:
-        sys.modules["yaml"] = _Unused("yaml")
-    import litestar.openapi.plugins  # noqa: F401
+    with _instead({"yaml": _Unused("yaml")}):
+        import litestar.openapi.plugins  # noqa: F401
 
-    if absent:
-        del sys.modules["yaml"]
+
+def without_plugins() -> AbstractContextManager[None]:
+    """Make litestar's plugins for other packages' classes find none of those that are not loaded already."""
+    return _instead(dict.fromkeys(_WITH_PLUGINS))
 
 
 @contextmanager
-def without_plugins() -> Iterator[None]:
-    """Make litestar's plugins for other packages' classes find none of those that are not loaded already."""
-    absent = [name for name in _WITH_PLUGINS if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
+def _instead(stand_ins: Mapping[str, ModuleType | None]) -> Iterator[None]:
+    """Let imports find `stand_ins` in place of modules that are not loaded already; None: as if not installed."""
+    absent = {name: module for name, module in stand_ins.items() if name not in sys.modules}
+    sys.modules.update(absent)  # type: ignore[arg-type]
     try:
         yield
     finally:

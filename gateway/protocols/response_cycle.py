@@ -1,16 +1,13 @@
 """One request and its response on a connection: the head of the response and the start of its body are one write."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-_NOT_IN_NAMES = re.compile(b'[\x00-\x1f\x7f()<>@,;:\\[\\]={} \t\\\\"]')
-_NOT_IN_VALUES = re.compile(b"[\x00-\x08\x0a-\x1f\x7f]")
 _BODILESS = (204, 304)
 
 
@@ -50,9 +47,9 @@ class ResponseCycle(RequestResponseCycle):
         self._loop.call_soon(self._write, b"")
 
     def _head_of(self, status: int, headers: Headers) -> bytes:
-        if _NOT_IN_NAMES.search(b"".join([name for name, _ in headers])):
+        if HEADER_RE.search(b"".join([name for name, _ in headers])):
             raise RuntimeError("a header of the response has an invalid name")
-        if _NOT_IN_VALUES.search(b"".join([value for _, value in headers])):
+        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
             raise RuntimeError("a header of the response has an invalid value")
         lines, says_close = [STATUS_LINE[status]], False
         for given, value in headers:

@@ -29,10 +29,14 @@ async def insert_if_absent(connection: AsyncConnection, table: Table, rows: Iter
     )
 
 
+def insert_into(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
+    """Return an insert that can say what becomes of conflicts, in the database's own words."""
+    return postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
+
+
 @lru_cache(maxsize=16)
 def _prepared(dialect: Dialect, table: Table) -> _Prepared:
-    insert = postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
     given = [column.name for column in table.c if column.computed is None]
-    compiled = insert.on_conflict_do_nothing().compile(dialect=dialect, column_keys=given)
+    compiled = insert_into(table, dialect).on_conflict_do_nothing().compile(dialect=dialect, column_keys=given)
     kinds = [(name, table.c[name].type.dialect_impl(dialect)) for name in compiled.positiontup or ()]
     return _Prepared(str(compiled), [(name, kind.bind_processor(dialect)) for name, kind in kinds])

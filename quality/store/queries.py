@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from sqlalchemy import Row, Select, Table, delete, select, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Row, Select, delete, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.registry.erasure import embedding_digest
@@ -18,7 +17,7 @@ from migrations.tables.requests import requests, routing_decisions
 from quality.records.any_record import Recorded
 from quality.records.record import Record
 from quality.records.rows import decision_row, recorded_of, request_row
-from quality.store.bulk_insert import insert_if_absent
+from quality.store.bulk_insert import insert_if_absent, insert_into
 from quality.store.database import checkpoint
 
 _ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
@@ -84,7 +83,7 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
     async with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ERASURE_LOCK})
-        mark = _insert(connection, erasures)
+        mark = insert_into(erasures, connection.dialect)
         await connection.execute(
             mark.on_conflict_do_update(index_elements=[erasures.c.key_id], set_={"erased_at": mark.excluded.erased_at}),
             {"key_id": key_id, "erased_at": now},
@@ -104,7 +103,7 @@ async def _keep_digests(connection: AsyncConnection, key_id: str, now: float) ->
     embeddings = (await connection.execute(mine)).scalars()
     digests = {embedding_digest(np.frombuffer(blob, "<f4")) for blob in embeddings if blob}
     if digests:
-        keep = _insert(connection, erased_embeddings)
+        keep = insert_into(erased_embeddings, connection.dialect)
         await connection.execute(
             keep.on_conflict_do_update(
                 index_elements=[erased_embeddings.c.digest], set_={"erased_at": keep.excluded.erased_at}
@@ -143,7 +142,3 @@ def _record(row: Row[Any]) -> Recorded:
     return recorded_of(
         mapping, {column.name: mapping[_DECISION_PREFIX + column.name] for column in routing_decisions.c}
     )
-
-
-def _insert(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import and_, delete, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import audit_events
@@ -16,6 +15,7 @@ from migrations.tables.requests import requests
 from quality.judges.exact import ExactJudge
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
+from quality.store.bulk_insert import insert_into
 from quality.verification.training_rows import Encode
 from quality.verification.verifier import prompt_text
 
@@ -136,8 +136,7 @@ class FeedbackDesk:
         if reviewed and texts.correction is None:
             # Keep the text that the reviewer compared the answer with.
             del verdict["verifier_answer"]
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-        row = insert(verifications).values(
+        row = insert_into(verifications, connection.dialect).values(
             request_id=record.request_id,
             key_id=record.key_id,
             tier=record.tier,

@@ -19,7 +19,6 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import erasures
@@ -27,6 +26,7 @@ from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.upgrade_rate import UNCERTAIN, newest_verifications
 from quality.records.record import Record
+from quality.store.bulk_insert import insert_into
 from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
 
 Label = Literal["no_worse", "worse", "tie", "uncertain"]
@@ -135,8 +135,7 @@ class VerificationQueue:
             erased_at = await connection.scalar(erased) if record.key_id is not None else None
             if erased_at is not None and record.created_at <= erased_at:
                 return False
-            dialect: Any = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-            statement = dialect.insert(verifications).values(row).on_conflict_do_nothing()
+            statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
             return bool((await connection.execute(statement)).rowcount)
 
     async def next_job(self, now: float, without: Collection[Purpose] = ()) -> VerificationJob | None:

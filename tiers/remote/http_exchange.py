@@ -16,15 +16,11 @@ ENDING_SECONDS = 0.2
 
 def pieces_of(reply: Reply | httpx.Response) -> AsyncIterator[bytes]:
     """Yield the body as it arrives. Compression is not requested, but decoded if a server uses it."""
-    is_encoded = "content-encoding" in reply.headers
-    if isinstance(reply, Reply):
-        if not is_encoded:
-            return aiter(reply)
-        reply = httpx.Response(reply.status_code, headers=reply.headers, stream=reply)
-    if is_encoded:
-        return reply.aiter_bytes()
-    assert isinstance(reply.stream, httpx.AsyncByteStream)
-    return aiter(reply.stream)
+    if "content-encoding" in reply.headers:
+        return (reply.as_response() if isinstance(reply, Reply) else reply).aiter_bytes()
+    stream = reply if isinstance(reply, Reply) else reply.stream
+    assert isinstance(stream, httpx.AsyncByteStream)
+    return aiter(stream)
 
 
 async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:

@@ -39,8 +39,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.AsyncBaseTransport`. Raises `httpx.TransportError`."""
         timeout = request.extensions["timeout"]
-        reply = await self.send(request_bytes(request), timeout["connect"], timeout["read"])
-        return httpx.Response(reply.status_code, headers=reply.headers, stream=reply)
+        return (await self.send(request_bytes(request), timeout["connect"], timeout["read"])).as_response()
 
     async def send(self, request: bytes, connect_seconds: float, read_seconds: float) -> "Reply":
         """Send a whole `request`, head and body, and return the head of the answer. Raises `httpx.TransportError`."""
@@ -116,6 +115,10 @@ class Reply(httpx.AsyncByteStream):
     def is_whole(self) -> bool:
         """Whether nothing of the body is left to read."""
         return self._connection is None or self._connection.is_read
+
+    def as_response(self) -> httpx.Response:
+        """Return the answer as httpx's, which decodes a compressed body."""
+        return httpx.Response(self.status_code, headers=self.headers, stream=self)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

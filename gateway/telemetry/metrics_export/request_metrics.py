@@ -155,17 +155,12 @@ class RequestMetrics(Collector):
         self._prompt.observe(model, record.prompt_tokens)
         self._generated.observe(model, record.completion_tokens)
         self._queue.observe(model, stamps.queue_seconds)
-        if (
-            stamps.first_delta is not None
-            and (prefill := stamps.prefill_seconds) is not None
-            and (decode := stamps.decode_seconds) is not None
-        ):
-            self._prefill.observe(model, prefill)
-            self._decode.observe(model, decode)
-            ttft = stamps.first_delta - stamps.arrival
-            self._ttft.observe(model, ttft)
+        if (phases := stamps.phases) is not None:
+            self._prefill.observe(model, phases.prefill)
+            self._decode.observe(model, phases.decode)
+            self._ttft.observe(model, phases.ttft)
             wanted = slo_class(answer.request.slo, answer.request.priority)
-            self._ttft_share.observe((wanted.name,), ttft / answer.ttft_limit)
+            self._ttft_share.observe((wanted.name,), phases.ttft / answer.ttft_limit)
         buckets = self._gap.observe_all(model, [seconds / max(tokens, 1) for seconds, tokens in stamps.gaps])
         speed = stamps.tokens_per_second
         if speed is not None:

@@ -62,21 +62,17 @@ class TierServiceLevels(msgspec.Struct):
         self.e2e.add(timings.e2e_ms / 1e3)
         _sketch(self.stages, "route").add(timings.route_ms / 1e3)
         _sketch(self.stages, "stream").add(max(timings.overhead_ms - timings.route_ms, 0.0) / 1e3)
-        if (
-            stamps.first_delta is None
-            or (prefill := stamps.prefill_seconds) is None
-            or (decode := stamps.decode_seconds) is None
-        ):
+        if (phases := stamps.phases) is None:
             return
-        ttft, limit = stamps.first_delta - stamps.arrival, answer.ttft_limit
+        ttft, limit = phases.ttft, answer.ttft_limit
         wanted = slo_class(answer.request.slo, answer.request.priority)
         self.ttft.add(ttft)
         _sketch(self.ttft_shares, wanted.name).add(ttft / limit)
         _count(self.classes, wanted.name, 1)
         _count(self.kept, wanted.name, ttft <= limit)
         _sketch(self.stages, "schedule").add(stamps.schedule_seconds)
-        _sketch(self.stages, "prefill").add(prefill)
-        _sketch(self.stages, "decode").add(decode)
+        _sketch(self.stages, "prefill").add(phases.prefill)
+        _sketch(self.stages, "decode").add(phases.decode)
         if (speed := stamps.tokens_per_second) is not None:
             self.speed.add(speed)
         for place, count in gaps.items():

@@ -23,6 +23,11 @@ def aio(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
+def status_of(code: str) -> int:
+    """The exit status of a new process that runs `code`; it prints what was wrong."""
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode
+
+
 def test_every_command_has_a_help_text() -> None:
     listed = aio("--help")
     assert listed.exit_code == 0
@@ -40,12 +45,12 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys; from gateway.cli import main; main(['--help'], standalone_mode=False); "
         "heavy = {'torch', 'numpy', 'litestar', 'sqlalchemy', 'uvicorn'} & set(sys.modules); sys.exit(len(heavy))"
     )
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert status_of(code) == 0
 
 
 def test_options_import_nothing_that_starts_threads() -> None:
     code = "import sys, gateway.cli.serving.serve; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert status_of(code) == 0
 
 
 def test_numpy_delays_no_core_that_loads_in_a_process_of_its_own() -> None:
@@ -54,7 +59,7 @@ def test_numpy_delays_no_core_that_loads_in_a_process_of_its_own() -> None:
         "from gateway.settings import Settings; core_clients(load_catalog('laptop'), Settings()); "
         "sys.exit('numpy' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert status_of(code) == 0
 
 
 def test_checking_a_machine_imports_no_format_that_its_models_do_not_have(tmp_path: Path) -> None:
@@ -64,7 +69,7 @@ def test_checking_a_machine_imports_no_format_that_its_models_do_not_have(tmp_pa
         f"asyncio.run(require_machine(load_catalog('laptop'), Settings(cache_dir={str(tmp_path)!r}), ['cpu'])); "
         "sys.exit('inference_core.loaders.huggingface.hf_checkpoint' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert status_of(code) == 0
 
 
 def test_the_documented_settings_are_those_of_the_code() -> None:
@@ -86,7 +91,7 @@ def test_a_gateway_process_never_imports_torch(tmp_path: Path) -> None:
         "heavy = {'torch', 'transformers', 'sklearn', 'scipy'} & set(sys.modules); "
         "print(heavy); sys.exit(len(heavy))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert status_of(code) == 0
 
 
 def test_a_gateway_process_imports_nothing_that_it_never_uses_and_without_a_monitor_no_scheduler(
@@ -100,7 +105,7 @@ def test_a_gateway_process_imports_nothing_that_it_never_uses_and_without_a_moni
         "unused = {'sqlalchemy.orm', 'attr', 'pydantic', 'yaml', 'apscheduler', 'gguf'} & set(sys.modules); "
         "print(unused); sys.exit(len(unused))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert status_of(code) == 0
 
 
 def test_the_database_answers_without_its_sessions(tmp_path: Path) -> None:
@@ -110,7 +115,7 @@ def test_the_database_answers_without_its_sessions(tmp_path: Path) -> None:
         f"url = 'sqlite:///{tmp_path}/aio.db'; newest = asyncio.run(migrate(url)); "
         "sys.exit(asyncio.run(current_revision(url)) != newest)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert status_of(code) == 0
 
 
 def test_route_shows_tier_probabilities_prices_and_reason(tmp_path: Path) -> None:
