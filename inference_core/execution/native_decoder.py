@@ -1,5 +1,6 @@
 """A whole decoder step as one native call: hands the extension the addresses of weights and keeps them alive."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ class NativeDecoder:
             self._embedding(decoder.embedding),
             [self._layer(layer) for layer in decoder.layers],
             decoder.final_norm.data_ptr(),
-            self._projection(decoder.head),
+            self._projection(decoder.head, decoder.final_norm),
             arena.data_ptr(),
             cos_sin.data_ptr(),
         )
@@ -166,11 +167,14 @@ class NativeDecoder:
             0 if layer.q_norm is None else layer.q_norm.data_ptr(),
             0 if layer.k_norm is None else layer.k_norm.data_ptr(),
             layer.mlp_norm.data_ptr(),
-            *(self._projection(linear) for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)),
+            self._projection(layer.qkv, layer.attention_norm),
+            self._projection(layer.output),
+            self._projection(layer.gate_up, layer.mlp_norm),
+            self._projection(layer.down),
         )
 
-    @staticmethod
-    def _projection(linear: Linear) -> tuple[int, int, list[tuple[int, ...]]]:
+    def _projection(self, linear: Linear, norm: torch.Tensor | None = None) -> tuple[Any, ...]:
+        """Describe `linear`; `norm` is the weight of the norm that makes its input."""
         parts = linear.parts if isinstance(linear, ConcatenatedLinear) else [linear]
         described: list[tuple[int, ...]] = []
         for part in parts:
@@ -178,5 +182,18 @@ class NativeDecoder:
                 raise TypeError(f"the native decoder reads PanelLinear weights, not {type(part).__name__}")
             bias = 0 if part.bias is None else part.bias.data_ptr()
             scheme, panels = SCHEMES[part.scheme], part.panels
-            described.append((scheme, panels.data_ptr(), panels.stride(0), part.out_features, bias))
-        return linear.in_features, linear.out_features, described
+            apart = 0 if part.outliers is None else part.outliers.panels.data_ptr()
+            described.append((scheme, panels.data_ptr(), panels.stride(0), part.out_features, bias, apart))
+        return linear.in_features, linear.out_features, described, *self._outliers(parts, norm)
+
+    def _outliers(self, parts: Sequence[Linear], norm: torch.Tensor | None) -> tuple[list[int], int]:
+        """Return the inputs that the integer parts have apart, and the address of `norm` with zeros for them."""
+        apart = [part.outliers for part in parts if isinstance(part, PanelLinear) and part.outliers is not None]
+        if not apart:
+            return [], 0
+        if norm is None:
+            raise TypeError("only a projection behind a norm may have outliers")
+        rest = norm.clone()
+        rest[apart[0].channels.long()] = 0
+        self._alive.append(rest)
+        return apart[0].channels.tolist(), rest.data_ptr()

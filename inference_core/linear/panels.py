@@ -10,7 +10,7 @@ Layouts (`native/kernels_impl.h` reads them), per panel and in order of the inpu
 - bfloat16: pairs of k for each of the 16 columns; float32: one k after another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -67,6 +67,14 @@ def pack(tensor: PackedTensor, kind: PanelKind) -> Bytes:
     """
     packed = partial(_packed, kind=kind)
     return np.concatenate(list(map(packed, _pieces(tensor))))
+
+
+def pack_columns(tensors: Iterable[PackedTensor], columns: list[int]) -> NDArray[np.float16]:
+    """The weights of some inputs alone: float16 [ceil(N / 16), columns, 16] for the N outputs of all `tensors`, one
+    after another."""
+    rows = [dequantize(piece)[:, columns] for tensor in tensors for piece in _pieces(tensor)]
+    weights = _pad_rows(np.concatenate(rows)).astype(np.float16)
+    return np.ascontiguousarray(weights.reshape(-1, LANES, len(columns)).transpose(0, 2, 1))
 
 
 def packing(tensor: PackedTensor, kind: PanelKind, pool: Executor) -> Callable[[], Bytes]:

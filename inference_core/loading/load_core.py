@@ -26,6 +26,7 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_adapters import load_adapters
+from inference_core.loading.outliers import load_decoder
 from inference_core.loading.pin_prefixes import pin_prefixes
 from inference_core.lora.packing import Storage
 from inference_core.lora.reference import TorchAdapterBank
@@ -33,7 +34,7 @@ from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.models.transformer import Decoder
-from inference_core.models.weights import Projection, are_packed, load_decoder, projections
+from inference_core.models.weights import Projection, are_packed, projections
 from inference_core.native import cpu
 from inference_core.protocol import Knobs, ModelInfo
 from inference_core.protocol.kv_blocks import KVIdentity

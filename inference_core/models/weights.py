@@ -151,7 +151,7 @@ def fused_bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor |
 
 
 @dataclass(slots=True, frozen=True)
-class _Part:
+class Part:
     """Tensors of one projection that share an encoding and therefore one set of panels."""
 
     name: str
@@ -163,16 +163,17 @@ class _Part:
         return sum(t.shape[0] for t in self.tensors)
 
 
-def _parts(checkpoint: Checkpoint, projection: Projection, compute: Compute) -> list[_Part]:
+def parts_of(checkpoint: Checkpoint, projection: Projection, compute: Compute) -> list[Part]:
+    """The parts of a projection, in order of their outputs."""
     tensors = [checkpoint.tensors[name] for name in projection.tensors]
     grouped = groupby(tensors, key=lambda t: (panel_kind(t, compute), t.kind))
-    return [_Part(f"{projection.name}.{i}", key[0], list(group)) for i, (key, group) in enumerate(grouped)]
+    return [Part(f"{projection.name}.{i}", key[0], list(group)) for i, (key, group) in enumerate(grouped)]
 
 
 def _native_linears(
     checkpoint: Checkpoint, wanted: list[Projection], compute: Compute, cache_dir: Path
 ) -> dict[str, Linear]:
-    split = {p: _parts(checkpoint, p, compute) for p in wanted}
+    split = {p: parts_of(checkpoint, p, compute) for p in wanted}
 
     def build() -> Iterator[tuple[str, NDArray[np.uint8]]]:
         # The threads pack the next part while one is written.
@@ -200,7 +201,7 @@ def _layout(compute: Compute) -> str:
 def _native_linear(
     checkpoint: Checkpoint,
     projection: Projection,
-    parts: list[_Part],
+    parts: list[Part],
     arrays: dict[str, NDArray[np.uint8]],
     compute: Compute,
 ) -> Linear:
@@ -209,7 +210,7 @@ def _native_linear(
     row = 0
     for part in parts:
         own_bias = None if bias is None else bias[row : row + part.rows].contiguous()
-        panels = _read_only_tensor(arrays[part.name])
+        panels = read_only_tensor(arrays[part.name])
         scheme = _scheme(part.kind, compute)
         linears.append(PanelLinear(scheme, panels, part.tensors[0].shape[1], part.rows, own_bias))
         row += part.rows
@@ -224,7 +225,7 @@ def _scheme(kind: PanelKind, compute: Compute) -> Scheme:
     return "int8-int8" if kind == "int8" else kind
 
 
-def _read_only_tensor(array: NDArray[np.uint8]) -> torch.Tensor:
+def read_only_tensor(array: NDArray[np.uint8]) -> torch.Tensor:
     """A tensor over a mapped, read-only array. Weights are never written, so torch's warning is silenced."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

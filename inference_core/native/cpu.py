@@ -57,10 +57,14 @@ def linear(
     *,
     accumulate: bool = False,
     prompt: bool = False,
+    outliers: torch.Tensor | None = None,
+    outlier_panels: torch.Tensor | None = None,
 ) -> None:
     """out[T, N] (+)= x[T, K] W^T + bias for panels uint8 [ceil(N / 16), panel bytes] of `linear.panels`.
 
-    `prompt`: in prompt arithmetic. Raises ValueError if the chosen kernels have none.
+    `outliers` int32 [n]: inputs that integer schemes multiply in float32, by weights of their own, float16
+    [ceil(N / 16), n, 16]. `prompt`: in prompt arithmetic, which needs none. Raises ValueError if the chosen
+    kernels have no prompt arithmetic.
     """
     extension().linear(
         SCHEMES[scheme],
@@ -76,6 +80,9 @@ def linear(
         out.stride(0),
         accumulate,
         prompt,
+        0 if outliers is None else outliers.data_ptr(),
+        0 if outliers is None else len(outliers),
+        0 if outlier_panels is None else outlier_panels.data_ptr(),
     )
 
 

@@ -10,18 +10,24 @@
 
 namespace aio {
 
-// Some neighbouring outputs of a projection, packed alike.
+// Some neighbouring outputs of a projection, packed alike. `outliers`: the weights of the projection's outliers, see
+// `LinearArgs`; null for parts that multiply floats, and where there are none.
 struct LinearPart {
   Scheme scheme;
   const uint8_t* panels;
   int64_t panel_bytes;
   int n;
   const float* bias;
+  const uint16_t* outliers;
 };
 
+// `outliers`: inputs that integer parts multiply in float32, as `loading/outliers.py` chooses them; `quantized_norm` is the
+// norm's weight in front of the projection, with zeros for them.
 struct Projection {
   int k = 0, n = 0;
   std::vector<LinearPart> parts;
+  std::vector<int32_t> outliers;
+  const float* quantized_norm = nullptr;
 
   bool any_integer() const;
   bool any_float() const;

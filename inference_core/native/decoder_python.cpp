@@ -46,7 +46,8 @@ class Reader {
   Py_ssize_t at_ = 0;
 };
 
-// (in_features, out_features, [(scheme, panels, panel_bytes, out_features, bias), ...])
+// (in_features, out_features, [(scheme, panels, panel_bytes, out_features, bias, outliers' panels), ...],
+//  [outlier, ...], the norm's weight with zeros for them)
 void read_projection(PyObject* description, Projection& p) {
   if (!description) return;
   Reader r(description, "a projection is a tuple");
@@ -63,8 +64,16 @@ void read_projection(PyObject* description, Projection& p) {
     part.panel_bytes = item.integer();
     part.n = item.integer32();
     part.bias = item.address<float>();
+    part.outliers = item.address<uint16_t>();
     p.parts.push_back(part);
   }
+  PyObject* outliers = r.object();
+  if (!outliers) return;
+  Reader channels(outliers, "a projection's outliers are a list");
+  while (channels.ok() && !channels.done()) p.outliers.push_back(channels.integer32());
+  p.quantized_norm = r.address<float>();
+  if (p.outliers.size() > size_t(kMostOutliers))
+    PyErr_Format(PyExc_ValueError, "a projection has at most %d outliers", kMostOutliers);
 }
 
 void read_geometry(PyObject* description, Geometry& g) {

@@ -186,15 +186,25 @@ class Step {
             normalise(begin, end);
             return round(out, d, 0, d, begin, end);
           }
-          if (next.any_integer())
-            s.kernels_.norm_quantize_rows(hidden, d, weight, d, s.g_.rms_eps, out.groups.data(), begin, end);
-          if (next.any_float())
+          if (next.any_integer()) {
+            const float* scaled = next.outliers.empty() ? weight : next.quantized_norm;
+            s.kernels_.norm_quantize_rows(hidden, d, scaled, d, s.g_.rms_eps, out.groups.data(), begin, end);
+          }
+          if (next.any_float() || !next.outliers.empty())
             normalise(begin, end);
           else if (adapted)
             adapted_->for_rows(begin, end, normalise);
+          gather(out, d, next.outliers, begin, end);
         });
       });
       mark(s.times_.rows);
+    }
+
+    // The outliers among the `k` numbers of each row, side by side.
+    static void gather(Activations& x, int k, const std::vector<int32_t>& outliers, int first, int last) {
+      for (int row = first; row < last; ++row)
+        for (size_t i = 0; i < outliers.size(); ++i)
+          x.outliers.data()[row * kMostOutliers + int64_t(i)] = x.rows.data()[int64_t(row) * k + outliers[i]];
     }
 
     bool adapts(AdaptedProjection p) const { return adapted_->touches(p); }
@@ -268,6 +278,10 @@ class Step {
       a.x = x.rows.data();
       a.ldx = p.k;
       a.quantized = x.groups.data();
+      a.outliers = part.outliers ? int(p.outliers.size()) : 0;
+      a.outlier_x = x.outliers.data();
+      a.ld_outliers = kMostOutliers;
+      a.outlier_panels = part.outliers;
       a.bias = part.bias;
       a.y = y;
       a.ldy = ldy;
@@ -284,6 +298,7 @@ class Step {
         some.rows = run.last - run.first;
         some.x += run.first * a.ldx;
         some.quantized += int64_t(run.first) * (a.k / kGroup);
+        some.outlier_x += run.first * a.ld_outliers;
         some.rounded += run.first * a.ld_rounded;
         some.y += run.first * a.ldy;
         (run.prompt ? prompt_kernel : linear_kernel)(s.kernels_, scheme)(some, first, last);

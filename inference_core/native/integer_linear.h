@@ -94,6 +94,27 @@ struct Unpacked {
   }
 };
 
+// Starts the results of a tile with the products of the outliers, which share no scale with other inputs.
+template <int Rows, int Panels>
+AIO_INLINE void start_with_outliers(const LinearArgs& a, int row, int panel, Floats (&y)[Rows][Panels]) {
+  AIO_UNROLL
+  for (int r = 0; r < Rows; ++r)
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) y[r][p] = floats(0);
+  const float* x = a.outlier_x + row * a.ld_outliers;
+  for (int o = 0; o < a.outliers; ++o) {
+    Floats w[Panels];
+    AIO_UNROLL
+    for (int p = 0; p < Panels; ++p) w[p] = floats_from_half(a.outlier_panels + (int64_t(panel + p) * a.outliers + o) * kLanes);
+    AIO_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const Floats v = floats(x[r * a.ld_outliers + o]);
+      AIO_UNROLL
+      for (int p = 0; p < Panels; ++p) add_product(y[r][p], w[p], v);
+    }
+  }
+}
+
 // Adds one group for all rows and panels of a tile to sums that have been started.
 template <typename Weights, int Rows, int Panels>
 AIO_INLINE void nibble_sums(const Weights (&w)[Panels], const QuantizedGroup* (&x)[Rows],
@@ -153,11 +174,8 @@ static __attribute__((noinline)) void integer_tile(const LinearArgs& a, int row,
   Weights w[Panels];
   Floats y[Rows][Panels];
   AIO_UNROLL
-  for (int p = 0; p < Panels; ++p) {
-    w[p] = weights[p];
-    AIO_UNROLL
-    for (int r = 0; r < Rows; ++r) y[r][p] = floats(0);
-  }
+  for (int p = 0; p < Panels; ++p) w[p] = weights[p];
+  start_with_outliers<Rows, Panels>(a, row, panel, y);
   for (int g = 0; g < groups; ++g) {
     ahead.step<Panels * Weights::kGroupLines>();
     typename Weights::Sum sum[Rows][Panels];

@@ -9,6 +9,7 @@ namespace aio {
 
 constexpr int kLanes = 16;  // columns per weight panel, tokens per score vector
 constexpr int kGroup = 32;  // weights (and activations) that share a scale
+constexpr int kMostOutliers = 8;  // inputs of a projection that share none
 
 // Attention takes a softmax step per chunk and restarts at every partition, both counted from the sequence's first
 // token, so that results depend neither on how a prompt was split nor on the threads.
@@ -34,6 +35,11 @@ struct LinearArgs {
   const float* x;         // [rows, ldx], dense schemes
   int64_t ldx;
   const QuantizedGroup* quantized;  // [rows, k / 32], integer schemes
+  // Of integer schemes: inputs that are zero in `quantized` and multiplied in float32.
+  int outliers;
+  const float* outlier_x;  // [rows, ld_outliers]
+  int64_t ld_outliers;
+  const uint16_t* outlier_panels;  // their weights as float16 [panels, outliers, 16]
   const float* bias;      // [n] or null
   float* y;               // [rows, ldy]
   int64_t ldy;

@@ -2,6 +2,7 @@
 // is split over the thread pool. `inference_core/native/cpu.py` checks shapes and keeps buffers alive.
 #include "operations.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "attention_units.h"
@@ -12,6 +13,7 @@ namespace aio {
 namespace {
 
 std::vector<QuantizedGroup> quantized;
+std::vector<float> without_outliers, outliers_of_rows;
 AttentionUnits units;
 AlignedBuffer<uint16_t> rounded;
 
@@ -45,6 +47,24 @@ void quantize_input(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a)
   a.quantized = quantized.data();
 }
 
+// Takes the outliers out of the input: what is left is in `a.x` then, and they are side by side.
+void part_outliers(LinearArgs& a, const int32_t* channels) {
+  without_outliers.resize(size_t(a.rows) * size_t(a.k));
+  outliers_of_rows.resize(size_t(a.rows) * size_t(a.outliers));
+  for (int row = 0; row < a.rows; ++row) {
+    float* rest = without_outliers.data() + int64_t(row) * a.k;
+    std::copy_n(a.x + row * a.ldx, a.k, rest);
+    for (int i = 0; i < a.outliers; ++i) {
+      outliers_of_rows[size_t(row) * size_t(a.outliers) + size_t(i)] = a.x[row * a.ldx + channels[i]];
+      rest[channels[i]] = 0;
+    }
+  }
+  a.x = without_outliers.data();
+  a.ldx = a.k;
+  a.outlier_x = outliers_of_rows.data();
+  a.ld_outliers = a.outliers;
+}
+
 // False, with a ValueError, if the chosen kernels have no prompt arithmetic.
 bool expect_prompt_kernels() {
   if (runtime().kernels->has_prompt_kernels()) return true;
@@ -76,9 +96,10 @@ void multiply_prompt(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a
 
 }  // namespace
 
-// linear(scheme, panels, panel_bytes, rows, k, n, x, ldx, bias, y, ldy, accumulate, prompt)
+// linear(scheme, panels, panel_bytes, rows, k, n, x, ldx, bias, y, ldy, accumulate, prompt, outliers, their number and
+//        panels)
 PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 13, "linear")) return nullptr;
+  if (!expect(count, 16, "linear")) return nullptr;
   Arguments v{values};
   const int64_t scheme = v.integer(0);
   LinearArgs a{};
@@ -94,6 +115,9 @@ PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.ldy = v.integer(10);
   a.accumulate = v.integer(11) != 0;
   const bool prompt = v.integer(12) != 0;
+  const auto outliers = v.address<const int32_t>(13);
+  a.outliers = int(v.integer(14));
+  a.outlier_panels = v.address<const uint16_t>(15);
   if (v.failed) return nullptr;
   if (scheme < kInt4Int8 || scheme > kFloat) {
     PyErr_Format(PyExc_ValueError, "no linear scheme %lld", (long long)scheme);
@@ -102,7 +126,10 @@ PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
     if (prompt) return multiply_prompt(kernels, pool, a, Scheme(scheme));
-    if (takes_integers(Scheme(scheme))) quantize_input(kernels, pool, a);
+    if (takes_integers(Scheme(scheme))) {
+      if (a.outliers) part_outliers(a, outliers);
+      quantize_input(kernels, pool, a);
+    }
     multiply_panels(pool, a, linear_kernel(kernels, Scheme(scheme)));
   });
 }

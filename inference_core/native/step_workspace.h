@@ -15,10 +15,12 @@ struct Activations {
   AlignedBuffer<float> rows;
   AlignedBuffer<QuantizedGroup> groups;
   AlignedBuffer<uint16_t> rounded;
+  AlignedBuffer<float> outliers;  // of the projection that reads the rows next
 
   void reserve(size_t tokens, size_t width, bool prompt) {
     if (prompt) rounded.reserve(tokens * size_t(rounded_stride(int(width))));
     rows.reserve(tokens * width);
+    outliers.reserve(tokens * kMostOutliers);
     groups.reserve(tokens * ((width + kGroup - 1) / kGroup));
   }
 };

@@ -24,9 +24,9 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loading.load_core import check_kernels, layout_of, load_core, runner_over
+from inference_core.loading.outliers import load_decoder
 from inference_core.model_spec import CoreSpec, MeasuredCompute, ModelSpec
 from inference_core.models.transformer import Decoder
-from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.quantization.text_metrics import Agreement, AgreementTally, Logits, normalised_dot

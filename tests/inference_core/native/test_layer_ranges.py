@@ -12,9 +12,9 @@ from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
+from inference_core.loading.outliers import load_decoder
 from inference_core.model_spec import ModelSpec
 from inference_core.models.rotary import rotary_table
-from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
 from inference_core.protocol import ModelInfo, SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence, StateSpec
