@@ -8,7 +8,7 @@ from tests.gateway.attacks.hostile_upstream import HostileUpstream
 
 TIERS = ("openai", "vllm", "anthropic", "gemini", "bedrock", "triton", "engine")
 """In their order, so that `tier-1` is the first."""
-MAX_TOKENS, TOTAL_SECONDS, READ_SECONDS = 64, 6, 3
+MAX_TOKENS, TOTAL_SECONDS, READ_SECONDS = 100_000, 6, 3
 _WIRES = {"vllm": "openai"}
 _KINDS = {"triton": "triton-vllm"}
 _COMMON = """
@@ -27,7 +27,7 @@ _REMOTE = """
 kind = "{kind}"
 {address}
 model = "{model}"
-max_context = 4096
+max_context = 200000
 api_key_env = "THE_KEY"
 total_timeout_seconds = {total}
 read_timeout_seconds = {read}
@@ -35,6 +35,9 @@ read_timeout_seconds = {read}
 _BALANCING = """
 [tiers.remote.balancing]
 queue_poll_seconds = 0.2
+ejection_seconds = 0.2
+max_ejection_seconds = 0.5
+retry_burst = 10000
 """
 _ENGINE = """
 [tiers.remote]

@@ -70,7 +70,7 @@ class HostileWire:
                 return self._events({"model_name": "m"})
 
     def logprobs(self, tokens: int) -> bytes:
-        """Log-probabilities of so many tokens; of the other wires, which tell none, fields that nobody knows."""
+        """Log-probabilities of so many tokens; of the other wires, which tell none, unknown fields."""
         top = [{"token": "b", "logprob": -2.0, "bytes": [98]}] * 20
         token = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": top}
         if self.name == "openai":
