@@ -75,6 +75,19 @@ async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
     return bytes(body)
 
 
+async def lines_of(pieces: AsyncIterator[bytes], most: int) -> AsyncIterator[bytes]:
+    """Yield the lines of a body without their ends. Raises `RefusedBodyError` for one of more than `most` bytes."""
+    rest = b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > most:
+            raise RefusedBodyError(f"a line has more than {most:,} bytes")
+    if rest:
+        yield rest
+
+
 async def read_rest(reply: Reply | httpx.Response, pieces: AsyncIterator[bytes]) -> None:
     """Read what little may follow a stream's last event, so that the connection can be reused."""
     if isinstance(reply, Reply) and reply.is_whole:
@@ -92,6 +105,7 @@ async def bounded_answer(
     For every server that may be a stranger. Raises `RefusedBodyError` and other errors of `httpx.HTTPError`.
     """
     request.headers.update(IDENTITY)
+    request.extensions["timeout"] = httpx.Timeout(seconds).as_dict()
     try:
         async with asyncio.timeout(seconds):
             response = await client.send(request, stream=True)
