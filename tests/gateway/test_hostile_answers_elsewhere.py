@@ -1,5 +1,5 @@
-"""Servers that are no tiers answer without a bound: the OpenID provider, the alert webhook, a local server, gateways that
-are scraped, and a child engine's program."""
+"""Servers that are no tiers answer without a bound: the OpenID provider, the webhook, local servers, scraped gateways,
+and the program of a child engine."""
 
 import asyncio
 import gzip

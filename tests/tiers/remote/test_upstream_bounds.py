@@ -342,6 +342,47 @@ async def test_one_deadline_ends_a_stream_an_error_and_a_whole_answer_that_drip(
         assert isinstance(error, TierUnavailableError), name
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize(
+    "name", ["many headers", "a long value", "interim answers", "many trailers", "a long extension"]
+)
+async def test_through_a_proxys_transport_floods_end_too(name: str, is_whole: bool) -> None:
+    """httpx's own transport, which an HTTP proxy of the environment needs."""
+    async with transport_before(FLOODS[name]) as (_, url, sent), asyncio.timeout(60):
+        tier = proxied(url, total_timeout_seconds=3.0, read_timeout_seconds=3.0)
+        _, error = await said_until(tier, chat(whole=is_whole))
+        await tier.close()
+
+    assert isinstance(error, TierUnavailableError | TierAnswerError)
+    assert sent.bytes < MOST
+
+
+@pytest.mark.parametrize("name", DRIPS)
+async def test_through_a_proxys_transport_one_deadline_ends_drips_too(name: str) -> None:
+    async with transport_before(DRIPS[name]) as (_, url, _), asyncio.timeout(60):
+        tier = proxied(url, total_timeout_seconds=0.4, read_timeout_seconds=0.3)
+        _, error = await said_until(tier, chat())
+        await tier.close()
+
+    assert isinstance(error, TierUnavailableError | TierAnswerError)
+
+
+async def test_through_a_proxys_transport_bodies_have_the_same_bounds() -> None:
+    text = HostileWire("openai").text("a" * 3000)
+    for body in (stream("openai", text), encoded(b"gzip, gzip", zipped(2)), whole(b'{"a": "', b"a" * 30_000)):
+        async with transport_before(body) as (_, url, sent):
+            tier = proxied(url)
+            _, error = await said_until(tier, chat())
+            await tier.close()
+        assert isinstance(error, TierAnswerError)
+        assert sent.bytes < MOST // 2
+
+
+def proxied(url: str, **fields: object) -> RemoteTier:
+    spec = remote_spec(url.removesuffix("/x"), **fields)
+    return RemoteTier(spec, connect=lambda _: httpx.AsyncHTTPTransport())
+
+
 async def test_a_long_message_of_a_server_is_cut() -> None:
     message = b'{"error": {"message": "%b"}}' % (b"m" * 60_000)
     raw = b"HTTP/1.1 400 X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(message), message)
