@@ -1,4 +1,4 @@
-"""A server that answers far more than was asked for is cut off: its caller gets an error, and pays no more than its limit."""
+"""A server that answers far too much is cut off; its caller gets an error, and pays for its limit of tokens at most."""
 
 import json
 from pathlib import Path
