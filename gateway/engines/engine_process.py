@@ -27,10 +27,12 @@ from inference_core.loaders.model_path import resolve_model_path
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.engine_status import EngineState, EngineStatus
 from tiers.engines.programs import HOST, PROGRAMS, EngineProgram, child_environment, command_line, served_name
+from tiers.remote.http_exchange import bounded_answer
 
 log = logging.getLogger(__name__)
 
 Changed = Callable[[EngineStatus], None]
+MOST_PAGE_BYTES = 2**20
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,9 +189,10 @@ class EngineProcess:
     async def _context(self, client: httpx.AsyncClient) -> int | None:
         """Return the longest sequence that the engine reports; None if it reports none that can be read."""
         with suppress(httpx.HTTPError, msgspec.DecodeError):
-            response = await client.get(self._program.context_path)
+            request = client.build_request("GET", self._program.context_path)
+            response, body = await bounded_answer(client, request, MOST_PAGE_BYTES, self._timing.check_patience)
             if response.status_code == 200:
-                return self._program.context(response.content)
+                return self._program.context(body)
         return None
 
     async def _watch(self, child: EngineChild, address: str) -> None:
@@ -206,9 +209,10 @@ class EngineProcess:
 
     async def _is_healthy(self, client: httpx.AsyncClient) -> bool:
         try:
-            async with asyncio.timeout(self._timing.check_patience):
-                return (await client.get(self._program.health)).status_code == 200
-        except (httpx.HTTPError, TimeoutError):
+            request = client.build_request("GET", self._program.health)
+            response, _ = await bounded_answer(client, request, MOST_PAGE_BYTES, self._timing.check_patience)
+            return response.status_code == 200
+        except httpx.HTTPError:
             return False
 
     async def _stop_child(self) -> None:

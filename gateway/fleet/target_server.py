@@ -14,8 +14,10 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from gateway.fleet.targets import FleetTargets, TierTarget
 from gateway.fleet.traffic_counters import TrafficCounters
 from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
+from tiers.remote.http_exchange import bounded_answer
 
 _SCRAPE_TIMEOUT_S = 5.0
+_MOST_PAGE_BYTES = 16 * 2**20
 
 
 class TargetService:
@@ -64,8 +66,10 @@ async def addresses_of(url: str) -> list[str]:
 
 async def _exposition(client: httpx.AsyncClient, url: str) -> str | None:
     try:
-        answer = await client.get(f"{url.rstrip('/')}/metrics")
-        return answer.raise_for_status().text
+        request = client.build_request("GET", f"{url.rstrip('/')}/metrics")
+        answer, page = await bounded_answer(client, request, _MOST_PAGE_BYTES, _SCRAPE_TIMEOUT_S)
+        answer.raise_for_status()
+        return page.decode(errors="replace")
     except httpx.HTTPError:
         return None
 

@@ -9,8 +9,10 @@ import httpx
 import msgspec
 
 from gateway.setup.candidate import Candidate
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.price_list import listed_model
+from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.server_models import ServerModel, parse_models
 
 USUAL_PORTS = {11434: "Ollama", 8000: "vLLM", 30000: "SGLang", 8080: "llama.cpp", 1234: "LM Studio"}
@@ -23,6 +25,7 @@ report; it cuts longer prompts off silently."""
 LM_STUDIO_CONTEXT = 4096
 """Tokens that LM Studio gives a model that it loads on demand."""
 MOST_DESCRIBED = 50
+MOST_PAGE_BYTES = 4 * 2**20
 _NOT_CHAT = ("embed", "rerank", "whisper", "bge-", "tts")
 
 
@@ -54,16 +57,17 @@ async def ask_server(url: str, key: str = "") -> Server:
 
 async def _server(client: httpx.AsyncClient, url: str, look_seconds: float, detail_seconds: float) -> Server:
     try:
-        async with asyncio.timeout(look_seconds):
-            answer = await client.get(f"{url}/models", timeout=look_seconds)
-    except (httpx.HTTPError, TimeoutError) as error:
+        answer, body = await bounded_answer(
+            client, client.build_request("GET", f"{url}/models"), MOST_PAGE_BYTES, look_seconds
+        )
+    except httpx.HTTPError as error:
         return Server(url=url, problem=f"does not answer ({type(error).__name__})", status=0)
-    listed = parse_models(answer.status_code, answer.content)
+    listed = parse_models(answer.status_code, body)
     if listed is None:
         return Server(url=url, problem=f"answers GET {url}/models with {answer.status_code}", status=answer.status_code)
     if not listed:
         return Server(url=url, problem="lists no models")
-    owners = {str(entry.get("owned_by")) for entry in answer.json()["data"] if isinstance(entry, dict)}
+    owners = {str(entry.get("owned_by")) for entry in msgspec.json.decode(body)["data"] if isinstance(entry, dict)}
     if owners == {"aio"}:
         return Server(url=url, label="AIO", problem="is AIO itself")
     ask = _Questions(client, url.removesuffix("/v1"), detail_seconds)
@@ -193,10 +197,10 @@ class _Questions:
 
     async def _ask(self, method: str, path: str, body: object) -> Any:
         try:
-            async with asyncio.timeout(self._seconds):
-                answer = await self._client.request(method, self._root + path, json=body, timeout=self._seconds)
-            return msgspec.json.decode(answer.content) if answer.status_code == 200 else None
-        except (httpx.HTTPError, TimeoutError, msgspec.DecodeError):
+            request = self._client.build_request(method, self._root + path, json=body)
+            answer, page = await bounded_answer(self._client, request, MOST_PAGE_BYTES, self._seconds)
+            return msgspec.json.decode(page) if answer.status_code == 200 else None
+        except (httpx.HTTPError, *JSON_ERRORS):
             return None
 
 

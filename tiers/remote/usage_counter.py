@@ -3,9 +3,13 @@
 import math
 from typing import Any
 
+from tiers.errors import TierAnswerTooLongError
+from tiers.remote.answer_bounds import MOST_CALLS
 from tiers.tier import Delta, Usage
 
 BYTES_PER_TOKEN = 4
+# What a log-probability counts as output.
+LOGPROB_BYTES = 64
 # No request has more; a server that reports more, or less than none, must not change a bill beyond all measure.
 MOST_TOKENS = 2**31 - 1
 
@@ -15,7 +19,8 @@ class Tally:
 
     `reported`: the server's own counts so far. `prompt_tokens`: our estimate. `max_tokens`: the requested limit per
     choice. `heard`: all text of a server with a single choice; None before the first. `sent`: whether the request is on
-    its way to the server. `notes`: what a wire remembers of the answer between its events.
+    its way to the server. `notes`: what a wire remembers of the answer between its events. `said`: bytes of all output
+    so far. `scored`: whether log-probabilities were asked for; others are dropped.
     """
 
     def __init__(self, n: int, prompt_tokens: int) -> None:
@@ -25,6 +30,8 @@ class Tally:
         self.max_tokens = 0
         self.heard: str | None = None
         self.sent = False
+        self.said = 0
+        self.scored = False
         self.notes: dict[Any, Any] = {}
         self._n = n
         # Bytes by choice; with a server that reports counts, those since its last report.
@@ -48,19 +55,28 @@ class Tally:
 
     def passed(self, deltas: list[Delta]) -> list[Delta]:
         """Return those of an event's `deltas` that may be passed on, and count them: nothing follows a choice's finish
-        reason."""
+        reason. Raises `TierAnswerTooLongError` for too many calls."""
         passed = []
         for delta in deltas:
             index = delta.index
             if index not in self.unfinished:
                 continue
             passed.append(delta)
-            self._text[index] = self._text.get(index, 0) + len(delta.text.encode())
+            size = len(delta.text.encode())
             if delta.reasoning:
-                self._reasoning[index] = self._reasoning.get(index, 0) + len(delta.reasoning.encode())
+                thought = len(delta.reasoning.encode())
+                self._reasoning[index] = self._reasoning.get(index, 0) + thought
                 self._has_thought = True
+                self.said += thought
             for call in delta.tool_calls:
-                self._text[index] += len((call.name + call.arguments).encode())
+                if not 0 <= call.index < MOST_CALLS:
+                    raise TierAnswerTooLongError(f"the server answered more than {MOST_CALLS} tool calls")
+                size += len((call.name + call.arguments).encode())
+                self.said += len(call.id)
+            self._text[index] = self._text.get(index, 0) + size
+            self.said += size
+            if delta.logprobs is not None:
+                self._count_logprobs(delta)
             if delta.finish_reason is not None:
                 self.unfinished.remove(index)
         if self._covered:
@@ -68,6 +84,12 @@ class Tally:
             self._reasoning.clear()
             self._covered = False
         return passed
+
+    def _count_logprobs(self, delta: Delta) -> None:
+        if not self.scored:
+            delta.logprobs = None
+        for one in delta.logprobs or ():
+            self.said += LOGPROB_BYTES * (1 + len(one.top)) + len(one.token)
 
     def usage(self) -> Usage:
         """Return the server's last reported counts plus an estimate of the output since then, at four bytes per token.

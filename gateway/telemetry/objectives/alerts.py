@@ -18,6 +18,7 @@ import msgspec
 from gateway.settings import Settings
 from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, Figure
 from gateway.telemetry.telemetry_url import telemetry_url
+from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.http_transport import transport_to
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 AlertInputs = Mapping[Figure, float | None]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-WEBHOOK_SECONDS = 10.0
+WEBHOOK_SECONDS, MOST_WEBHOOK_BYTES = 10.0, 2**20
 
 
 class _Standing(msgspec.Struct):
@@ -104,7 +105,9 @@ async def keep_looking(
     async with httpx.AsyncClient(transport=transport, timeout=WEBHOOK_SECONDS, follow_redirects=False) as client:
 
         async def send(event: dict[str, Any]) -> None:
-            (await client.post(url, json=event)).raise_for_status()
+            request = client.build_request("POST", url, json=event)
+            answer, _ = await bounded_answer(client, request, MOST_WEBHOOK_BYTES, WEBHOOK_SECONDS)
+            answer.raise_for_status()
 
         alerts = Alerts(send, settings.alert_routing_key, rules)
         while True:

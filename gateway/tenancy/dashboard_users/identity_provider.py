@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.settings import Settings, SettingsError
 from gateway.tenancy.dashboard_users.users import ROLES, ProviderUser, Role, UserName
+from tiers.remote.http_exchange import bounded_answer
 
 T = TypeVar("T")
 DISCOVERY = "/.well-known/openid-configuration"
@@ -22,6 +23,8 @@ ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 METADATA_SECONDS = 3600.0
 _LEEWAY_SECONDS = 60
 _TIMEOUT_SECONDS = 10.0
+# Of one of its answers; some have hundreds of keys.
+_MOST_BYTES = 2**20
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -208,10 +211,10 @@ async def _json(request: httpx.Request, client: httpx.AsyncClient, kind: type[T]
     where = f"The provider's {request.url.host}{request.url.path}"
     _demand_https("the provider's address", str(request.url))
     try:
-        response = await client.send(request)
+        response, body = await bounded_answer(client, request, _MOST_BYTES, _TIMEOUT_SECONDS)
         if response.status_code != 200:
-            raise SignInError(f"{where} answered {response.status_code}: {response.text[:200]}")
-        return msgspec.json.decode(response.content, type=kind)
+            raise SignInError(f"{where} answered {response.status_code}: {body[:200].decode(errors='replace')}")
+        return msgspec.json.decode(body, type=kind)
     except httpx.HTTPError as error:
         raise SignInError(f"{where} cannot be reached: {type(error).__name__}.") from None
     except msgspec.MsgspecError:
