@@ -21,7 +21,8 @@ class ResponseBody:
     """The Response of an answer, whole (`finished`) or at a stage of its stream (`shown`), and its items.
 
     `logprobs`: whether its text comes with log-probabilities. `summarises`: whether thoughts are given as a summary,
-    which many clients show, because one was asked for; nothing of them is left out.
+    which many clients show, because one was asked for; nothing of them is left out. `streamed`: the items of a stream
+    that are done.
     """
 
     def __init__(self, exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> None:
@@ -29,6 +30,7 @@ class ResponseBody:
         body = exchange.body
         self._exchange, self._answer = exchange, answer
         self._own = _own(exchange, answer, sampling)
+        self.streamed: list[dict[str, Any]] = []
         self._finished: dict[str, Any] | None = None
         self._custom = frozenset(tool.name for tool in body.tools or () if tool.type == CUSTOM)
         self._seals = SEALED_REASONING in (body.include or ())
@@ -63,29 +65,34 @@ class ResponseBody:
         return "incomplete" if self._answer.choices[0].finish_reason == "length" else "completed"
 
     def output(self) -> list[dict[str, Any]]:
-        """The items of a finished answer: thoughts, text, calls."""
+        """The items of a finished answer: as they were streamed, else thoughts, text, calls."""
+        if self.streamed:
+            return self.streamed
         choice, items = self._answer.choices[0], []
         if choice.reasoning:
             items.append(self.reasoning_item(choice.reasoning))
-        if choice.text or not choice.tool_calls:
-            items.append(self.message_item(choice.text, self.status))
-        return items + [self.call_item(place, call, self.status) for place, call in enumerate(choice.tool_calls)]
+        calls = [(place, call) for place, call in enumerate(choice.tool_calls) if call.id or call.name]
+        if choice.text or not calls:
+            drawn = logprobs_of(choice.logprobs) if self.logprobs else []
+            items.append(self.message_item(choice.text, self.status, drawn))
+        return items + [self.call_item(place, call, self.status) for place, call in calls]
 
     def reasoning_item(self, text: str) -> dict[str, Any]:
-        """What was thought before the answer."""
+        """What was thought before the answer, or between its items."""
         parts = [self.reasoning_part(text)] if text else []
         given = {"summary": parts} if self.summarises else {"summary": [], "content": parts}
-        item = {"id": f"rs_{self._id}", "type": "reasoning", **given}
+        item = {"id": self._item_id("rs"), "type": "reasoning", **given}
         return item | {"encrypted_content": sealed(text)} if text and self._seals else item
 
     def reasoning_part(self, text: str) -> dict[str, Any]:
         """The only part of a reasoning item."""
         return {"type": "summary_text" if self.summarises else "reasoning_text", "text": text}
 
-    def message_item(self, text: str, status: str) -> dict[str, Any]:
-        """The text."""
-        content = [] if status == "in_progress" else [text_part(text, self.text_logprobs())]
-        return {"id": f"msg_{self._id}", "type": "message", "status": status, "role": "assistant", "content": content}
+    def message_item(self, text: str, status: str, logprobs: list[Any]) -> dict[str, Any]:
+        """The text, with its log-probabilities."""
+        content = [] if status == "in_progress" else [text_part(text, logprobs)]
+        item_id = self._item_id("msg")
+        return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
 
     def call_item(self, place: int, call: ToolCall, status: str) -> dict[str, Any]:
         """A call of a function, or of a custom tool."""
@@ -104,9 +111,10 @@ class ResponseBody:
         """Whether the tool of this name is a custom one."""
         return name in self._custom
 
-    def text_logprobs(self) -> list[Any]:
-        """Log-probabilities of the text so far, if they were asked for."""
-        return logprobs_of(self._answer.choices[0].logprobs) if self.logprobs else []
+    def _item_id(self, prefix: str) -> str:
+        """The id of the next item of this kind: a stream may have several."""
+        earlier = sum(item["id"].startswith(f"{prefix}_") for item in self.streamed)
+        return f"{prefix}_{self._id}-{earlier}" if earlier else f"{prefix}_{self._id}"
 
     @property
     def _id(self) -> str:
