@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.answers import Routed, UsageBody, billed_usage, routed, usage_body, whole_answer
+from gateway.api.inference.custom_tools import CUSTOM, InputReader, custom_names
 from gateway.api.inference.logprobs import chat_logprobs, completion_logprobs
 from gateway.api.inference.schemas import StreamOptions
 from gateway.errors import ErrorBody, ErrorEnvelope, as_api_error
@@ -86,6 +87,8 @@ class ChatChunks:
             b'%b{"index":%d,"delta":{"content":' % (self._template.head, index) for index in range(self._choices)
         ]
         self._after = b'},"logprobs":null,"finish_reason":null}' + self._template.tail
+        self._custom = custom_names(answer.request.tooling)
+        self._inputs: dict[tuple[int, int], InputReader] = {}  # of calls of custom tools, by choice and number
 
     def opening(self) -> bytes:
         """One role-only chunk per choice."""
@@ -105,8 +108,13 @@ class ChatChunks:
         if delta.text or drawn != b"null":
             events += self._chunk(delta.index, b'{"content":' + _encode(delta.text) + b"}", drawn)
         for call in delta.tool_calls:
-            events += self._chunk(delta.index, _encode({"tool_calls": [_call_piece(call)]}))
+            if call.name in self._custom or (delta.index, call.index) in self._inputs:
+                events += self._custom_piece(delta.index, call)
+            else:
+                events += self._chunk(delta.index, _encode({"tool_calls": [_call_piece(call)]}))
         if delta.finish_reason:
+            if self._inputs:
+                events += self._last_inputs(delta.index)
             events += self._chunk(delta.index, b"{}", finish=_encode(delta.finish_reason))
         return events
 
@@ -117,6 +125,27 @@ class ChatChunks:
     def failed(self, error: Exception) -> bytes:
         """See `BrokenStream`; no end mark follows."""
         return self._template.failed(error)
+
+    def _custom_piece(self, index: int, call: ToolCallDelta) -> bytes:
+        """A chunk with more of the text that a custom tool is given, and first with its name."""
+        reader = self._inputs.get((index, call.index))
+        first = reader is None
+        if reader is None:
+            reader = self._inputs[index, call.index] = InputReader()
+        text = reader.take(call.arguments)
+        if not first:
+            return self._input(index, call.index, text)
+        named = {"index": call.index, "id": call.id, "type": CUSTOM, "custom": {"name": call.name, "input": text}}
+        return self._chunk(index, _encode({"tool_calls": [named]}))
+
+    def _last_inputs(self, index: int) -> bytes:
+        """Chunks with what is left of the texts of one choice's calls."""
+        rest = [(number, reader.rest()) for (choice, number), reader in self._inputs.items() if choice == index]
+        return b"".join(self._input(index, number, text) for number, text in rest)
+
+    def _input(self, index: int, number: int, text: str) -> bytes:
+        more = {"tool_calls": [{"index": number, "custom": {"input": text}}]}
+        return self._chunk(index, _encode(more)) if text else b""
 
     def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (

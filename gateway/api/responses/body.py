@@ -6,11 +6,12 @@ import msgspec
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.answers import billed_usage, routed
+from gateway.api.inference.custom_tools import input_of
 from gateway.api.inference.logprobs import chat_logprobs
 from gateway.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
-from gateway.api.responses.custom_tools import CUSTOM, input_of
 from gateway.api.responses.exchange import Exchange
-from gateway.api.responses.schemas import ResponsesRequest, ResponseTool
+from gateway.api.responses.schemas import ResponsesRequest
+from gateway.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
 from gateway.errors import ErrorBody
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.tier import TextLogprob, Usage
@@ -32,7 +33,7 @@ class ResponseBody:
         self._own = _own(exchange, answer, sampling)
         self.streamed: list[dict[str, Any]] = []
         self._finished: dict[str, Any] | None = None
-        self._custom = frozenset(tool.name for tool in body.tools or () if tool.type == CUSTOM)
+        self._tools = called_tools(body.tools or ())
         self._seals = SEALED_REASONING in (body.include or ())
         self.logprobs = wants_logprobs(body)
         self.summarises = _asked_summary(body) is not None
@@ -96,20 +97,18 @@ class ResponseBody:
 
     def call_item(self, place: int, call: ToolCall, status: str) -> dict[str, Any]:
         """A call of a function, or of a custom tool."""
-        custom = self.is_custom(call.name)
+        tool = self._tools.get(call.name, CalledTool(call.name, None, is_custom=False))
+        custom = tool.is_custom
         given = {"input": input_of(call.arguments)} if custom else {"arguments": call.arguments}
         return {
             "id": f"{'ctc' if custom else 'fc'}_{self._id}_{place}",
             "type": "custom_tool_call" if custom else "function_call",
             "status": status,
             "call_id": call.id,
-            "name": call.name,
+            "name": tool.name,
+            **({} if tool.namespace is None else {"namespace": tool.namespace}),
             **given,
         }
-
-    def is_custom(self, name: str) -> bool:
-        """Whether the tool of this name is a custom one."""
-        return name in self._custom
 
     def _item_id(self, prefix: str) -> str:
         """The id of the next item of this kind: a stream may have several."""
@@ -134,7 +133,6 @@ def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
 
 def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict[str, Any]:
     body = exchange.body
-    choice = body.tool_choice or "auto"
     form = {"type": "text"} if body.text is None or body.text.format is None else _given(body.text.format)
     reasoning = body.reasoning
     return {
@@ -144,11 +142,11 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
         "model": answer.tier.model,
         "previous_response_id": body.previous_response_id,
         "instructions": body.instructions,
-        "tools": [_tool(tool) for tool in body.tools or ()],
-        "tool_choice": choice if isinstance(choice, str) else {"type": choice.type, "name": choice.name},
+        "tools": [shown_tool(tool) for tool in body.tools or ()],
+        "tool_choice": shown_choice(body.tool_choice),
         "truncation": body.truncation or "disabled",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "text": {"format": form},
+        "text": {"format": form, "verbosity": (body.text and body.text.verbosity) or "medium"},
         "temperature": sampling.temperature if body.temperature is None else body.temperature,
         "top_p": sampling.top_p if body.top_p is None else body.top_p,
         "presence_penalty": 0.0,
@@ -168,14 +166,6 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
 
 def _asked_summary(body: ResponsesRequest) -> str | None:
     return None if body.reasoning is None else body.reasoning.summary or body.reasoning.generate_summary
-
-
-def _tool(tool: ResponseTool) -> dict[str, Any]:
-    if tool.type == CUSTOM:
-        form = {"type": "text"} if tool.format is None else _given(tool.format)
-        return {"type": CUSTOM, "name": tool.name, "description": tool.description, "format": form}
-    names = ("type", "name", "description", "parameters", "strict")
-    return {name: getattr(tool, name) for name in names}
 
 
 def _given(form: Any) -> dict[str, Any]:
