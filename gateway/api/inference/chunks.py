@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.answers import Routed, UsageBody, billed_usage, routed, usage_body, whole_answer
+from gateway.api.inference.block_order import BlockOrder, Piece
 from gateway.api.inference.custom_tools import CUSTOM, InputReader, custom_names
 from gateway.api.inference.logprobs import chat_logprobs, completion_logprobs
 from gateway.api.inference.schemas import StreamOptions
@@ -87,6 +88,7 @@ class ChatChunks:
             b'%b{"index":%d,"delta":{"content":' % (self._template.head, index) for index in range(self._choices)
         ]
         self._after = b'},"logprobs":null,"finish_reason":null}' + self._template.tail
+        self._calls: dict[int, BlockOrder] = {}  # by choice
         self._custom = custom_names(answer.request.tooling)
         self._inputs: dict[tuple[int, int], InputReader] = {}  # of calls of custom tools, by choice and number
 
@@ -107,14 +109,13 @@ class ChatChunks:
             drawn = _encode(chat_logprobs(delta.logprobs))
         if delta.text or drawn != b"null":
             events += self._chunk(delta.index, b'{"content":' + _encode(delta.text) + b"}", drawn)
-        for call in delta.tool_calls:
-            if call.name in self._custom or (delta.index, call.index) in self._inputs:
-                events += self._custom_piece(delta.index, call)
-            else:
-                events += self._chunk(delta.index, _encode({"tool_calls": [_call_piece(call)]}))
+        if delta.tool_calls:
+            order = self._calls.setdefault(delta.index, BlockOrder())
+            ready = (piece for one in delta.tool_calls for piece in order.put(Piece(one.index, one.arguments, one)))
+            events += b"".join(self._call(delta.index, piece.call) for piece in ready if piece.call is not None)
         if delta.finish_reason:
-            if self._inputs:
-                events += self._last_inputs(delta.index)
+            if delta.index in self._calls:
+                events += self._last_calls(delta.index)
             events += self._chunk(delta.index, b"{}", finish=_encode(delta.finish_reason))
         return events
 
@@ -125,6 +126,12 @@ class ChatChunks:
     def failed(self, error: Exception) -> bytes:
         """See `BrokenStream`; no end mark follows."""
         return self._template.failed(error)
+
+    def _call(self, index: int, call: ToolCallDelta) -> bytes:
+        """A chunk with a piece of a call, whose turn it is: many clients take a piece for one of the last call."""
+        if call.name in self._custom or (index, call.index) in self._inputs:
+            return self._custom_piece(index, call)
+        return self._chunk(index, _encode({"tool_calls": [_call_piece(call)]}))
 
     def _custom_piece(self, index: int, call: ToolCallDelta) -> bytes:
         """A chunk with more of the text that a custom tool is given, and first with its name."""
@@ -138,10 +145,12 @@ class ChatChunks:
         named = {"index": call.index, "id": call.id, "type": CUSTOM, "custom": {"name": call.name, "input": text}}
         return self._chunk(index, _encode({"tool_calls": [named]}))
 
-    def _last_inputs(self, index: int) -> bytes:
-        """Chunks with what is left of the texts of one choice's calls."""
+    def _last_calls(self, index: int) -> bytes:
+        """Chunks with what is left of one choice's calls."""
+        waited = [piece.call for piece in self._calls[index].rest() if piece.call is not None]
+        events = b"".join(self._call(index, call) for call in waited)
         rest = [(number, reader.rest()) for (choice, number), reader in self._inputs.items() if choice == index]
-        return b"".join(self._input(index, number, text) for number, text in rest)
+        return events + b"".join(self._input(index, number, text) for number, text in rest)
 
     def _input(self, index: int, number: int, text: str) -> bytes:
         more = {"tool_calls": [{"index": number, "custom": {"input": text}}]}

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.answering.answer import Answer
+from gateway.api.inference.block_order import BlockOrder, Piece
 from gateway.api.messages.errors import error_event
 from gateway.api.messages.message_body import (
     SIGNATURE,
@@ -16,7 +17,6 @@ from gateway.api.messages.message_body import (
     tool_use_id,
     usage_of,
 )
-from gateway.api.streaming.block_order import BlockOrder, Piece
 from tiers.tier import Delta
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'

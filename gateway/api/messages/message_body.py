@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from gateway.answering.answer import Answer
-from gateway.api.streaming.block_order import is_object
+from gateway.api.inference.block_order import is_object
 from gateway.requests.slo_class import SERVICE_TIERS
 from tiers.tier import Usage
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from gateway.answering.answer import Answer
+from gateway.api.inference.block_order import BlockOrder, Piece, pieces_of
 from gateway.api.inference.custom_tools import InputReader
 from gateway.api.responses.body import ResponseBody, logprobs_of, text_part
-from gateway.api.streaming.block_order import BlockOrder, Piece, pieces_of
 from gateway.errors import as_api_error
 from tiers.tier import Delta, TextLogprob
 from tiers.tool_types import ToolCall, ToolCallDelta

@@ -178,6 +178,8 @@ async def test_a_streamed_chat_brings_the_text_of_a_custom_call_in_pieces(gatewa
     assert more
     assert "".join(piece["custom"]["input"] for piece in (first, *more)) == TEXT
     assert [piece["function"] for piece in pieces if piece["index"] == 1] == [{"name": "look", "arguments": "{}"}]
+    # One call after another, though the tier mixed them.
+    assert sorted(piece["index"] for piece in pieces) == [piece["index"] for piece in pieces]
 
 
 @pytest.mark.parametrize(
