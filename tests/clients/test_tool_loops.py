@@ -30,7 +30,7 @@ pytestmark = pytest.mark.clients
 INSTALLED = Path(__file__).parents[2] / ".venv" / "clients"
 PROGRAMS = Path(__file__).parent / "programs"
 NODE_MODULES = INSTALLED / "node" / "node_modules"
-SECONDS = 120
+SECONDS = 240
 
 CATALOG = """
 name = "recorded"
