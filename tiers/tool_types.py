@@ -11,8 +11,8 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additional
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that a model may call. `parameters` is a JSON schema of an object; None for no parameters.
 
-    `strict`: calls always follow the schema, even if the model is free to call or not. `custom`: the caller's tool takes
-    text; the function stands for it (`gateway.api.inference.custom_tools`).
+    `strict`: calls always follow the schema, even if the model is free to call or not. `custom`: the function stands
+    for a tool of the caller's that takes text.
     """
 
     name: str
