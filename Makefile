@@ -9,7 +9,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inferen
 	touch $(STAMP)
 
 # Groups that have a target of their own, below.
-GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and not wheel and not ray and not browser
+GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and not wheel and not ray and not browser and not clients
 
 # Sets of strings have the same order in every run, too. Compiled modules are kept, also where the environment forbids it:
 # tests start hundreds of Python processes.
@@ -74,6 +74,21 @@ test-mesh: install
 test-ray: install
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[ray]"
 	$(BIN)/pytest --timeout 900 -m "ray"
+
+# Clients as PyPI and npm give them, with the lines of docs/clients.md: a tool loop each, through `aio serve`. Two or three minutes
+# after their installation.
+test-clients: $(STAMP)-clients
+	$(BIN)/pytest -n $(BUSY_WORKERS) --dist load -rs --durations 5 -m "clients" tests/clients
+
+# Python clients have environments of their own: their pins would move the versions of others. No script of an npm package runs.
+$(STAMP)-clients: $(STAMP)
+	set -e; for client in agents aider llama-index; do \
+		$(PYTHON) -m venv --without-pip $(VENV)/clients/$$client; \
+		$(BIN)/pip --quiet --python $(VENV)/clients/$$client/bin/python install --group client-$$client; \
+	done
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/clients/node \
+		@openai/codex@0 opencode-ai@1 ai@7 @ai-sdk/openai@4 zod@4
+	touch $@
 
 # Triton kernels without a GPU: each against its reference in the interpreter, and compiled for every device of ours. And the CPU
 # kernels for ARM, compiled and emulated; skipped without `apt-get install g++-aarch64-linux-gnu qemu-user`.

@@ -11,13 +11,15 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additional
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that a model may call. `parameters` is a JSON schema of an object; None for no parameters.
 
-    `strict`: calls always follow the schema, even if the model is free to call or not.
+    `strict`: calls always follow the schema, even if the model is free to call or not. `custom`: the function stands
+    for a tool of the caller's that takes text.
     """
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool = False
+    custom: bool = False
 
     def definition(self) -> dict[str, Any]:
         """The tool as chat templates and OpenAI-compatible servers expect it, without our own fields."""

@@ -1,5 +1,7 @@
 """Responses kept in the database, so that a later request, on any gateway process, goes on from one by its id."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +14,8 @@ from quality.store.queries import exclude_erasures
 
 # As many as the messages of a conversation may be, so that a cycle or a very long chain ends somewhere.
 MOST_IN_CHAIN = 2048
+# Whole responses are read for the items that are wanted of them.
+_RESPONSES_AT_ONCE = 16
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +43,13 @@ class StoredContext(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str
     size: int
     items: list[dict[str, Any]]
+
+
+class StoredItems(msgspec.Struct, frozen=True, kw_only=True):
+    """Items of responses by their ids, and the conversation of the last of the responses."""
+
+    items: dict[str, dict[str, Any]]
+    conversation: str | None
 
 
 class ContextTooLargeError(ValueError):
@@ -114,6 +125,34 @@ class StoredResponses:
         return StoredContext(
             response_id=response_id, conversation=known.conversation, size=known.context_bytes, items=items
         )
+
+    async def items(
+        self, tenant: str, item_ids: Sequence[str], response_of: Mapping[str, str], most_bytes: int
+    ) -> StoredItems:
+        """Return those items of `item_ids` that are in the output of the tenant's responses; `response_of` says in
+        whose.
+
+        Raises `ContextTooLargeError` if together, each as often as it is named, they hold more than `most_bytes`.
+        """
+        wanted, columns = Counter(item_ids), stored_responses.c
+        response_ids = list(dict.fromkeys(response_of[item_id] for item_id in item_ids if item_id in response_of))
+        found: dict[str, dict[str, Any]] = {}
+        conversations: dict[str, str] = {}
+        size = 0
+        async with self._engine.connect() as connection:
+            for first in range(0, len(response_ids), _RESPONSES_AT_ONCE):
+                some = columns.response_id.in_(response_ids[first : first + _RESPONSES_AT_ONCE])
+                rows = select(columns.response_id, columns.conversation, columns.response)
+                for row in await connection.execute(rows.where(some, columns.tenant == tenant)):
+                    conversations[row.response_id] = row.conversation
+                    for item in row.response["output"]:
+                        if item["id"] in wanted:
+                            found[item["id"]] = item
+                            size += wanted[item["id"]] * len(msgspec.json.encode(item))
+                if size > most_bytes:
+                    raise ContextTooLargeError(size)
+        last = conversations.get(response_ids[-1]) if response_ids else None
+        return StoredItems(items=found, conversation=last)
 
 
 def _mine(tenant: str, response_id: str) -> tuple[Any, Any]:

@@ -6,10 +6,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.answering.answer import Answer
+from gateway.api.inference.custom_tools import CUSTOM, custom_names, input_of
 from gateway.api.inference.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
 from quality.records.record import CacheUse, Record
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import ThoughtEnd, Usage
+from tiers.tool_types import ToolCall
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -69,12 +71,20 @@ class FunctionBody(msgspec.Struct, frozen=True):
     arguments: str
 
 
+class CustomBody(msgspec.Struct, frozen=True):
+    """The custom tool of a call, and the text that it is given."""
+
+    name: str
+    input: str
+
+
 class ToolCallBody(msgspec.Struct, frozen=True):
-    """A call of a tool."""
+    """A call of a function or of a custom tool."""
 
     id: str
     type: str
-    function: FunctionBody
+    function: FunctionBody | UnsetType = UNSET
+    custom: CustomBody | UnsetType = UNSET
 
 
 class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,11 +166,18 @@ def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAns
 
 
 def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatChoice:
-    calls = [ToolCallBody(c.id, "function", FunctionBody(c.name, c.arguments)) for c in choice.tool_calls]
+    custom = custom_names(answer.request.tooling)
+    calls = [_call(call, custom) for call in choice.tool_calls]
     content, thoughts = choice.text or (None if calls else ""), choice.reasoning or None
     message = ChatMessageBody("assistant", content, None, [], thoughts, thoughts, calls or None)
     drawn = chat_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, choice.finish_reason)
+
+
+def _call(call: ToolCall, custom: frozenset[str]) -> ToolCallBody:
+    if call.name in custom:
+        return ToolCallBody(call.id, CUSTOM, custom=CustomBody(call.name, input_of(call.arguments)))
+    return ToolCallBody(call.id, "function", FunctionBody(call.name, call.arguments))
 
 
 def _completion_choice(index: int, choice: CollectedChoice, answer: Answer) -> CompletionChoice:

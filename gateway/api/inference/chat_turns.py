@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlsplit
 
-from gateway.api.inference.schemas import MAX_MESSAGES, MAX_PARTS, ContentPart, Message
+from gateway.api.inference.custom_tools import CUSTOM, arguments_of
+from gateway.api.inference.schemas import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    ContentPart,
+    FunctionCall,
+    Message,
+    MessageToolCall,
+)
 from gateway.errors import bad_request
 from tiers.content_parts import ContentPart as MessagePart
 from tiers.content_parts import MediaType, media_part, text_part
@@ -91,13 +99,24 @@ def _calls(message: Message, where: str) -> tuple[ToolCall, ...]:
             f"Only an assistant calls tools, not a {message.role}.", f"{where}.tool_calls", "invalid_value"
         )
     for place, call in enumerate(message.tool_calls):
-        if call.type != "function":
+        if call.type not in ("function", CUSTOM):
             raise bad_request(
                 f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{place}].type", "invalid_value"
             )
-    return tuple(
-        ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments) for call in message.tool_calls
-    )
+        if (call.function if call.type == "function" else call.custom) is None:
+            raise bad_request(
+                f"A tool call of type {call.type!r} needs the object {call.type}.",
+                f"{where}.tool_calls[{place}].{call.type}",
+                "missing_required_parameter",
+            )
+    return tuple(map(_call, message.tool_calls))
+
+
+def _call(call: MessageToolCall) -> ToolCall:
+    if call.custom is not None and call.type == CUSTOM:
+        return ToolCall(id=call.id, name=call.custom.name, arguments=arguments_of(call.custom.input))
+    function = call.function or FunctionCall(name="", arguments="")
+    return ToolCall(id=call.id, name=function.name, arguments=function.arguments)
 
 
 def _text(content: str | list[ContentPart] | None, where: str) -> str:

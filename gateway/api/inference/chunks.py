@@ -6,6 +6,8 @@ import msgspec
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.answers import Routed, UsageBody, billed_usage, routed, usage_body, whole_answer
+from gateway.api.inference.block_order import BlockOrder, Piece
+from gateway.api.inference.custom_tools import CUSTOM, InputReader, custom_names
 from gateway.api.inference.logprobs import chat_logprobs, completion_logprobs
 from gateway.api.inference.schemas import StreamOptions
 from gateway.errors import ErrorBody, ErrorEnvelope, as_api_error
@@ -86,6 +88,9 @@ class ChatChunks:
             b'%b{"index":%d,"delta":{"content":' % (self._template.head, index) for index in range(self._choices)
         ]
         self._after = b'},"logprobs":null,"finish_reason":null}' + self._template.tail
+        self._calls: dict[int, BlockOrder] = {}  # by choice
+        self._custom = custom_names(answer.request.tooling)
+        self._inputs: dict[tuple[int, int], InputReader] = {}  # of calls of custom tools, by choice and number
 
     def opening(self) -> bytes:
         """One role-only chunk per choice."""
@@ -104,9 +109,13 @@ class ChatChunks:
             drawn = _encode(chat_logprobs(delta.logprobs))
         if delta.text or drawn != b"null":
             events += self._chunk(delta.index, b'{"content":' + _encode(delta.text) + b"}", drawn)
-        for call in delta.tool_calls:
-            events += self._chunk(delta.index, _encode({"tool_calls": [_call_piece(call)]}))
+        if delta.tool_calls:
+            order = self._calls.setdefault(delta.index, BlockOrder())
+            ready = (piece for one in delta.tool_calls for piece in order.put(Piece(one.index, one.arguments, one)))
+            events += b"".join(self._call(delta.index, piece.call) for piece in ready if piece.call is not None)
         if delta.finish_reason:
+            if delta.index in self._calls:
+                events += self._last_calls(delta.index)
             events += self._chunk(delta.index, b"{}", finish=_encode(delta.finish_reason))
         return events
 
@@ -117,6 +126,35 @@ class ChatChunks:
     def failed(self, error: Exception) -> bytes:
         """See `BrokenStream`; no end mark follows."""
         return self._template.failed(error)
+
+    def _call(self, index: int, call: ToolCallDelta) -> bytes:
+        """A chunk with a piece of a call, whose turn it is: many clients take a piece for one of the last call."""
+        if call.name in self._custom or (index, call.index) in self._inputs:
+            return self._custom_piece(index, call)
+        return self._chunk(index, _encode({"tool_calls": [_call_piece(call)]}))
+
+    def _custom_piece(self, index: int, call: ToolCallDelta) -> bytes:
+        """A chunk with more of the text that a custom tool is given, and first with its name."""
+        reader = self._inputs.get((index, call.index))
+        first = reader is None
+        if reader is None:
+            reader = self._inputs[index, call.index] = InputReader()
+        text = reader.take(call.arguments)
+        if not first:
+            return self._input(index, call.index, text)
+        named = {"index": call.index, "id": call.id, "type": CUSTOM, "custom": {"name": call.name, "input": text}}
+        return self._chunk(index, _encode({"tool_calls": [named]}))
+
+    def _last_calls(self, index: int) -> bytes:
+        """Chunks with what is left of one choice's calls."""
+        waited = [piece.call for piece in self._calls[index].rest() if piece.call is not None]
+        events = b"".join(self._call(index, call) for call in waited)
+        rest = [(number, reader.rest()) for (choice, number), reader in self._inputs.items() if choice == index]
+        return events + b"".join(self._input(index, number, text) for number, text in rest)
+
+    def _input(self, index: int, number: int, text: str) -> bytes:
+        more = {"tool_calls": [{"index": number, "custom": {"input": text}}]}
+        return self._chunk(index, _encode(more)) if text else b""
 
     def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
         return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (

@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.api.inference.custom_tools import CUSTOM, as_function
 from gateway.api.inference.schemas import (
     ChatRequest,
+    NamedTool,
     NamedToolChoice,
     ResponseFormat,
     StructuredOutputs,
@@ -121,24 +123,53 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
     names = [tool.name for tool in tools]
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise bad_request(f"Two tools are called {name!r}.", f"tools[{place}].function.name", "invalid_value")
+            where = f"tools[{place}].{CUSTOM if tools[place].custom else 'function'}.name"
+            raise bad_request(f"Two tools are called {name!r}.", where, "invalid_value")
     parallel = body.parallel_tool_calls is not False
     if isinstance(choice, NamedToolChoice):
-        if choice.type != "function" or choice.function.name not in names:
-            raise bad_request(
-                f"tool_choice names {choice.function.name!r}; the functions given are {', '.join(names)}.",
-                "tool_choice.function.name",
-                "invalid_value",
-            )
-        return Tooling(tools=tools, choice="named", name=choice.function.name, parallel=False)
+        return _chosen(tools, choice, parallel)
     known = _CHOICES.get(choice or "auto")
     if known is None:
         raise bad_request(
-            f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)} and a named function.",
+            f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)}, a named tool and allowed_tools.",
             "tool_choice",
             "invalid_value",
         )
     return Tooling(tools=tools, choice=known, parallel=parallel)
+
+
+def _chosen(tools: tuple[Tool, ...], choice: NamedToolChoice, parallel: bool) -> Tooling:
+    """The tools under a choice by name. Of `allowed_tools` the model is given no others: no server can call them."""
+    if choice.type != "allowed_tools":
+        return Tooling(tools=tools, choice="named", name=_known(tools, choice, "tool_choice"), parallel=False)
+    if choice.allowed_tools is None:
+        raise bad_request(
+            "You must provide the parameter tool_choice.allowed_tools.",
+            "tool_choice.allowed_tools",
+            "missing_required_parameter",
+        )
+    where = "tool_choice.allowed_tools.tools"
+    allowed = {_known(tools, tool, f"{where}[{place}]") for place, tool in enumerate(choice.allowed_tools.tools)}
+    given = tuple(tool for tool in tools if tool.name in allowed)
+    return Tooling(tools=given, choice=choice.allowed_tools.mode, parallel=parallel)
+
+
+def _known(tools: tuple[Tool, ...], choice: NamedTool, where: str) -> str:
+    """The name of a tool of `tool_choice`, which must be among the tools."""
+    if choice.type not in ("function", CUSTOM):
+        raise bad_request(
+            f"Unsupported type {choice.type[:64]!r} in tool_choice: allowed are function, custom and allowed_tools.",
+            f"{where}.type",
+            "unsupported_parameter",
+        )
+    name = choice.name
+    if name is None or name not in [tool.name for tool in tools if tool.custom == (choice.type == CUSTOM)]:
+        raise bad_request(
+            f"tool_choice names {name!r}; the tools given are {', '.join(tool.name for tool in tools)}.",
+            f"{where}.{choice.type}.name",
+            "invalid_value",
+        )
+    return name
 
 
 def template_variables_of(body: ChatRequest) -> dict[str, Any]:
@@ -178,13 +209,18 @@ def _depth(value: Any, level: int = 1) -> int:
 
 
 def _tool(given: ToolDefinition, where: str) -> Tool:
-    if given.type != "function":
+    if given.type not in ("function", CUSTOM):
         raise bad_request(
-            f"Unsupported tool type {given.type!r}: only 'function' is available.",
+            f"Unsupported tool type {given.type!r}: allowed are function and custom.",
             f"{where}.type",
             "unsupported_parameter",
         )
+    if given.custom is not None and given.type == CUSTOM:
+        return as_function(given.custom, f"{where}.{CUSTOM}")
     function = given.function
+    if function is None or given.type == CUSTOM:
+        name = f"{where}.{given.type}"
+        raise bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
     kind = None if function.parameters is None else function.parameters.get("type", "object")
     if kind not in (None, "object"):
         raise bad_request(

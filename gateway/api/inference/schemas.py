@@ -69,11 +69,19 @@ class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str
 
 
+class CustomCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Which custom tool an assistant called, with what text."""
+
+    name: str
+    input: str
+
+
 class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in an assistant's earlier turn."""
+    """A call in an assistant's earlier turn, of a function or of a custom tool."""
 
     id: str
-    function: FunctionCall
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
     type: str = "function"
 
 
@@ -130,24 +138,67 @@ class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     strict: bool | None = None
 
 
+class CustomGrammar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A grammar of the input of a custom tool."""
+
+    definition: str
+    syntax: Literal["lark", "regex"]
+
+
+class CustomFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The input of a custom tool: `text`, or text that follows a `grammar`."""
+
+    type: Literal["text", "grammar"]
+    grammar: CustomGrammar | None = None
+
+
+class CustomTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool that takes text."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool; only functions are understood."""
+    """A tool that the caller runs: a `function`, or a `custom` one, which takes text."""
 
     type: str
-    function: FunctionDefinition
+    function: FunctionDefinition | None = None
+    custom: CustomTool | None = None
 
 
 class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The name in `tool_choice`."""
+    """The name of a tool in `tool_choice`."""
 
     name: str
 
 
-class NamedToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`tool_choice` as an object: call this function."""
+class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool in `tool_choice`: of the type `function` or `custom`, by its name in the field of that name."""
 
     type: str
-    function: NamedFunction
+    function: NamedFunction | None = None
+    custom: NamedFunction | None = None
+
+    @property
+    def name(self) -> str | None:
+        """Its name, if the field of its type has one."""
+        named = {"function": self.function, "custom": self.custom}.get(self.type)
+        return None if named is None else named.name
+
+
+class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice.allowed_tools`: which of the tools may (`auto`) or must (`required`) be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class NamedToolChoice(NamedTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice` as an object: call this function or custom tool, or only `allowed_tools`."""
+
+    allowed_tools: AllowedTools | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from gateway.answering.answer import Answer
+from gateway.api.inference.block_order import is_object
 from gateway.requests.slo_class import SERVICE_TIERS
 from tiers.tier import Usage
 
@@ -131,16 +132,6 @@ def tool_use_id(answer: Answer, call_id: str, place: int) -> str:
     if answer.tier.core_name is None:
         return call_id
     return f"toolu_{call_id.removeprefix('call_')}"
-
-
-def is_object(arguments: str) -> bool:
-    """Whether the arguments of a call are a whole JSON object."""
-    if not arguments.rstrip().endswith("}"):
-        return False
-    try:
-        return isinstance(msgspec.json.decode(arguments), dict)
-    except (msgspec.DecodeError, RecursionError):
-        return False
 
 
 def _input(arguments: str) -> msgspec.Raw:

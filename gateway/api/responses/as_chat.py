@@ -6,22 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from gateway.api.inference.custom_tools import arguments_of
 from gateway.api.inference.parsing import refuse_given
 from gateway.api.inference.schemas import (
     ChatRequest,
     ContentPart,
     FunctionCall,
-    FunctionDefinition,
     JsonSchemaFormat,
     Message,
     MessageToolCall,
-    NamedFunction,
-    NamedToolChoice,
     ResponseFormat,
-    ToolDefinition,
 )
-from gateway.api.responses.custom_tools import CUSTOM, arguments_of, as_function
-from gateway.api.responses.schemas import Item, Part, ResponsesRequest, ResponseTool, TextFormat, ToolChoice
+from gateway.api.responses.schemas import Item, Part, ResponsesRequest, TextFormat
+from gateway.api.responses.tools import chat_choice, chat_tools, flat_name
 from gateway.errors import ApiError, bad_request
 
 # By what names the caller knows the fields of the chat.
@@ -61,11 +58,12 @@ def chat_of(body: ResponsesRequest, earlier: Sequence[Item] = ()) -> ChatRequest
         top_p=body.top_p,
         logprobs=logprobs or None,
         top_logprobs=body.top_logprobs if logprobs else None,
-        tools=None if body.tools is None else [_tool(tool, f"tools[{n}]") for n, tool in enumerate(body.tools)],
-        tool_choice=_choice(body.tool_choice),
+        tools=None if body.tools is None else chat_tools(body.tools),
+        tool_choice=chat_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_format(body.text.format if body.text else None),
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        verbosity=body.text.verbosity if body.text else None,
         stream=body.stream,
         store=body.store,
         metadata=body.metadata,
@@ -121,8 +119,6 @@ def _check(body: ResponsesRequest) -> None:
             )
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
-    if body.text is not None and body.text.verbosity not in (None, "medium"):
-        raise bad_request("Unsupported text.verbosity: leave it out.", "text.verbosity", "unsupported_parameter")
 
 
 def _messages(given: str | Sequence[Item], earlier: Sequence[Item]) -> list[Message]:
@@ -149,7 +145,8 @@ def _turns(item: Item, where: str) -> Iterator[Message]:
         field, arguments = ("input", item.input) if custom else ("arguments", item.arguments)
         if item.call_id is None or item.name is None or arguments is None:
             raise bad_request(f"A {item.type} needs call_id, name and {field}.", where, "missing_required_parameter")
-        function = FunctionCall(name=item.name, arguments=arguments_of(arguments) if custom else arguments)
+        called = flat_name(item.name, item.namespace)
+        function = FunctionCall(name=called, arguments=arguments_of(arguments) if custom else arguments)
         yield Message(role="assistant", tool_calls=[MessageToolCall(id=item.call_id, function=function)])
     elif item.type in ("function_call_output", "custom_tool_call_output"):
         if item.call_id is None or item.output is None:
@@ -161,7 +158,7 @@ def _turns(item: Item, where: str) -> Iterator[Message]:
     else:
         raise bad_request(
             f"Unsupported item of type {item.type[:64]!r}: allowed are message, reasoning, function_call, "
-            "custom_tool_call and their outputs.",
+            "custom_tool_call, their outputs and item_reference.",
             f"{where}.type",
             "unsupported_content",
         )
@@ -191,8 +188,10 @@ def _joined(messages: Iterable[Message]) -> Iterator[Message]:
         if message.reasoning_content is not None:
             waiting.append(message.reasoning_content)
             continue
-        if turn is not None and turn.role == message.role == "assistant" and message.tool_calls:
-            calls += message.tool_calls
+        if turn is not None and turn.role == message.role == "assistant" and (message.tool_calls or calls):
+            # Between calls and their results there is no turn of its own.
+            turn = _saying(turn, message.content)
+            calls += message.tool_calls or ()
             thoughts += waiting
         else:
             if turn is not None:
@@ -202,6 +201,14 @@ def _joined(messages: Iterable[Message]) -> Iterator[Message]:
         waiting = []
     if turn is not None:
         yield _with(turn, calls, thoughts)
+
+
+def _saying(turn: Message, more: str | list[ContentPart] | None) -> Message:
+    """The turn with more content after its own."""
+    if not more or not turn.content:
+        return turn if not more else msgspec.structs.replace(turn, content=more)
+    parts = [[ContentPart(type="text", text=one)] if isinstance(one, str) else one for one in (turn.content, more)]
+    return msgspec.structs.replace(turn, content=[*parts[0], *parts[1]])
 
 
 def _with(turn: Message, calls: list[MessageToolCall], thoughts: list[str]) -> Message:
@@ -243,38 +250,6 @@ def _part(part: Part, where: str) -> ContentPart:
 def _given(part: Part, **names: str) -> dict[str, str]:
     """The fields of a part that are given, by their names in a chat."""
     return {name: value for name, field in names.items() if (value := getattr(part, field)) is not None}
-
-
-def _tool(tool: ResponseTool, where: str) -> ToolDefinition:
-    if tool.type == CUSTOM:
-        if tool.format is not None and tool.format.type == "grammar" and not tool.format.definition:
-            raise bad_request(
-                "A format of type grammar needs its definition.", f"{where}.format", "missing_required_parameter"
-            )
-        return as_function(tool)
-    if tool.type != "function":
-        raise bad_request(
-            f"Unsupported tool type {tool.type[:64]!r}: no tools are run here. Give a function or a custom tool, which "
-            "you run.",
-            f"{where}.type",
-            "unsupported_parameter",
-        )
-    function = FunctionDefinition(
-        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
-    )
-    return ToolDefinition(type="function", function=function)
-
-
-def _choice(choice: str | ToolChoice | None) -> str | NamedToolChoice | None:
-    if choice is None or isinstance(choice, str):
-        return choice
-    if choice.type not in ("function", CUSTOM):
-        raise bad_request(
-            f"Unsupported tool_choice of type {choice.type[:64]!r}: allowed are function and custom, with a name.",
-            "tool_choice.type",
-            "unsupported_parameter",
-        )
-    return NamedToolChoice(type="function", function=NamedFunction(name=choice.name))
 
 
 def _format(given: TextFormat | None) -> ResponseFormat | None:

@@ -6,11 +6,12 @@ import msgspec
 
 from gateway.answering.answer import Answer
 from gateway.api.inference.answers import billed_usage, routed
+from gateway.api.inference.custom_tools import input_of
 from gateway.api.inference.logprobs import chat_logprobs
 from gateway.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
-from gateway.api.responses.custom_tools import CUSTOM, input_of
 from gateway.api.responses.exchange import Exchange
-from gateway.api.responses.schemas import ResponsesRequest, ResponseTool
+from gateway.api.responses.schemas import ResponsesRequest
+from gateway.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
 from gateway.errors import ErrorBody
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.tier import TextLogprob, Usage
@@ -21,7 +22,8 @@ class ResponseBody:
     """The Response of an answer, whole (`finished`) or at a stage of its stream (`shown`), and its items.
 
     `logprobs`: whether its text comes with log-probabilities. `summarises`: whether thoughts are given as a summary,
-    which many clients show, because one was asked for; nothing of them is left out.
+    which many clients show, because one was asked for; nothing of them is left out. `streamed`: the items of a stream
+    that are done.
     """
 
     def __init__(self, exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> None:
@@ -29,8 +31,9 @@ class ResponseBody:
         body = exchange.body
         self._exchange, self._answer = exchange, answer
         self._own = _own(exchange, answer, sampling)
+        self.streamed: list[dict[str, Any]] = []
         self._finished: dict[str, Any] | None = None
-        self._custom = frozenset(tool.name for tool in body.tools or () if tool.type == CUSTOM)
+        self._tools = called_tools(body.tools or ())
         self._seals = SEALED_REASONING in (body.include or ())
         self.logprobs = wants_logprobs(body)
         self.summarises = _asked_summary(body) is not None
@@ -63,50 +66,54 @@ class ResponseBody:
         return "incomplete" if self._answer.choices[0].finish_reason == "length" else "completed"
 
     def output(self) -> list[dict[str, Any]]:
-        """The items of a finished answer: thoughts, text, calls."""
+        """The items of a finished answer: as they were streamed, else thoughts, text, calls."""
+        if self.streamed:
+            return self.streamed
         choice, items = self._answer.choices[0], []
         if choice.reasoning:
             items.append(self.reasoning_item(choice.reasoning))
-        if choice.text or not choice.tool_calls:
-            items.append(self.message_item(choice.text, self.status))
-        return items + [self.call_item(place, call, self.status) for place, call in enumerate(choice.tool_calls)]
+        calls = [(place, call) for place, call in enumerate(choice.tool_calls) if call.id or call.name]
+        if choice.text or not calls:
+            drawn = logprobs_of(choice.logprobs) if self.logprobs else []
+            items.append(self.message_item(choice.text, self.status, drawn))
+        return items + [self.call_item(place, call, self.status) for place, call in calls]
 
     def reasoning_item(self, text: str) -> dict[str, Any]:
-        """What was thought before the answer."""
+        """What was thought before the answer, or between its items."""
         parts = [self.reasoning_part(text)] if text else []
         given = {"summary": parts} if self.summarises else {"summary": [], "content": parts}
-        item = {"id": f"rs_{self._id}", "type": "reasoning", **given}
+        item = {"id": self._item_id("rs"), "type": "reasoning", **given}
         return item | {"encrypted_content": sealed(text)} if text and self._seals else item
 
     def reasoning_part(self, text: str) -> dict[str, Any]:
         """The only part of a reasoning item."""
         return {"type": "summary_text" if self.summarises else "reasoning_text", "text": text}
 
-    def message_item(self, text: str, status: str) -> dict[str, Any]:
-        """The text."""
-        content = [] if status == "in_progress" else [text_part(text, self.text_logprobs())]
-        return {"id": f"msg_{self._id}", "type": "message", "status": status, "role": "assistant", "content": content}
+    def message_item(self, text: str, status: str, logprobs: list[Any]) -> dict[str, Any]:
+        """The text, with its log-probabilities."""
+        content = [] if status == "in_progress" else [text_part(text, logprobs)]
+        item_id = self._item_id("msg")
+        return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
 
     def call_item(self, place: int, call: ToolCall, status: str) -> dict[str, Any]:
         """A call of a function, or of a custom tool."""
-        custom = self.is_custom(call.name)
+        tool = self._tools.get(call.name, CalledTool(call.name, None, is_custom=False))
+        custom = tool.is_custom
         given = {"input": input_of(call.arguments)} if custom else {"arguments": call.arguments}
         return {
             "id": f"{'ctc' if custom else 'fc'}_{self._id}_{place}",
             "type": "custom_tool_call" if custom else "function_call",
             "status": status,
             "call_id": call.id,
-            "name": call.name,
+            "name": tool.name,
+            **({} if tool.namespace is None else {"namespace": tool.namespace}),
             **given,
         }
 
-    def is_custom(self, name: str) -> bool:
-        """Whether the tool of this name is a custom one."""
-        return name in self._custom
-
-    def text_logprobs(self) -> list[Any]:
-        """Log-probabilities of the text so far, if they were asked for."""
-        return logprobs_of(self._answer.choices[0].logprobs) if self.logprobs else []
+    def _item_id(self, prefix: str) -> str:
+        """The id of the next item of this kind: a stream may have several."""
+        earlier = sum(item["id"].startswith(f"{prefix}_") for item in self.streamed)
+        return f"{prefix}_{self._id}-{earlier}" if earlier else f"{prefix}_{self._id}"
 
     @property
     def _id(self) -> str:
@@ -126,7 +133,6 @@ def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
 
 def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict[str, Any]:
     body = exchange.body
-    choice = body.tool_choice or "auto"
     form = {"type": "text"} if body.text is None or body.text.format is None else _given(body.text.format)
     reasoning = body.reasoning
     return {
@@ -136,11 +142,11 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
         "model": answer.tier.model,
         "previous_response_id": body.previous_response_id,
         "instructions": body.instructions,
-        "tools": [_tool(tool) for tool in body.tools or ()],
-        "tool_choice": choice if isinstance(choice, str) else {"type": choice.type, "name": choice.name},
+        "tools": [shown_tool(tool) for tool in body.tools or ()],
+        "tool_choice": shown_choice(body.tool_choice),
         "truncation": body.truncation or "disabled",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "text": {"format": form},
+        "text": {"format": form, "verbosity": (body.text and body.text.verbosity) or "medium"},
         "temperature": sampling.temperature if body.temperature is None else body.temperature,
         "top_p": sampling.top_p if body.top_p is None else body.top_p,
         "presence_penalty": 0.0,
@@ -160,14 +166,6 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
 
 def _asked_summary(body: ResponsesRequest) -> str | None:
     return None if body.reasoning is None else body.reasoning.summary or body.reasoning.generate_summary
-
-
-def _tool(tool: ResponseTool) -> dict[str, Any]:
-    if tool.type == CUSTOM:
-        form = {"type": "text"} if tool.format is None else _given(tool.format)
-        return {"type": CUSTOM, "name": tool.name, "description": tool.description, "format": form}
-    names = ("type", "name", "description", "parameters", "strict")
-    return {name: getattr(tool, name) for name in names}
 
 
 def _given(form: Any) -> dict[str, Any]:

@@ -49,9 +49,12 @@ class ResponsesFormat(OpenAIStream):
     def __init__(self, parts: Parts, exchange: Exchange) -> None:
         self._parts, self._exchange = parts, exchange
         self._kept: ResponseBody | None = None
+        self._events: ResponseEvents | None = None
 
     async def store(self, answer: Answer) -> None:
         """Store the response of a finished answer, before its last bytes are written."""
+        if self._events is not None:
+            self._events.end()
         await self._exchange.store(self._body(answer).finished())
 
     def whole(self, answer: Answer) -> bytes:
@@ -60,7 +63,8 @@ class ResponsesFormat(OpenAIStream):
 
     def chunks(self, answer: Answer) -> ResponseEvents:
         """See `AnswerFormat.chunks`."""
-        return ResponseEvents(answer, self._body(answer))
+        self._events = ResponseEvents(answer, self._body(answer))
+        return self._events
 
     def _body(self, answer: Answer) -> ResponseBody:
         """The body of the answer, which has started."""

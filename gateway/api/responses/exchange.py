@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.api.batch_files.owned_queries import is_id
 from gateway.api.inference.build_request import Received, chat_request
 from gateway.api.responses.as_chat import chat_of, renamed
+from gateway.api.responses.references import resolved
 from gateway.api.responses.schemas import Item, ResponsesRequest
 from gateway.errors import ApiError, bad_request
 from gateway.parts import Parts
@@ -78,18 +79,21 @@ class Exchange:
 
 async def exchange_of(parts: Parts, given: Received, body: ResponsesRequest) -> Exchange:
     """The exchange of a request. Raises `ApiError`: 400 that names the parameter, 404 for a previous response that the
-    caller's tenant has not stored, 503 while the database is down."""
+    caller's tenant has not stored, or an item of one, 503 while the database is down."""
     context = None
     if body.previous_response_id is not None:
         context = await _context(parts, given.caller.tenant, body.previous_response_id)
+    body, conversation = await resolved(parts, given.caller.tenant, body)
     earlier = [] if context is None else msgspec.convert(context.items, list[Item])
     try:
         request = chat_request(parts, given, chat_of(body, earlier))
     except ApiError as error:
         raise renamed(error) from None
-    if request.conversation is None and (context is not None or request.store_texts):
+    if context is not None:
+        conversation = context.conversation
+    if request.conversation is None and (conversation is not None or request.store_texts):
         # Routing recognises the conversation by its first response, whatever instructions come with a turn.
-        known = request.request_id if context is None else context.conversation
+        known = conversation or request.request_id
         request = msgspec.structs.replace(request, conversation=known)
     if body.truncation == "auto":
         request = await truncated(parts.routing, request)

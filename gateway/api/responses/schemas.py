@@ -38,9 +38,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One item of the input; `type` says which fields count.
 
-    `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` and `arguments`.
-    `custom_tool_call`: `call_id`, `name` and `input`. `function_call_output`, `custom_tool_call_output`: `call_id` and
-    `output`. `reasoning`: earlier thoughts, in `content`, `encrypted_content` or `summary`.
+    `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` (with its `namespace`) and
+    `arguments`. `custom_tool_call`: `call_id`, `name` and `input`. `function_call_output`, `custom_tool_call_output`:
+    `call_id` and `output`. `reasoning`: earlier thoughts, in `content`, `encrypted_content` or `summary`.
+    `item_reference`: the `id` of an item of a stored response.
     """
 
     type: str = "message"
@@ -49,6 +50,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     content: str | list[Part] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
     output: str | list[Part] | None = None
@@ -64,7 +66,7 @@ class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
     definition: str | None = None
 
 
-class ResponseTool(msgspec.Struct, frozen=True, kw_only=True):
+class NamespacedTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that the caller runs: a `function` with `parameters`, or a `custom` one, which takes text."""
 
     type: str
@@ -75,11 +77,26 @@ class ResponseTool(msgspec.Struct, frozen=True, kw_only=True):
     format: ToolFormat | None = None
 
 
-class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """`tool_choice` as an object: call this function or custom tool."""
+class ResponseTool(NamespacedTool, frozen=True, kw_only=True):
+    """A tool, or a `namespace` of `tools`."""
+
+    tools: Annotated[list[NamespacedTool], Meta(max_length=MAX_TOOLS)] | None = None
+
+
+class ChosenTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function or custom tool by its name, and its namespace if it has one."""
 
     type: str
     name: str = ""
+    namespace: str | None = None
+
+
+class ToolChoice(ChosenTool, frozen=True, kw_only=True):
+    """`tool_choice` as an object: call this tool, or of `allowed_tools` only `tools`, if any (`auto`) or at least one
+    (`required`)."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[list[ChosenTool], Meta(max_length=MAX_TOOLS)] | None = None
 
 
 class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +113,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What the text must be."""
 
     format: TextFormat | None = None
-    verbosity: Unsupported = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -116,6 +116,35 @@ async def test_the_clients_own_accumulator_follows_the_stream(gateway: RunningGa
     assert final.output[1].type == "function_call"
 
 
+async def test_text_between_calls_and_their_results_is_of_the_same_turn(gateway: RunningGateway) -> None:
+    items: list[Any] = [
+        {"role": "user", "content": "1 and 1?"},
+        {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"},
+        {"role": "assistant", "content": "One more."},
+        {"type": "function_call", "call_id": "c2", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "2"},
+        {"type": "function_call_output", "call_id": "c2", "output": "2"},
+        {"role": "assistant", "content": "2."},
+    ]
+    await gateway.openai.responses.create(model="tier-1", input=items, tools=[ADD])  # type: ignore[list-item]
+    turns = gateway.tier(1).requests[0].messages or []
+    assert [(turn.role, turn.content, len(turn.tool_calls)) for turn in turns] == [
+        ("user", "1 and 1?", 0),
+        ("assistant", "One more.", 2),
+        ("tool", "2", 0),
+        ("tool", "2", 0),
+        ("assistant", "2.", 0),
+    ]
+
+
+async def test_the_verbosity_of_a_text_is_that_of_a_chat(gateway: RunningGateway) -> None:
+    answer = await gateway.openai.responses.create(model="tier-1", input="x", text={"verbosity": "low"})
+    assert answer.text is not None
+    assert answer.text.verbosity == "low"
+    body = msgspec.convert({"model": "m", "input": "x", "text": {"verbosity": "low"}}, ResponsesRequest)
+    assert chat_of(body).verbosity == "low"
+
+
 async def test_a_schema_binds_the_answer_and_is_parsed(gateway: RunningGateway) -> None:
     gateway.tier(1).words = ('{"words"', ": 2}")
     answer = await gateway.openai.responses.parse(model="tier-1", input="x", text_format=Greeting)
@@ -143,7 +172,7 @@ async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: Running
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].image_url"),
         ({"input": [{"role": "user", "content": [{"type": "input_video"}]}]}, "input[0].content[0].type"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call", "call_id": "x"}]}, "input[0]"),
         ({"input": [{"role": "user"}]}, "input"),
@@ -151,7 +180,8 @@ async def test_a_tier_that_breaks_half_way_is_a_failed_response(gateway: Running
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
         ({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar"}}]}, "tools[0].format"),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.tools"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.json_schema.schema"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),

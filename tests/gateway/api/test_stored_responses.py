@@ -106,6 +106,70 @@ async def test_the_loop_of_an_agent_sends_only_the_results_of_its_tools(anyone: 
     assert (messages[1].tool_calls[0].id, messages[2].tool_call_id) == ("call_1", "call_1")
 
 
+async def test_items_of_stored_responses_are_named_instead_of_given(anyone: RunningGateway) -> None:
+    """As the AI SDK goes on by default: thoughts, texts and calls by their ids, results as items."""
+    tier, ask = anyone.tier(1), anyone.openai.responses.create
+    tier.reasoning, tier.words = ("Hm.",), ("Wait.",)
+    items: Any = [{"role": "user", "content": "1 and 1?"}]
+    for step in (("call_0", "call_1"), ("call_2",)):
+        tier.calls = tuple(ToolCallDelta(index=n, id=name, name="add", arguments="{}") for n, name in enumerate(step))
+        stream = await ask(model="tier-1", input=items, tools=[ADD], stream=True)
+        last = [event async for event in stream][-1]
+        assert last.type == "response.completed"
+        items += [{"type": "item_reference", "id": item.id} for item in last.response.output]
+        items += [{"type": "function_call_output", "call_id": name, "output": name} for name in step]
+    items[1] = {"id": items[1]["id"]}  # its type may be left out
+    answer = await ask(model="tier-1", input=items, tools=[ADD])
+    said = [
+        (turn.role, turn.content, turn.reasoning, [call.id for call in turn.tool_calls], turn.tool_call_id)
+        for turn in tier.requests[-1].messages or ()
+    ]
+    assert said == [
+        ("user", "1 and 1?", "", [], None),
+        ("assistant", "Wait.", "Hm.", ["call_0", "call_1"], None),
+        ("tool", "call_0", "", [], "call_0"),
+        ("tool", "call_1", "", [], "call_1"),
+        ("assistant", "Wait.", "Hm.", ["call_2"], None),
+        ("tool", "call_2", "", [], "call_2"),
+    ]
+    listed = [item async for item in anyone.openai.responses.input_items.list(answer.id, order="asc")]
+    assert [item.type for item in listed[:4]] == ["message", "reasoning", "message", "function_call"]
+
+
+async def test_routing_recognises_the_conversation_of_named_items(anyone: RunningGateway) -> None:
+    responses = anyone.openai.responses
+    first = await responses.create(model="tier-3", input="One")
+    named: Any = [{"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "Two"}]
+    second = await responses.create(model="auto", input=named)
+    await anyone.parts.records.recorded(second.id)  # type: ignore[attr-defined]
+    record = await anyone.parts.records.find(second.id)
+    assert record is not None
+    assert record.decision.inputs.previous_tier == 3  # type: ignore[union-attr]
+
+
+async def test_a_named_item_of_another_tenant_or_of_none_is_not_found(keyed: RunningGateway) -> None:
+    mine = await client(keyed, "ada").responses.create(model="tier-1", input="My secret")
+    for item_id in (mine.output[0].id, f"msg_{mine.id}-9", "rs_resp_0", "no\0id", ""):
+        named: Any = [{"role": "user", "content": "And?"}, {"type": "item_reference", "id": item_id}]
+        name = "bob" if item_id == mine.output[0].id else "ada"
+        with pytest.raises(openai.NotFoundError) as refused:
+            await client(keyed, name).responses.create(model="tier-1", input=named)
+        assert (refused.value.param, refused.value.code) == ("input[1].id", "item_not_found")
+    named = [{"role": "user", "content": "And?"}, {"type": "item_reference", "id": mine.output[0].id}]
+    await client(keyed, "ada").responses.create(model="tier-1", input=named)
+
+
+async def test_named_items_hold_no_more_than_a_body_may(settings: Settings) -> None:
+    async with running_gateway(msgspec.structs.replace(settings, body_limit=4096)) as gateway:
+        gateway.tier(1).words = ("x" * 1000,)
+        said = await gateway.openai.responses.create(model="tier-1", input="x")
+        named: Any = [{"type": "item_reference", "id": said.output[0].id}]
+        await gateway.openai.responses.create(model="tier-1", input=named * 2)
+        with pytest.raises(openai.BadRequestError) as refused:
+            await gateway.openai.responses.create(model="tier-1", input=named * 4)
+        assert (refused.value.param, refused.value.code) == ("input", "context_too_large")
+
+
 async def test_a_stream_that_ends_is_found_by_the_next_request(anyone: RunningGateway) -> None:
     """The last event is sent after the response is stored: nothing has to be waited for, on any gateway process."""
     stream = await anyone.openai.responses.create(model="tier-1", input="One", stream=True)

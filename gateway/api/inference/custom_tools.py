@@ -3,8 +3,9 @@
 import json
 import re
 
-from gateway.api.inference.schemas import FunctionDefinition, ToolDefinition
-from gateway.api.responses.schemas import ResponseTool
+from gateway.api.inference.schemas import CustomTool
+from gateway.errors import bad_request
+from tiers.tool_types import Tool, Tooling
 
 CUSTOM = "custom"
 INPUT = "input"
@@ -16,16 +17,26 @@ _FIRST_HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3
 _LONGEST_ESCAPE = len(r"\ude00")
 
 
-def as_function(tool: ResponseTool) -> ToolDefinition:
-    """The function that stands for a custom tool. A grammar becomes a part of the description."""
+def as_function(tool: CustomTool, where: str) -> Tool:
+    """The function that stands for the custom tool at `where`. A grammar becomes a part of the description."""
     described, form = tool.description or "", tool.format
     if form is not None and form.type == "grammar":
-        kind = "regular expression" if form.syntax == "regex" else "Lark grammar"
-        described = f"{described}\n\nThe input must follow this {kind}:\n{form.definition}".strip()
+        if form.grammar is None or not form.grammar.definition:
+            raise bad_request(
+                "A format of type grammar needs its definition.", f"{where}.format", "missing_required_parameter"
+            )
+        kind = "regular expression" if form.grammar.syntax == "regex" else "Lark grammar"
+        described = f"{described}\n\nThe input must follow this {kind}:\n{form.grammar.definition}".strip()
     text = {"type": "string", "description": "The input of the tool: plain text, not JSON."}
     parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
-    function = FunctionDefinition(name=tool.name, description=described or None, parameters=parameters, strict=True)
-    return ToolDefinition(type="function", function=function)
+    return Tool(name=tool.name, description=described or None, parameters=parameters, strict=True, custom=True)
+
+
+def custom_names(tooling: Tooling | None) -> frozenset[str]:
+    """The names of the custom tools among a request's."""
+    if tooling is None:
+        return frozenset()
+    return frozenset([tool.name for tool in tooling.tools if tool.custom])
 
 
 def arguments_of(text: str) -> str:

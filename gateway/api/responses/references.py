@@ -1,0 +1,60 @@
+"""Items of the input that are named instead of given: each is an item of a stored response of the same tenant."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.api.responses.schemas import Item, ResponsesRequest
+from gateway.errors import ApiError, bad_request
+from gateway.parts import Parts
+from gateway.stores.database_reach import reached
+from gateway.stores.stored_responses import ContextTooLargeError, StoredItems, StoredResponses
+
+# Items of ours are named after their response.
+_ITEM_ID = re.compile(r"[a-z]{2,4}_(resp_[A-Za-z0-9]{1,59})(?:[_-][0-9]{1,6})?\Z")
+
+
+def is_reference(item: Item) -> bool:
+    """Whether the item only names another one; OpenAI allows to leave out its type."""
+    if item.type == "item_reference":
+        return True
+    return item.type == "message" and item.role is None and item.content is None and item.id is not None
+
+
+async def resolved(parts: Parts, tenant: str, body: ResponsesRequest) -> tuple[ResponsesRequest, str | None]:
+    """The request with the items that it names, and the conversation that they are of; None if it names none.
+
+    Raises `ApiError`: 404 for an item that the tenant has not stored, 400 for more than a request may hold.
+    """
+    if isinstance(body.input, str) or not any(map(is_reference, body.input)):
+        return body, None
+    named = {place: item.id or "" for place, item in enumerate(body.input) if is_reference(item)}
+    stored = await _stored(parts, tenant, list(named.values()))
+    for place, item_id in named.items():
+        if item_id not in stored.items:
+            raise ApiError(
+                404,
+                f"Item with id {item_id[:64]!r} not found: its response was not stored, or was deleted. Give the item "
+                "itself; clients do so with store: false.",
+                param=f"input[{place}].id",
+                code="item_not_found",
+            )
+    items = [
+        msgspec.convert(stored.items[named[place]], Item) if place in named else item
+        for place, item in enumerate(body.input)
+    ]
+    return msgspec.structs.replace(body, input=items), stored.conversation
+
+
+async def _stored(parts: Parts, tenant: str, item_ids: Sequence[str]) -> StoredItems:
+    of = {item_id: matched[1] for item_id in item_ids if (matched := _ITEM_ID.match(item_id)) is not None}
+    most = parts.settings.body_limit
+    try:
+        return await reached(StoredResponses(parts.database).items(tenant, item_ids, of, most))
+    except ContextTooLargeError as error:
+        raise bad_request(
+            f"The items that input names hold {error.size} bytes or more; {most} (AIO_BODY_LIMIT) fit one request.",
+            "input",
+            "context_too_large",
+        ) from None

@@ -1,0 +1,140 @@
+"""An OpenAI-compatible server that plays a script of tool calls, and keeps every request as it arrived."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+
+FINAL = "The sum is 10."
+# What clients ask besides, such as a title of the conversation.
+ASIDE = "A title"
+_CUT = 7
+
+
+class ScriptedCall(NamedTuple):
+    """A call of a tool."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+Script = Sequence[Sequence[ScriptedCall] | str]
+"""Per step the calls, of which several come interleaved, or the text, which is streamed in pieces."""
+
+
+class RecordingUpstream:
+    """Answers with the step of the script that the conversation has come to: as many as it has answers of the script.
+
+    `requests`: the bodies of those requests, in order. Requests without tools, while the script has any, are asides.
+    """
+
+    def __init__(self) -> None:
+        self.script: Script = ()
+        self.requests: list[dict[str, Any]] = []
+        self.base_url = ""
+        self.paths: list[str] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
+
+    def play(self, script: Script) -> None:
+        """Begin again, with this script."""
+        self.script, self.requests, self.paths = script, [], []
+
+    def stop(self) -> None:
+        """End `serve`."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def serve(self, started: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with LoopbackServer(self._answer) as server:
+            self.base_url = server.base_url
+            started.set()
+            await self._stopped.wait()
+
+    async def _answer(self, call: Call) -> None:
+        self.paths.append(call.path)
+        has_calls = any(not isinstance(step, str) for step in self.script)
+        if has_calls and not call.body.get("tools"):
+            await self._say(call, ASIDE)
+            return
+        self.requests.append(call.body)
+        number = self._answered(call.body["messages"])
+        step = self.script[min(number, len(self.script) - 1)]
+        if isinstance(step, str):
+            await self._say(call, step)
+        else:
+            await self._call(call, number, step)
+
+    def _answered(self, messages: list[dict[str, Any]]) -> int:
+        texts = [step for step in self.script if isinstance(step, str)]
+        said = [turn for turn in messages if turn["role"] == "assistant"]
+        return sum(bool(turn.get("tool_calls")) or turn.get("content") in texts for turn in said)
+
+    async def _say(self, call: Call, text: str) -> None:
+        if not call.body.get("stream"):
+            await call.reply(200, _whole({"role": "assistant", "content": text}, "stop"))
+            return
+        await call.begin()
+        for at in range(0, len(text), _CUT):
+            await call.chunk(text[at : at + _CUT])
+        await self._end(call, "stop")
+
+    async def _call(self, call: Call, number: int, calls: Sequence[ScriptedCall]) -> None:
+        given = [
+            {
+                "id": call_id(number, place),
+                "type": "function",
+                "function": {"name": one.name, "arguments": json.dumps(one.arguments)},
+            }
+            for place, one in enumerate(calls)
+        ]
+        if not call.body.get("stream"):
+            await call.reply(200, _whole({"role": "assistant", "content": None, "tool_calls": given}, "tool_calls"))
+            return
+        await call.begin()
+        texts = [json.dumps(one.arguments) for one in calls]
+        for place, one in enumerate(given):
+            function = {"name": calls[place].name, "arguments": ""}
+            await call.chunk("", tool_calls=[{**one, "index": place, "function": function}])
+        for at in range(0, max(map(len, texts)), _CUT):
+            for place, text in enumerate(texts):
+                if piece := text[at : at + _CUT]:
+                    await call.chunk("", tool_calls=[{"index": place, "function": {"arguments": piece}}])
+        await self._end(call, "tool_calls")
+
+    async def _end(self, call: Call, reason: str) -> None:
+        await call.chunk("", finish=reason)
+        await call.event({"choices": [], "usage": _USAGE})
+        await call.send(b"data: [DONE]\n\n")
+
+
+_USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+
+
+def call_id(step: int, place: int) -> str:
+    """The id of a call of the script."""
+    return f"call_{step}_{place}"
+
+
+def _whole(message: dict[str, Any], reason: str) -> dict[str, Any]:
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    return {"object": "chat.completion", "choices": [choice], "usage": _USAGE}
+
+
+@contextmanager
+def recording_upstream() -> Iterator[RecordingUpstream]:
+    """Serve on a free loopback port, from a thread, until the block ends."""
+    upstream, started = RecordingUpstream(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(upstream.serve(started)))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield upstream
+    finally:
+        upstream.stop()
+        thread.join()
