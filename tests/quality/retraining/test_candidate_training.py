@@ -54,9 +54,11 @@ def rows_of(
         "told": told,
         "key": np.full(n, -1, np.int32),
         "context": np.full(n, -1, np.int32),
+        "tenant": np.full(n, -1, np.int32),
         "fold": (np.arange(n) % 4).astype(np.uint8),
         "compare": np.ones(n, np.uint8),
         "at": np.full(n, at),
+        "changed": np.zeros((n, 3)),
     }
 
 
