@@ -268,7 +268,7 @@ class Targets:
         }  # fmt: skip
         options: list[str] = []
         if name != "laptop":
-            catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url)
+            catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url, own_models=True)
             options += ["--catalog", str(catalog)]
         if name == "redacting":
             patterns = data / "patterns"
