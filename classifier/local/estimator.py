@@ -1,6 +1,6 @@
 """P(a tier's answer is as good as the strongest's) from the class prior and a catalogue's own labels.
 
-Each stage learns what the one before missed: the prior table; labels that are nobody's, by class; cells of all other
+Each stage learns what the one before missed: the prior table; labels without a tenant, by class; cells of all other
 tenants, in which none outweighs the others (`classifier.local.tenant_cells`); the caller's tenant, by class; cells of
 the key and of its system prompt; a kernel head of the key. The head's share is the improvement of leave-one-out
 prediction on the key's labels (Bayesian model averaging over leave-one-out squared errors).
@@ -122,8 +122,8 @@ class _Catalogue:
     def counts(self) -> tuple[Float, Float]:
         """Return the weight of labels behind `table` [4, tiers - 1], and of those as good."""
         seen, good = self._cells.counts()
-        nobodys = _counts(self._labels.take(self._open & ~self._labels.private))
-        return (seen + nobodys[0]).astype(np.float32), (good + nobodys[1]).astype(np.float32)
+        keyless = _counts(self._labels.take(self._open & ~self._labels.private))
+        return (seen + keyless[0]).astype(np.float32), (good + keyless[1]).astype(np.float32)
 
     def tenant_of(self, key: int) -> int:
         return int(self._labels.tenant[self._labels.key == key][0])

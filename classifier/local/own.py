@@ -19,7 +19,7 @@ Float = npt.NDArray[np.float32]
 class LabelledRow:
     """One labelled prompt as stored. `scores[k-1]`: tier k's answer compared with the strongest tier's, 1 as good, 0
     worse, NaN unobserved; `key` and `app` name the caller's key and the system prompt, "" for none. `at`: epoch
-    seconds. `tenant`: whose the key is, "" for nobody's; `private`: counts for `key` alone."""
+    seconds. `tenant`: whose the key is, "" for none; `private`: counts for `key` alone."""
 
     classes: Sequence[float]
     embedding: Float
@@ -79,7 +79,7 @@ def _numbers(rows: Sequence[LabelledRow]) -> tuple[dict[str, int], dict[tuple[st
 
 
 def _tenant_numbers(rows: Sequence[LabelledRow]) -> dict[str, int]:
-    """Number the tenants from 0 on; labels without one are nobody's, -1."""
+    """Number the tenants from 0 on; labels without one have -1."""
     tenants = {"": -1}
     for row in rows:
         tenants.setdefault(row.tenant, len(tenants) - 1)

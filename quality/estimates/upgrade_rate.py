@@ -115,7 +115,7 @@ def has_verdict(rows: FromClause = verifications) -> ColumnElement[bool]:
 
 
 def by_a_judge(rows: FromClause = verifications) -> ColumnElement[bool]:
-    """Leave out the verdicts of people: whoever chooses which answers to complain about chooses the rate, too."""
+    """Leave out the verdicts of people: they choose which answers to complain about, and so the rate."""
     return rows.c.judge.is_distinct_from(PEOPLE)
 
 

@@ -63,14 +63,14 @@ counts = st.one_of(st.integers(0, 40), st.integers(41, 3000))
 
 @given(
     seed=st.integers(0, 2**32 - 1), floods=counts, keys=st.integers(1, 5), good=st.sampled_from([0.0, 0.5, 1.0]),
-    others=st.lists(st.integers(1, 60), max_size=3), nobodys=st.integers(0, 60),
+    others=st.lists(st.integers(1, 60), max_size=3), keyless=st.integers(0, 60),
 )  # fmt: skip
 def test_labels_of_one_tenant_move_a_fresh_tenants_probabilities_by_at_most_the_bound(
-    seed: int, floods: int, keys: int, good: float, others: list[int], nobodys: int
+    seed: int, floods: int, keys: int, good: float, others: list[int], keyless: int
 ) -> None:
     rng = np.random.default_rng(seed)
     prompts = rng.dirichlet(np.full(4, 0.3), 20).astype(np.float32)
-    rest = together(labels_of(-1, rng, nobodys), *(labels_of(t, rng, n) for t, n in enumerate(others, start=1)))
+    rest = together(labels_of(-1, rng, keyless), *(labels_of(t, rng, n) for t, n in enumerate(others, start=1)))
     flood = labels_of(0, rng, floods, keys=keys, good=good)
     before, after = p_ok(rest, TABLE, prompts), p_ok(together(rest, flood), TABLE, prompts)
     assert np.abs(after - before).max() <= LABELS_BOUND + ROUNDING
@@ -92,7 +92,7 @@ def test_a_retrained_table_and_the_labels_since_stay_within_the_bound_together(
 
 
 @given(seed=st.integers(0, 2**32 - 1), thumbs=st.integers(1, 500))
-def test_private_labels_move_nobody_else_and_their_own_key_fully(seed: int, thumbs: int) -> None:
+def test_private_labels_move_no_other_tenant_and_no_table(seed: int, thumbs: int) -> None:
     rng = np.random.default_rng(seed)
     prompts = np.eye(4, dtype=np.float32)
     rest = labels_of(1, rng, 30)
@@ -121,7 +121,7 @@ def test_a_tenants_own_labels_count_fully_for_all_its_keys_and_anothers_do_not()
     assert stranger > TABLE[0, 0] * (1 - LABELS_BOUND) - ROUNDING
 
 
-def test_labels_that_are_nobodys_are_not_capped() -> None:
+def test_labels_without_a_tenant_are_not_capped() -> None:
     rng = np.random.default_rng(2)
     bad = labels_of(-1, rng, 400, good=0.0)
     prompts = np.eye(4, dtype=np.float32)
