@@ -117,6 +117,7 @@ def _encoded(customers: dict[str, list[Row]]) -> _Encoded:
     turns, cold = encode_turns(model.encoder, given), ClassPredictor(model)
     weak, strong = (np.array([row[i] for row in everything], np.float32) for i in (1, 2))
     n = len(everything)
+    whose = np.repeat(np.arange(len(customers), dtype=np.int32), [len(rows) for rows in customers.values()])
     labels = Labels(
         classes=np.array([cold.classes(one, turn) for one, turn in zip(given, turns, strict=True)], np.float32),
         embedding=np.stack([turn.embedding for turn in turns]),
@@ -124,8 +125,10 @@ def _encoded(customers: dict[str, list[Row]]) -> _Encoded:
         # Above 1 where the weak model alone is right, so that what is expected of it is 1 less the expected gain.
         scores=(1 - (strong - weak))[:, None],
         weights=np.ones((n, 1), np.float32),
-        key=np.repeat(np.arange(len(customers), dtype=np.int32), [len(rows) for rows in customers.values()]),
+        key=whose,
         context=np.full(n, -1, np.int32),
+        tenant=whose,
+        private=np.zeros(n, np.bool_),
     )
     return _Encoded(labels, weak, strong, np.array([row.train for row in everything], np.bool_))
 
@@ -160,8 +163,8 @@ def _ways(
     asked_of = labels.take(asked)
     customer = int(labels.key[asked[0]])
     if len(known):
-        estimator = LocalEstimator(labels.take(known), prior)
-        score = estimator.score(asked_of.classes, asked_of.embedding, asked_of.surface, customer, -1)
+        estimator = LocalEstimator(labels.take(known), prior, keys={customer})
+        score = estimator.score(asked_of.classes, asked_of.embedding, asked_of.surface, customer, -1, customer)
     else:
         score = asked_of.classes @ prior
     up = score[:, 0] < 1 - rate

@@ -20,14 +20,16 @@ class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
 
     `turn`: last user turn without instructions to the router (`classifier.features.router_instructions`) and
     surrounding white space, cut by `cut_turn`; `turn_chars`: its length in characters before the cut. `key`: the
-    caller's key, which has its own labels; "" without one. `app`: hash of the system prompt ("" without one), which
-    distinguishes applications without storing their text. `prompt_tokens`: estimate over all messages; `max_tokens`
-    None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest first.
+    caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the system prompt
+    ("" without one), which distinguishes applications without storing their text. `prompt_tokens`: estimate over all
+    messages; `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest
+    first.
     """
 
     turn: str
     turn_chars: int
     key: str = ""
+    tenant: str = ""
     app: str = ""
     user_turns: int = 1
     assistant_turns: int = 0
@@ -68,6 +70,7 @@ def routing_input(
     messages: Sequence[Mapping[str, str]],
     *,
     key: str = "",
+    tenant: str = "",
     max_tokens: int | None = None,
     has_tools: bool = False,
     has_schema: bool = False,
@@ -97,6 +100,7 @@ def routing_input(
         turn=cut_turn(turn),
         turn_chars=len(turn),
         key=key,
+        tenant=tenant,
         app=hashlib.blake2b(app.encode(errors="replace"), digest_size=8).hexdigest() if app else "",
         user_turns=user_turns,
         assistant_turns=assistant_turns,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
 from classifier.local.cells import moved_table
-from classifier.local.estimator import N0_CATALOGUE
+from classifier.local.tenant_cells import N0_CATALOGUE
 
 Float = npt.NDArray[np.float32]
 

@@ -16,7 +16,8 @@ class Labels:
     `classes` [n, 4] is P of each complexity class; `embedding` [n, d] of unit length; `surface` [n, f] standardised
     features. `scores` [n, tiers - 1]: tier k's answer compared with the strongest tier's, 1 as good, 0 worse, NaN
     unobserved. `weights` [n, tiers - 1] in [0, 1]: of each label. int32 `key` and `context` [n] number the keys, and
-    the system prompts of keys (-1: none).
+    the system prompts of keys (-1: none). int32 `tenant` [n] numbers whose the keys are; -1: none, such as labels
+    without a key, whose weight for others has no bound. bool `private` [n]: counts for its own key alone.
     """
 
     classes: Float
@@ -26,6 +27,8 @@ class Labels:
     weights: Float
     key: Int
     context: Int
+    tenant: Int
+    private: npt.NDArray[np.bool_]
 
     def __post_init__(self) -> None:
         sizes = {field.name: len(getattr(self, field.name)) for field in fields(self)}

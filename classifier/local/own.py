@@ -19,7 +19,7 @@ Float = npt.NDArray[np.float32]
 class LabelledRow:
     """One labelled prompt as stored. `scores[k-1]`: tier k's answer compared with the strongest tier's, 1 as good, 0
     worse, NaN unobserved; `key` and `app` name the caller's key and the system prompt, "" for none. `at`: epoch
-    seconds."""
+    seconds. `tenant`: whose the key is, "" for none; `private`: counts for `key` alone."""
 
     classes: Sequence[float]
     embedding: Float
@@ -29,6 +29,8 @@ class LabelledRow:
     key: str
     app: str
     at: float
+    tenant: str = ""
+    private: bool = False
 
 
 class OwnOutcomes:
@@ -40,9 +42,10 @@ class OwnOutcomes:
         model = shipped_complexity()
         self._centre, self._scale = model.centre, model.scale
         self._keys, self._contexts = _numbers(rows)
+        self._tenants = _tenant_numbers(rows)
         self.labels = len(rows)
         known = sum(row.at <= known_until for row in rows)
-        self._estimator = LocalEstimator(_columns(rows, self._keys, self._contexts), table, known)
+        self._estimator = LocalEstimator(_columns(rows, self._keys, self._contexts, self._tenants), table, known)
 
     def labels_of(self, key: str) -> int:
         """Return the number of labels of the caller's `key` that count."""
@@ -53,13 +56,14 @@ class OwnOutcomes:
         surface = standardised(turn.features, self._centre, self._scale)
         key = self._keys.get(given.key, -1)
         context = self._contexts.get((given.key, given.app), -1)
-        return self._estimator.estimate(np.array(classes, np.float32), turn.embedding, surface, key, context)
+        tenant = self._tenants.get(given.tenant, -1)
+        return self._estimator.estimate(np.array(classes, np.float32), turn.embedding, surface, key, context, tenant)
 
 
 def as_labels(rows: Sequence[LabelledRow]) -> tuple[Labels, list[str]]:
     """Return `rows`, at least one, as the estimator's columns, and the name of each key by its number."""
     keys, contexts = _numbers(rows)
-    return _columns(rows, keys, contexts), list(keys)
+    return _columns(rows, keys, contexts, _tenant_numbers(rows)), list(keys)
 
 
 def _numbers(rows: Sequence[LabelledRow]) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
@@ -74,7 +78,20 @@ def _numbers(rows: Sequence[LabelledRow]) -> tuple[dict[str, int], dict[tuple[st
     return keys, contexts
 
 
-def _columns(rows: Sequence[LabelledRow], keys: dict[str, int], contexts: dict[tuple[str, str], int]) -> Labels:
+def _tenant_numbers(rows: Sequence[LabelledRow]) -> dict[str, int]:
+    """Number the tenants from 0 on; labels without one have -1."""
+    tenants = {"": -1}
+    for row in rows:
+        tenants.setdefault(row.tenant, len(tenants) - 1)
+    return tenants
+
+
+def _columns(
+    rows: Sequence[LabelledRow],
+    keys: dict[str, int],
+    contexts: dict[tuple[str, str], int],
+    tenants: dict[str, int],
+) -> Labels:
     model = shipped_complexity()
     return Labels(
         classes=np.array([row.classes for row in rows], np.float32),
@@ -84,4 +101,6 @@ def _columns(rows: Sequence[LabelledRow], keys: dict[str, int], contexts: dict[t
         weights=np.array([row.weights for row in rows], np.float32),
         key=np.array([keys[row.key] for row in rows], np.int32),
         context=np.array([contexts.get((row.key, row.app), -1) for row in rows], np.int32),
+        tenant=np.array([tenants[row.tenant] for row in rows], np.int32),
+        private=np.array([row.private for row in rows], np.bool_),
     )

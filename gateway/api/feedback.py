@@ -1,12 +1,14 @@
 """`POST /v1/feedback`: users' feedback on answers."""
 
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 import msgspec
 from litestar import post
 from litestar.response import Response
 from msgspec import Meta
 
+from gateway.api.access.guard import caller_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.records import record_of_caller
@@ -34,19 +36,29 @@ _decoder = msgspec.json.Decoder(FeedbackGiven)
 
 @post("/feedback", status_code=200, operation_class=describe(FeedbackGiven, FeedbackTaken), summary="Rate an answer")
 async def give_feedback(request: HttpRequest) -> Response[Any]:
-    """Stored at once, and used by the next training; newer feedback on the same answer replaces older.
+    """Stored at once, and counts in the decisions of its own key only; newer feedback on the same answer replaces
+    older. Counts against the key's requests per minute.
 
-    503 while the database is down.
+    429 beyond that limit, 503 while the database is down.
     """
     given = await read_body(request, _decoder)
     if given.rating is not None and given.score is not None:
         raise bad_request("Give a rating or a score, not both.", "score")
     if given.rating is None and given.score is None and given.correction is None:
         raise bad_request("Give a rating (up or down), a score from 0 to 1, or a correction.", "rating")
+    admission_control = parts_of(request).tenancy.admission_control
+    admission = await admission_control.enter_call(caller_of(request), f"feedback-{uuid4().hex}")
+    try:
+        taken = await _taken(request, given)
+    finally:
+        admission.settle(0.0, 0)
+    return Response(taken, media_type="application/json", headers=admission.headers)
+
+
+async def _taken(request: HttpRequest, given: FeedbackGiven) -> FeedbackTaken:
     record = await record_of_caller(request, given.request_id)
     if isinstance(record, EmbeddingRecord):
         raise bad_request("Only answers can be rated: this request was for embeddings.", "request_id", "not_an_answer")
     score = given.score if given.rating is None else _RATINGS[given.rating]
     feedback = Feedback(score=score, correction=given.correction, comment=given.comment)
-    taken = await reached(parts_of(request).feedback.take(record, feedback))
-    return Response(taken, media_type="application/json")
+    return await reached(parts_of(request).feedback.take(record, feedback))

@@ -369,6 +369,7 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
         return routing_input(
             messages,
             key=request.key_id or "",
+            tenant=request.caller.tenant,
             max_tokens=request.max_tokens,
             has_tools=request.tooling is not None,
             has_schema=request.sampling.grammar is not None,
@@ -378,7 +379,10 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
     longest = max(request.prompts or [""], key=len)
     if isinstance(longest, str):
         return routing_input(
-            [{"role": "user", "content": longest}], key=request.key_id or "", max_tokens=request.max_tokens
+            [{"role": "user", "content": longest}],
+            key=request.key_id or "",
+            tenant=request.caller.tenant,
+            max_tokens=request.max_tokens,
         )
     return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=request.max_tokens)
 

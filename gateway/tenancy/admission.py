@@ -67,13 +67,22 @@ class AdmissionControl:
 
     async def enter(self, request: InferenceRequest) -> Admission:
         """Admit `request`. Raises `ApiError`: 429 if a limit of its key is reached, 503 if limits cannot be checked."""
-        allowance, admission = request.caller.allowance, Admission(self)
+        caller = request.caller
+        tokens = 0 if caller.allowance.tokens_per_minute is None else self._tokens(request)
+        return await self._entered(caller, tokens, request.request_id)
+
+    async def enter_call(self, caller: Caller, member: str) -> Admission:
+        """Admit a call without an answer, such as feedback, as a request of no tokens; `member` is its unique name.
+        Raises `ApiError` as `enter`."""
+        return await self._entered(caller, 0, member)
+
+    async def _entered(self, caller: Caller, tokens: int, member: str) -> Admission:
+        allowance, admission = caller.allowance, Admission(self)
         bounded = allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency
-        if request.key_id is None or bounded == (None, None, None):
+        if caller.key_id is None or bounded == (None, None, None):
             return admission
-        tokens = 0 if allowance.tokens_per_minute is None else self._tokens(request)
         try:
-            entry = await self._windows.enter(request.key_id, allowance, tokens, request.request_id)
+            entry = await self._windows.enter(caller.key_id, allowance, tokens, member)
         except RedisUnavailableError as error:
             raise ApiError(
                 503, "The limits of this key cannot be checked. Try again later.", code="limits_unavailable"

@@ -84,7 +84,7 @@ training_rows = Table(
     Column("training_row_id", RowId, primary_key=True, autoincrement=True),
     Column("request_id", String(64)),  # NULL for rows without a request
     Column("key_id", String(128)),
-    Column("source", String(32), nullable=False),  # verification | probe | feedback | collected | imported
+    Column("source", String(32), nullable=False),  # verification | probe | feedback | review | collected | imported
     Column("feature_spec", String(64), nullable=False),  # id of the encoder and features that made the vectors
     Column("embedding", LargeBinary, nullable=False),  # little-endian float32
     Column("features", LargeBinary),  # little-endian float32

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests, routing_decisions
-from quality.estimates.upgrade_rate import has_verdict
+from quality.estimates.upgrade_rate import by_a_judge, has_verdict
 from quality.statistics import betting
 
 # Answers are weighted by their inverse sampling probability, which is clipped from below at this value.
@@ -64,6 +64,7 @@ async def served_answers(
         .where(
             verifications.c.created_at > since,
             has_verdict(),
+            by_a_judge(),
             verifications.c.sampled_reason.in_(DRAWN),
             routing_decisions.c.created_at > since,
             requests.c.requested_model == "auto",

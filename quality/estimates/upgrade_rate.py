@@ -15,6 +15,8 @@ from migrations.tables.requests import requests
 NEWEST = 4_000
 # The label of an answer on which opinions differ: no verdict.
 UNCERTAIN: Final = "uncertain"
+# The judge of a verdict that a caller's feedback or an operator's review gave.
+PEOPLE: Final = "user"
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,11 @@ def has_verdict(rows: FromClause = verifications) -> ColumnElement[bool]:
     """Select rows with a label that says whether the answer was worse."""
     # The first condition is that of the partial indexes.
     return and_(rows.c.label.is_not(None), rows.c.label != UNCERTAIN)
+
+
+def by_a_judge(rows: FromClause = verifications) -> ColumnElement[bool]:
+    """Leave out the verdicts of people: they choose which answers to complain about, and so the rate."""
+    return rows.c.judge.is_distinct_from(PEOPLE)
 
 
 def drawn_with_label(rows: FromClause = verifications) -> ColumnElement[bool]:

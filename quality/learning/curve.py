@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.local.estimator import LocalEstimator, learned_table
+from classifier.local.estimator import LocalEstimator
 from classifier.local.labels import Labels
 from classifier.local.own import LabelledRow, as_labels
 from classifier.policy.utility import cheapest_reaching, utility
@@ -119,17 +119,14 @@ def _curve(
 
 def _predicted(known: Labels, test: Labels, table: Float) -> Float:
     """Return P(as good) [n, tiers - 1] of the prompts of `test`, as served with the labels `known`."""
-    table = learned_table(known, table.astype(np.float32))
+    asked = {int(key) for key in np.unique(test.key)}
+    if not len(known):
+        return np.clip(test.classes @ table.astype(np.float32), 0.0, 1.0)
+    estimator = LocalEstimator(known, table.astype(np.float32), keys=asked)
     found = np.zeros(test.scores.shape)
-    for key in np.unique(test.key):
-        mine = known.take(known.key == key)
-        # The table was learned from all keys; this fits the key's part.
-        estimator = LocalEstimator(mine, table, len(mine))
-        for context in np.unique(test.context[test.key == key]):
-            at = (test.key == key) & (test.context == context)
-            found[at] = estimator.score(
-                test.classes[at], test.embedding[at], test.surface[at], int(key) if len(mine) else -1, int(context)
-            )
+    for key, context, tenant in {*zip(test.key.tolist(), test.context.tolist(), test.tenant.tolist(), strict=True)}:
+        at = (test.key == key) & (test.context == context)
+        found[at] = estimator.score(test.classes[at], test.embedding[at], test.surface[at], key, context, tenant)
     return np.clip(found, 0.0, 1.0)
 
 

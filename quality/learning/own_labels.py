@@ -14,20 +14,31 @@ from classifier.local.own import LabelledRow, OwnOutcomes
 from classifier.model.outcome_model import OutcomeModel
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
-from quality.monitor.shift_watch import tier_changes
+from quality.monitor.shift_watch import Changes, changes_for, tenants_changes
 from quality.store.queries import record_audit
 from quality.verification.tier_outcomes import outcomes_of_tiers
-from quality.verification.training_rows import ANY_CLASS, feature_spec, outcomes_of, told_by, trained_until, vector_of
+from quality.verification.training_rows import (
+    ANY_CLASS,
+    FEEDBACK,
+    TENANT,
+    WITH_KEYS,
+    feature_spec,
+    outcomes_of,
+    told_by,
+    trained_until,
+    vector_of,
+)
 
 Float = npt.NDArray[np.float32]
 
 # The audit action of a reset; labels from before it no longer influence decisions.
 RESET = "promotions.reset"
 
-# The newest labels are used; a key's head learns from its newest few hundred.
+# So many labels are used: the newest of each tenant, and equally many of those with too many. A key's head learns from
+# its newest few hundred.
 MOST_LABELS = 8192
 # Weight of a label from before a change of its tier's answers: which prompts are harder has hardly changed.
-_BEFORE_CHANGE = 0.1
+BEFORE_CHANGE = 0.1
 
 
 class OwnLabels:
@@ -50,10 +61,10 @@ class OwnLabels:
 
     async def catch_up(self, now: float) -> OwnOutcomes | None:
         """Return the estimator at `now` (epoch seconds); None without labels. Read and fit only after a change."""
-        changes, tiers = await tier_changes(self._engine), self._tiers_now()
+        changes, tiers = await tenants_changes(self._engine), self._tiers_now()
         async with self._engine.connect() as connection:
             after = await _reset_at(connection)
-            seen = (*await self._extent(connection, after), after, tiers, tuple(changes.items()))
+            seen = (*await self._extent(connection, after), after, tiers, changes)
             if seen == self._seen:
                 return self._own
             rows = await self._rows(connection, after, MOST_LABELS)
@@ -63,7 +74,7 @@ class OwnLabels:
 
     async def newest(self, most: int) -> list[LabelledRow]:
         """Return the newest `most` stored labels that count, oldest first."""
-        changes, tiers = await tier_changes(self._engine), self._tiers_now()
+        changes, tiers = await tenants_changes(self._engine), self._tiers_now()
         async with self._engine.connect() as connection:
             rows = await self._rows(connection, await _reset_at(connection), most)
         return await asyncio.to_thread(self._known, rows, tiers, changes)
@@ -72,15 +83,20 @@ class OwnLabels:
         return tuple(self._tiers()) or ("",) * (self._table.shape[1] + 1)
 
     async def _extent(self, connection: AsyncConnection, after: float) -> tuple[Any, ...]:
-        """Return a value that changes with every insertion or deletion among the newest rows."""
-        number = training_rows.c.training_row_id
-        newest = select(number).where(*self._wanted(after)).order_by(number.desc()).limit(MOST_LABELS).subquery()
-        ends = func.count(), func.min(newest.c.training_row_id), func.max(newest.c.training_row_id)
-        return tuple((await connection.execute(select(*ends))).one())
+        """Return a value that changes with every insertion or deletion."""
+        row = training_rows.c
+        ends = func.count(), func.min(row.training_row_id), func.max(row.training_row_id), func.max(row.created_at)
+        return tuple((await connection.execute(select(*ends).where(row.created_at > after))).one())
 
     async def _rows(self, connection: AsyncConnection, after: float, most: int) -> Sequence[RowMapping]:
-        newest = select(training_rows).where(*self._wanted(after)).order_by(training_rows.c.training_row_id.desc())
-        return (await connection.execute(newest.limit(most))).mappings().all()[::-1]
+        """Return at most `most` rows with their `tenant`, oldest first: a tenant's newest before another's older ones,
+        so that none takes another's room."""
+        number = training_rows.c.training_row_id
+        newest_first = func.row_number().over(partition_by=TENANT, order_by=number.desc()).label("place")
+        placed = select(number, newest_first).select_from(WITH_KEYS).where(*self._wanted(after)).subquery()
+        chosen = select(placed.c.training_row_id).order_by(placed.c.place, placed.c.training_row_id.desc()).limit(most)
+        query = select(training_rows, TENANT).select_from(WITH_KEYS).where(number.in_(chosen)).order_by(number)
+        return (await connection.execute(query)).mappings().all()
 
     def _wanted(self, after: float) -> tuple[Any, ...]:
         return (
@@ -89,16 +105,13 @@ class OwnLabels:
             training_rows.c.features.is_not(None),
         )
 
-    def _fitted(
-        self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Mapping[int, float]
-    ) -> OwnOutcomes | None:
+    def _fitted(self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Changes) -> OwnOutcomes | None:
         known = self._known(rows, tiers, changes)
         return OwnOutcomes(known, self._table, self._known_until) if known else None
 
-    def _known(
-        self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Mapping[int, float]
-    ) -> list[LabelledRow]:
-        found = [self._labelled(row, tiers, changes) for row in rows]
+    def _known(self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Changes) -> list[LabelledRow]:
+        of_tenant = {tenant: changes_for(changes, tenant) for tenant in {row["tenant"] for row in rows}}
+        found = [self._labelled(row, tiers, of_tenant[row["tenant"]]) for row in rows]
         return [one for one in found if one is not None]
 
     def _labelled(self, row: RowMapping, tiers: Sequence[str], changes: Mapping[int, float]) -> LabelledRow | None:
@@ -115,13 +128,15 @@ class OwnLabels:
             key=row["key_id"] or "",
             app=row["app"] or "",
             at=row["created_at"],
+            tenant=row["tenant"],
+            private=row["source"] == FEEDBACK,
         )
 
 
 def before_change(at: float, weaker: int, changes: Mapping[int, float]) -> list[float]:
     """Return by weaker tier the share of its weight that a label of time `at` keeps after `changes`, in epoch
     seconds."""
-    return [_BEFORE_CHANGE if at < changes.get(k, -math.inf) else 1.0 for k in range(1, weaker + 1)]
+    return [BEFORE_CHANGE if at < changes.get(k, -math.inf) else 1.0 for k in range(1, weaker + 1)]
 
 
 async def _reset_at(connection: AsyncConnection) -> float:

@@ -5,7 +5,9 @@ change detection", 2023). It may be checked after every answer, and no sample si
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +19,8 @@ _FACTORS = tuple(math.exp(shift) for shift in SHIFTS)
 _LEAST, _MOST = 0.005, 0.95
 _Z99 = 2.3263478740408408
 _SHOWN = 100
+# Answers of a stream that are tested again without one tenant's, and the tenants with most errors that are left out.
+_HISTORY, _LEFT_OUT = 1024, 16
 
 
 class ShiftSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +48,8 @@ class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
     """Errors in `stream` have become more frequent: `rate` of its last `answers`, where at most `allowed` was usual.
 
     `evidence`: the e-detector's value, at least `ShiftSettings.false_alarm_every` for each view. `since`: the time of
-    the first answer after the most likely change, in the caller's clock.
+    the first answer after the most likely change, in the caller's clock. `tenant`: whose answers alone show it ("":
+    those without a key); None: without those of any one tenant there is evidence enough.
     """
 
     stream: str
@@ -53,6 +58,7 @@ class ShiftAlarm(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     allowed: float
     since: float
+    tenant: str | None = None
 
     @property
     def reason(self) -> str:
@@ -104,13 +110,50 @@ def likelihood_ratio(worse: bool, allowed: float, factor: float) -> float:
     return shifted / allowed if worse else (1.0 - shifted) / (1.0 - allowed)
 
 
+class _Answer(NamedTuple):
+    tenant: str
+    worse: bool
+    allowed: float
+    at: float
+
+
 class _Stream:
     def __init__(self) -> None:
+        self.history: deque[_Answer] = deque(maxlen=_HISTORY)
+        self.tenants: set[str] = set()
         self.detector = EDetector()
         self.recent: deque[bool] = deque(maxlen=_SHOWN)
         self.answers = self.worse = self.looks = 0
         self.predicted = 0.0
         self.excess: float | None = None
+
+    def observe(self, answer: _Answer) -> None:
+        """Count an answer."""
+        self.history.append(answer)
+        self.tenants.add(answer.tenant)
+        self.detector.observe(answer.worse, answer.allowed, answer.at)
+
+    def replayed(self, chosen: Callable[[str], bool]) -> EDetector:
+        """Return a detector of the newest answers of the `chosen` tenants alone."""
+        detector = EDetector()
+        for answer in self.history:
+            if chosen(answer.tenant):
+                detector.observe(answer.worse, answer.allowed, answer.at)
+        return detector
+
+    def needed_tenant(self, evidence: float) -> str | None:
+        """Return a tenant without whose answers there is less than `evidence`; None without one."""
+        errors = Counter(answer.tenant for answer in self.history if answer.worse)
+        for tenant, _ in errors.most_common(_LEFT_OUT):
+            if self.replayed(lambda one, out=tenant: one != out).evidence < evidence:  # type: ignore[misc]
+                return tenant
+        return None
+
+    def forget(self, tenant: str) -> None:
+        """Drop the answers of `tenant`; the excess that is usual stays."""
+        self.detector = self.replayed(lambda one: one != tenant)
+        self.history = deque((one for one in self.history if one.tenant != tenant), maxlen=_HISTORY)
+        self.tenants.discard(tenant)
 
     def look(self) -> None:
         """Learn from the answers so far by how much more errors than predicted are usual for this stream. Later looks
@@ -141,31 +184,49 @@ class ShiftDetector:
         """Every stream's evidence now."""
         return {stream: state.detector.evidence for stream, state in self._streams.items()}
 
-    def observe(self, stream: str, worse: bool, predicted: float, at: float = 0.0) -> ShiftAlarm | None:
-        """Observe a verified answer of time `at`, `predicted` to be worse with this probability; return the alarm that
-        it raises.
+    def observe(
+        self, stream: str, worse: bool, predicted: float, at: float = 0.0, tenant: str = ""
+    ) -> ShiftAlarm | None:
+        """Observe a verified answer of time `at` to `tenant`, `predicted` to be worse with this probability; return the
+        alarm that it raises.
 
-        After an alarm the stream starts over, without its usual excess.
+        No tenant alone raises an alarm for all: the evidence without its answers must suffice. If its own answers
+        suffice alone, the alarm is the tenant's. After an alarm the stream starts over, without its usual excess;
+        after a tenant's, without the tenant's answers.
         """
         state = self._streams.setdefault(stream, _Stream())
         allowed = min(max(predicted + (state.excess or 0.0) + self.settings.tolerance, _LEAST), _MOST)
-        state.detector.observe(worse, allowed, at)
+        state.observe(_Answer(tenant, worse, allowed, at))
         state.recent.append(worse)
         state.answers += 1
         state.worse += worse
         state.predicted += predicted
         if state.answers == self.settings.reference << state.looks:
             state.look()
-        evidence = state.detector.evidence
-        if evidence < self._needed:
+        return self._alarm(stream, state, allowed) if state.detector.evidence >= self._needed else None
+
+    def _alarm(self, stream: str, state: _Stream, allowed: float) -> ShiftAlarm | None:
+        """Return the alarm of a stream with evidence enough, unless it takes two tenants to have enough."""
+        alone = next(iter(state.tenants)) if len(state.tenants) == 1 else None
+        tenant = None if alone is not None else state.needed_tenant(self._needed)
+        if tenant is None:
+            del self._streams[stream]
+            return _shown(stream, state.detector, list(state.recent), allowed, alone)
+        own = state.replayed(lambda one: one == tenant)
+        if own.evidence < self._needed:
             return None
-        del self._streams[stream]
-        recent = state.recent
-        return ShiftAlarm(
-            stream=stream,
-            evidence=evidence,
-            answers=len(recent),
-            rate=sum(recent) / len(recent),
-            allowed=allowed,
-            since=state.detector.since,
-        )
+        recent = [answer.worse for answer in state.history if answer.tenant == tenant][-_SHOWN:]
+        state.forget(tenant)
+        return _shown(stream, own, recent, allowed, tenant)
+
+
+def _shown(stream: str, detector: EDetector, recent: list[bool], allowed: float, tenant: str | None) -> ShiftAlarm:
+    return ShiftAlarm(
+        stream=stream,
+        evidence=detector.evidence,
+        answers=len(recent),
+        rate=sum(recent) / len(recent),
+        allowed=allowed,
+        since=detector.since,
+        tenant=tenant,
+    )

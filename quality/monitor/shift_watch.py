@@ -1,7 +1,7 @@
 """Feed the stored verdicts, from any replica, to the sequential test that requests retraining."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,8 @@ from classifier.decision import LEARNED_KINDS
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, training_rows, verifications
 from migrations.tables.requests import routing_decisions
-from quality.estimates.upgrade_rate import has_verdict
+from migrations.tables.tenancy import api_keys
+from quality.estimates.upgrade_rate import by_a_judge, has_verdict
 from quality.monitor.e_detector import ShiftAlarm, ShiftDetector, ShiftSettings
 
 # An answer belongs to a stream of its tier and one of its prompt's complexity class.
@@ -41,18 +42,34 @@ def changed_tier(stream: str) -> int | None:
     return None if tier is None else int(tier[1])
 
 
+Changes = Mapping[str | None, Mapping[int, float]]
+"""By tenant, None for all tenants: by tier the time (epoch seconds) when its answers last changed."""
+
+
 async def tier_changes(engine: AsyncEngine) -> dict[int, float]:
-    """Return by tier the time (epoch seconds) when its answers last changed, according to alarms."""
+    """Return by tier the time (epoch seconds) when its answers last changed for all tenants, according to alarms."""
+    return (await tenants_changes(engine)).get(None, {})
+
+
+async def tenants_changes(engine: AsyncEngine) -> dict[str | None, dict[int, float]]:
+    """Return the changes according to alarms. What one tenant's answers show alone is no change for the others."""
     query = select(audit_events.c.details).where(audit_events.c.action == _ALARM).order_by(audit_events.c.created_at)
     async with engine.connect() as connection:
         alarms = (await connection.scalars(query)).all()
-    found: dict[int, float] = {}
+    found: dict[str | None, dict[int, float]] = {}
     for alarm in alarms:
         tier = changed_tier(alarm["stream"])
-        # Alarms of earlier releases have no time.
+        # Alarms of earlier releases have no time or no tenant.
         if tier is not None and "since" in alarm:
-            found[tier] = max(alarm["since"], found.get(tier, 0.0))
+            mine = found.setdefault(alarm.get("tenant"), {})
+            mine[tier] = max(alarm["since"], mine.get(tier, 0.0))
     return found
+
+
+def changes_for(changes: Changes, tenant: str) -> dict[int, float]:
+    """Return by tier the last change for `tenant`, "" for rows without a key."""
+    everyones, own = changes.get(None, {}), changes.get(tenant, {})
+    return {tier: max(everyones.get(tier, 0.0), own.get(tier, 0.0)) for tier in {*everyones, *own}}
 
 
 def judged_worse(predicted: float, reliability: float | None) -> float:
@@ -96,8 +113,8 @@ class ShiftWatch:
         p_ok = prediction["p_ok"]
         predicted = judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
         streams = streams_of(row["tier"], row["novelty"], row["classes"], served=row["tier"] == row["served"])
-        worse, at = row["label"] == "worse", row["finished_at"]
-        alarms = [self._detector.observe(stream, worse, predicted, at) for stream in streams]
+        worse, at, tenant = row["label"] == "worse", row["finished_at"], row["tenant"]
+        alarms = [self._detector.observe(stream, worse, predicted, at, tenant) for stream in streams]
         return [alarm for alarm in alarms if alarm is not None]
 
     async def _begin_anew_after_a_promotion(self) -> None:
@@ -121,7 +138,9 @@ class ShiftWatch:
                 routing_decisions.c.tier.label("served"),
                 routing_decisions.c.inputs,
                 routing_decisions.c.novelty,
+                func.coalesce(api_keys.c.team_id, verifications.c.key_id, "").label("tenant"),
             )
+            .outerjoin(api_keys, api_keys.c.key_id == verifications.c.key_id)
             .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
             .outerjoin(
                 training_rows,
@@ -134,9 +153,10 @@ class ShiftWatch:
                 has_verdict(),
                 # Without a version's prediction there is nothing to test.
                 routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
-                # Probes ask every tier, whichever was chosen. User complaints are no random sample.
+                # Probes ask every tier, whichever was chosen. What people say is no random sample.
                 or_(verifications.c.tier == routing_decisions.c.tier, verifications.c.sampled_reason == "probe"),
                 verifications.c.sampled_reason != "feedback",
+                by_a_judge(),
                 or_(finished > self._cursor[0], and_(finished == self._cursor[0], number > self._cursor[1])),
             )
             .order_by(finished, number)

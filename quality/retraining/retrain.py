@@ -26,7 +26,7 @@ from classifier.registry.artefact import load_manifest
 from classifier.registry.registry import ArtefactRegistry
 from inference_core.extras import MissingExtraError
 from migrations.tables.quality import training_rows
-from quality.monitor.shift_watch import tier_changes
+from quality.monitor.shift_watch import tenants_changes
 from quality.retraining.messages import ORDER, RESULT, ROWS, Order
 from quality.retraining.runs import Busy, LeaseLostError, Made, RetrainRuns, Run
 from quality.retraining.subprocess import OnProgress, Train, run_training_process
@@ -169,8 +169,9 @@ class _Retraining:
         if self._tiers < 2:
             return await self._nothing_new(incumbent, "", "the catalogue has no tiers to choose between")
         root_folder = self._root_of(incumbent)
-        tensors = await export_rows(self._engine, incumbent, self._settings.tiers or [""] * self._tiers)
-        changes = await tier_changes(self._engine)
+        by_tenant = await tenants_changes(self._engine)
+        changes = by_tenant.get(None, {})
+        tensors = await export_rows(self._engine, incumbent, self._settings.tiers or [""] * self._tiers, by_tenant)
         asked = (msgspec.json.encode(one).decode() for one in (self._settings, changes))
         hashed = data_hash(tensors, root_folder.name, *asked)
         if not len(tensors["at"]):

@@ -22,7 +22,7 @@ from classifier.local.estimator import LocalEstimator, learned_table
 from classifier.local.labels import Labels
 from classifier.model.manifest import SCHEMA_VERSION, TrainingWindow
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
-from quality.learning.own_labels import before_change
+from quality.learning.own_labels import BEFORE_CHANGE, before_change
 from quality.retraining.messages import Order
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
 from quality.verification.training_rows import TRAINED_ON
@@ -77,7 +77,8 @@ def _judged(order: Order, folder: Path, tensors: Tensors, labels: Labels, prior:
         Predicted(ours[compared], theirs[compared], rates_in_folds(labels, tensors["fold"])[compared]),
         seed=order.seed,
     )
-    outdated = {tier: int(stale[:, tier - 1].sum()) for tier in order.changes if tier <= stale.shape[1]}
+    changed = {tier + 1 for tier in np.flatnonzero(stale.any(axis=0)).tolist()} | order.changes.keys()
+    outdated = {tier: int(stale[:, tier - 1].sum()) for tier in sorted(changed) if tier <= stale.shape[1]}
     return msgspec.structs.replace(judgement, outdated=outdated)
 
 
@@ -86,14 +87,18 @@ def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
     model = shipped_complexity()
     weaker = tensors["no_worse"].shape[1]
     decay = np.array([before_change(at, weaker, changes) for at in tensors["at"].tolist()], np.float32)
+    decay = decay.reshape(-1, weaker)
+    decay[tensors["at"][:, None] < tensors["changed"]] = BEFORE_CHANGE
     return Labels(
         classes=tensors["classes"],
         embedding=tensors["embedding"],
         surface=standardised(tensors["features"], model.centre, model.scale),
         scores=tensors["no_worse"],
-        weights=tensors["told"] * decay.reshape(-1, weaker),
+        weights=tensors["told"] * decay,
         key=tensors["key"] + 1,
         context=tensors["context"],
+        tenant=tensors["tenant"],
+        private=np.zeros(len(tensors["key"]), np.bool_),
     )
 
 
@@ -124,10 +129,12 @@ def predicted_by(known: Labels, table: Float, asked: Labels) -> Float:
     else:
         estimator = LocalEstimator(known, table)
         scores = np.zeros(asked.scores.shape, np.float32)
-        for key, context in {*zip(asked.key.tolist(), asked.context.tolist(), strict=True)}:
+        for key, context, tenant in {
+            *zip(asked.key.tolist(), asked.context.tolist(), asked.tenant.tolist(), strict=True)
+        }:
             rows = (asked.key == key) & (asked.context == context)
             scores[rows] = estimator.score(
-                asked.classes[rows], asked.embedding[rows], asked.surface[rows], key, context
+                asked.classes[rows], asked.embedding[rows], asked.surface[rows], key, context, tenant
             )
     clipped: Float = np.clip(scores, 0.0, 1.0)
     return clipped

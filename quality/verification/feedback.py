@@ -1,4 +1,5 @@
-"""Feedback and reviews of answers: the strongest kind of label, stored at once and used for training (DESIGN §5)."""
+"""Feedback and reviews of answers, stored at once as labels (DESIGN §5): a caller's feedback counts for its own key
+alone, an operator's review for training as well."""
 
 import logging
 import time
@@ -12,17 +13,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests
+from quality.estimates.upgrade_rate import PEOPLE
 from quality.judges.exact import ExactJudge
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.store.bulk_insert import insert_into
-from quality.verification.training_rows import Encode
+from quality.verification.training_rows import FEEDBACK, REVIEW, Encode
 from quality.verification.verifier import prompt_text
 
 log = logging.getLogger(__name__)
 
-JUDGE = "user"
-_SOURCE = "feedback"
+JUDGE = PEOPLE
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedbackTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of feedback. `learned`: it became a row for the next training; `reason` says why, or why not."""
+    """The effect of feedback. `learned`: it became a label; `reason` says why, or why not."""
 
     request_id: str
     tier: int
@@ -86,7 +87,7 @@ class FeedbackDesk:
         """
         good, why = await _verdict(record, feedback, "user" if reviewer is None else "reviewer")
         texts = await self._kept(record, feedback, why)
-        learned = await self._training_row(record, good)
+        learned = await self._training_row(record, good, FEEDBACK if reviewer is None else REVIEW)
         async with self._engine.begin() as connection:
             if reviewer is not None:
                 await connection.execute(await self._event(connection, record, feedback, good, reviewer, texts.comment))
@@ -94,7 +95,7 @@ class FeedbackDesk:
                 self._verification(connection, record, feedback.score, good, texts, reviewer is not None)
             )
             if learned is not None:
-                replaced = training_rows.c.source.in_(("verification", _SOURCE))
+                replaced = training_rows.c.source.in_(("verification", FEEDBACK, REVIEW))
                 await connection.execute(
                     delete(training_rows).where(training_rows.c.request_id == record.request_id, replaced)
                 )
@@ -142,7 +143,7 @@ class FeedbackDesk:
             tier=record.tier,
             model=record.model,
             sampled_probability=1.0,
-            sampled_reason=_SOURCE,
+            sampled_reason=FEEDBACK,
             cost_usd=0.0,
             reserved_usd=0.0,
             attempts=0,
@@ -177,7 +178,7 @@ class FeedbackDesk:
             details={"tier": record.tier, "before": None if before is None else dict(before), "after": after},
         )
 
-    async def _training_row(self, record: Record, good: bool) -> dict[str, Any] | None:
+    async def _training_row(self, record: Record, good: bool, source: str) -> dict[str, Any] | None:
         if self._encode is None or not record.messages or record.tier >= self._tiers:
             return None
         try:
@@ -192,7 +193,7 @@ class FeedbackDesk:
         return {
             "request_id": record.request_id,
             "key_id": record.key_id,
-            "source": _SOURCE,
+            "source": source,
             **msgspec.structs.asdict(encoded),
             "no_worse": no_worse,
             "correct": None,

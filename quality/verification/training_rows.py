@@ -2,14 +2,15 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
-from sqlalchemy import RowMapping, select
+from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.encoders.static_encoder import SlowEncoder
@@ -18,6 +19,7 @@ from classifier.model.manifest import Manifest
 from classifier.model.outcome_model import OutcomeModel
 from classifier.prediction.class_predictor import ClassPredictor
 from migrations.tables.quality import training_rows
+from migrations.tables.tenancy import api_keys
 from quality.verification.sampling import uniform
 from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.verifier import EncodedPrompt
@@ -30,8 +32,14 @@ TRAINED_ON = "verified traffic"
 # In cross-validation each row is predicted from the rows of the other folds.
 FOLDS = 4
 _SPLIT_KEY = "retraining split"
-# User feedback is no random sample, so it counts as a quarter of a verification.
+# The sources of a caller's feedback, which counts for its own key alone, and of an operator's review.
+FEEDBACK, REVIEW = "feedback", "review"
+# Neither is a random sample, so they count as a quarter of a verification.
 FEEDBACK_WEIGHT = 0.25
+# Whose a row is, as `gateway.requests.caller.Caller.tenant`: the team of its key, else the key, "" without one. A key's
+# team never changes.
+WITH_KEYS = training_rows.outerjoin(api_keys, api_keys.c.key_id == training_rows.c.key_id)
+TENANT = func.coalesce(api_keys.c.team_id, training_rows.c.key_id, "").label("tenant")
 # For rows stored by earlier releases.
 ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
 _F4 = np.dtype("<f4")
@@ -82,20 +90,32 @@ def feature_spec(manifest: Manifest) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequence[str]) -> Tensors:
-    """Return all stored rows made by `manifest`'s encoder, oldest first, as tensors without texts or names.
+async def export_rows(
+    engine: AsyncEngine,
+    manifest: Manifest,
+    tiers_now: Sequence[str],
+    changes: Mapping[str | None, Mapping[int, float]] = MappingProxyType({}),
+) -> Tensors:
+    """Return the stored rows made by `manifest`'s encoder, oldest first, as tensors without texts or names; callers'
+    feedback, which counts for its own key alone, is left out.
 
     float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
     outcomes, and the label weights, `told` [n, tiers - 1]; uint8 `fold` [n] by a hash of the request, and
     `compare` [n] (`manifest`'s version was not trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
-    `context` [n] number callers' keys and their system prompts, -1 for none.
+    `context` [n] number callers' keys and their system prompts, and `tenant` [n] whose the keys are; -1 for none.
 
-    `tiers_now`: fingerprints of the current tiers, whose outcomes alone count (`quality.verification.tier_outcomes`);
-    "" for unknown ones: then rows with the same number of tiers count.
+    `changes`: by tenant, when a tier's answers changed as its own alone show (epoch seconds); in `changed` [n, tiers -
+    1], 0 without a change. `tiers_now`: fingerprints of the current tiers, whose outcomes alone count
+    (`quality.verification.tier_outcomes`); "" for unknown ones: then rows with the same number of tiers count.
     """
     query = (
-        select(training_rows)
-        .where(training_rows.c.feature_spec == feature_spec(manifest), training_rows.c.features.is_not(None))
+        select(training_rows, TENANT)
+        .select_from(WITH_KEYS)
+        .where(
+            training_rows.c.feature_spec == feature_spec(manifest),
+            training_rows.c.features.is_not(None),
+            training_rows.c.source != FEEDBACK,
+        )
         .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
     )
     async with engine.connect() as connection:
@@ -113,9 +133,14 @@ async def export_rows(engine: AsyncEngine, manifest: Manifest, tiers_now: Sequen
         "told": _stacked([told_by(row, tiers_now) for row in rows], weaker),
         "key": _numbered([row["key_id"] or "" for row in rows]),
         "context": _numbered([f"{row['key_id']} {row['app']}" if row["app"] else "" for row in rows]),
+        "tenant": _numbered([row["tenant"] for row in rows]),
         "fold": folds(draws),
         "compare": (at > trained_until(manifest)).astype(np.uint8),
         "at": at,
+        "changed": np.array(
+            [[changes.get(row["tenant"], {}).get(tier, 0.0) for tier in range(1, weaker + 1)] for row in rows],
+            np.float64,
+        ).reshape(len(rows), weaker),
     }
 
 
@@ -128,7 +153,7 @@ def _of_today(row: dict[str, Any], tiers: Sequence[str]) -> dict[str, Any] | Non
 
 def told_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[float]:
     """Return the weight, in [0, 1], of a stored row's label for each weaker tier of the current `tiers`."""
-    share = FEEDBACK_WEIGHT if row["source"] == "feedback" else 1.0
+    share = FEEDBACK_WEIGHT if row["source"] in (FEEDBACK, REVIEW) else 1.0
     weights = [share * min(max(weight, 0.0), 1.0) for weight in row["weights"]]
     found = outcomes_of_tiers(weights, row["tiers"] if any(tiers) else None, tiers or [""] * len(weights))
     return [weight or 0.0 for weight in (found or weights)[:-1]]

@@ -25,6 +25,8 @@ def labels(
     context: list[int] | None = None,
     embedding: Float | None = None,
     weight: float = 1.0,
+    tenant: list[int] | None = None,
+    private: bool = False,
 ) -> Labels:
     n = len(scores)
     return Labels(
@@ -35,6 +37,8 @@ def labels(
         weights=np.full((n, 2), weight, np.float32),
         key=np.array(key or [0] * n, np.int32),
         context=np.array(context or [-1] * n, np.int32),
+        tenant=np.array(tenant or [-1] * n, np.int32),
+        private=np.full(n, private),
     )
 
 

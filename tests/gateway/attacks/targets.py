@@ -277,7 +277,7 @@ class Targets:
             options += ["--catalog", str(write_hostile_catalog(data / "catalog.toml", hostile))]
             environment |= {"PATH": f"{hostile_engine(data / 'bin')}{os.pathsep}{os.environ['PATH']}", "THE_KEY": "k"}
         elif name != "laptop":
-            catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url)
+            catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url, own_models=True)
             options += ["--catalog", str(catalog)]
         if name == "redacting":
             patterns = data / "patterns"

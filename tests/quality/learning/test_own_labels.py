@@ -10,11 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.decision import Prediction
 from classifier.features.routing_input import routing_input
 from classifier.local.own import OwnOutcomes
+from classifier.local.tenant_cells import LABELS_BOUND
 from classifier.model.outcome_model import OutcomeModel
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import load_artefact
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
+from migrations.tables.tenancy import api_keys, teams
 from quality.learning.own_labels import OwnLabels, reset_labels
 from tests.quality.retraining.tiny_classifier import base_artefact, experience_row
 
@@ -47,8 +49,8 @@ def following(engine: AsyncEngine, model: OutcomeModel) -> OwnLabels:
     return OwnLabels(engine, model, ClassPredictor(model).table)
 
 
-def predicted(model: OutcomeModel, own: OwnOutcomes | None, key: str = "") -> Prediction:
-    given = routing_input([{"role": "user", "content": PROMPT}], key=key)
+def predicted(model: OutcomeModel, own: OwnOutcomes | None, key: str = "", tenant: str | None = None) -> Prediction:
+    given = routing_input([{"role": "user", "content": PROMPT}], key=key, tenant=key if tenant is None else tenant)
     return ClassPredictor(model).prediction(given, model.encode(given), own)
 
 
@@ -77,6 +79,55 @@ async def test_one_keys_labels_say_more_of_its_own_prompts_than_of_anothers(
     await store(sqlite_engine, model, 20, key_id="team-a")
     own = await following(sqlite_engine, model).catch_up(NOW)
     assert predicted(model, own, "team-a").p_ok[0] < predicted(model, own, "team-b").p_ok[0]
+
+
+async def test_however_many_labels_of_one_tenant_move_another_by_at_most_the_bound(
+    any_engine: AsyncEngine, model: OutcomeModel
+) -> None:
+    before = predicted(model, None, "team-b").p_ok[0]
+    await store(any_engine, model, 300, key_id="team-a")
+    own = await following(any_engine, model).catch_up(NOW)
+    assert before - LABELS_BOUND <= predicted(model, own, "team-b").p_ok[0] < before
+    assert predicted(model, own, "team-a").p_ok[0] < 0.1
+
+
+@pytest.mark.parametrize("good", [False, True])
+async def test_feedback_counts_for_its_own_key_alone(
+    sqlite_engine: AsyncEngine, model: OutcomeModel, good: bool
+) -> None:
+    await store(sqlite_engine, model, 300, key_id="team-a", source="feedback", no_worse=[good, good, None, True])
+    own = await following(sqlite_engine, model).catch_up(NOW)
+    nothing = predicted(model, None)
+    assert predicted(model, own, "team-b").p_ok == nothing.p_ok
+    assert predicted(model, own).p_ok == nothing.p_ok
+    assert (predicted(model, own, "team-a").p_ok[0] > nothing.p_ok[0]) == good
+
+
+async def test_a_tenants_labels_take_no_room_of_anothers(any_engine: AsyncEngine, model: OutcomeModel) -> None:
+    await store(any_engine, model, 10, key_id="quiet")
+    await store(any_engine, model, 60, key_id="loud")
+    await store(any_engine, model, 40, key_id="louder")
+    labels = following(any_engine, model)
+    found = [row.key for row in await labels.newest(50)]
+    assert {key: found.count(key) for key in found} == {"quiet": 10, "loud": 20, "louder": 20}
+    assert [row.at for row in await labels.newest(2)] == [1059.0, 1039.0]
+    assert len(await labels.newest(200)) == 110
+
+
+async def test_keys_of_a_team_are_one_tenant(any_engine: AsyncEngine, model: OutcomeModel) -> None:
+    row = {"prefix": "p", "scopes": [], "consent": True, "priority_ceiling": 0, "created_at": 0.0, "team_id": "t"}
+    async with any_engine.begin() as connection:
+        await connection.execute(insert(teams).values(team_id="t", name="t", created_at=0.0))
+        keys = [row | {"key_id": key, "name": key, "digest": key} for key in ("one", "two")]
+        await connection.execute(insert(api_keys), keys)
+    for key in ("one", "two", "alone"):
+        await store(any_engine, model, 40, key_id=key)
+    labels = following(any_engine, model)
+    found = [row.key for row in await labels.newest(60)]
+    assert (found.count("alone"), found.count("two")) == (30, 30)
+    own = await labels.catch_up(NOW)
+    # A third key of the team begins with what the team knows.
+    assert predicted(model, own, "three", "t").p_ok[0] < 0.3 < predicted(model, own, "stranger").p_ok[0]
 
 
 async def test_rows_without_changes_are_not_fitted_again(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:
@@ -124,6 +175,27 @@ async def test_labels_from_before_a_tier_changed_count_for_little(
         )
     decayed = await following(sqlite_engine, model).catch_up(NOW)
     assert predicted(model, decayed).p_ok[0] > 5 * predicted(model, own).p_ok[0]
+
+
+async def test_a_change_that_one_tenants_answers_show_is_no_change_for_others(
+    sqlite_engine: AsyncEngine, model: OutcomeModel
+) -> None:
+    for key in ("team-a", "team-b"):
+        await store(sqlite_engine, model, 40, key_id=key)
+    before = await following(sqlite_engine, model).catch_up(NOW)
+    alarm = {"stream": "tier 1, familiar prompts", "since": 2900.0, "tenant": "team-a"}
+    async with sqlite_engine.begin() as connection:
+        await connection.execute(
+            insert(audit_events).values(
+                created_at=3000.0, actor="monitor", action="quality.alarm", subject="tier 1", reason="it changed",
+                details=alarm,
+            )
+        )  # fmt: skip
+    after = await following(sqlite_engine, model).catch_up(NOW)
+    assert predicted(model, after, "team-a").p_ok[0] > 1.5 * predicted(model, before, "team-a").p_ok[0]
+    assert predicted(model, after, "team-b").p_ok[0] == pytest.approx(
+        predicted(model, before, "team-b").p_ok[0], abs=0.01
+    )
 
 
 async def test_rows_of_earlier_releases_count_without_classes(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:

@@ -130,3 +130,37 @@ def test_one_stream_says_nothing_of_another():
 def test_settings_out_of_range_are_refused_by_name(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         ShiftSettings(**bad)
+
+
+def test_one_tenants_errors_alarm_for_it_alone_however_many_and_the_others_are_not_forgotten():
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=2000))
+    draw, alarms = random.Random(0), []
+    for number in range(600):
+        alarms.append(detector.observe("tier 1", draw.random() < 0.05, 0.05, at=number, tenant=f"t{number % 5}"))
+        alarms.append(detector.observe("tier 1", True, 0.05, at=number, tenant="loud"))
+    found = [alarm for alarm in alarms if alarm is not None]
+    assert {alarm.tenant for alarm in found} == {"loud"}
+    assert all(alarm.rate == 1.0 for alarm in found)
+
+
+def test_errors_of_two_tenants_that_are_each_evidence_enough_alarm_for_all():
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=2000))
+    alarms = [
+        detector.observe("tier 1", number >= 100, 0.05, at=number, tenant=f"t{number % 4}") for number in range(160)
+    ]
+    [first] = [alarm for alarm in alarms if alarm is not None][:1]
+    assert first.tenant is None
+    assert 95 <= first.since <= 105
+
+
+@pytest.mark.parametrize("tenant", ["", "the only one"])
+def test_where_there_is_one_tenant_alarms_are_as_soon_as_before(tenant):
+    detector, pure = ShiftDetector(ShiftSettings(false_alarm_every=2000, reference=10**9)), EDetector()
+    for number in range(100):
+        alarm = detector.observe("tier 1", True, 0.05, at=number, tenant=tenant)
+        pure.observe(True, 0.05 + 0.03, number)
+        assert (alarm is not None) == (pure.evidence >= 2000)
+        if alarm is not None:
+            assert alarm.tenant == tenant
+            return
+    raise AssertionError("no alarm")

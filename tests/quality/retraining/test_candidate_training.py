@@ -14,6 +14,8 @@ from classifier.complexity.prior import adequacies
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.local.class_table import prior_table
+from classifier.local.estimator import learned_table
+from classifier.local.tenant_cells import LABELS_BOUND
 from classifier.model.manifest import Manifest
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import load_artefact
@@ -54,9 +56,11 @@ def rows_of(
         "told": told,
         "key": np.full(n, -1, np.int32),
         "context": np.full(n, -1, np.int32),
+        "tenant": np.full(n, -1, np.int32),
         "fold": (np.arange(n) % 4).astype(np.uint8),
         "compare": np.ones(n, np.uint8),
         "at": np.full(n, at),
+        "changed": np.zeros((n, 3)),
     }
 
 
@@ -94,6 +98,23 @@ def test_a_version_learns_by_class_what_its_tiers_do(base: Path, tmp_path: Path)
     prediction = ClassPredictor(model, prior_table(LIKE)).prediction(*_turn(model))
     assert prediction.kind == "measured"
     assert prediction.p_ok[-1] == 1.0
+
+
+@pytest.mark.parametrize("n", [20, 400, 4000])
+def test_one_tenant_moves_a_retrained_table_by_at_most_the_bound(base: Path, n: int) -> None:
+    tensors = rows_of(load_artefact(base).manifest, {1: 0.0, 2: 0.0, 3: 1.0}, n=n)
+    prior = np.array(PRIOR, np.float32)[:, :-1]
+    alone = learned_table(exported_labels(tensors, {}), prior)
+    tensors["tenant"], tensors["key"] = np.zeros(n, np.int32), np.zeros(n, np.int32)
+    capped = learned_table(exported_labels(tensors, {}), prior)
+    assert np.abs(capped - prior).max() <= LABELS_BOUND + 1e-6
+    assert np.abs(alone - prior).max() > 0.3
+
+
+def test_labels_from_before_a_tenants_own_change_count_for_little(base: Path) -> None:
+    tensors = rows_of(load_artefact(base).manifest, {2: 0.15}, n=8)
+    tensors["changed"][:4, 1] = 20.0
+    np.testing.assert_allclose(exported_labels(tensors, {}).weights[:, 1], [0.09] * 4 + [0.9] * 4, rtol=1e-5)
 
 
 def test_another_catalogue_has_the_prior_again(base: Path, tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def labels(model: OutcomeModel) -> Labels:
         weights=np.ones((ROWS, 3), np.float32),
         key=np.zeros(ROWS, np.int32),
         context=np.full(ROWS, -1, np.int32),
+        tenant=np.full(ROWS, -1, np.int32),
+        private=np.zeros(ROWS, np.bool_),
     )
 
 

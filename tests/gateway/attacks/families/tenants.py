@@ -1,16 +1,22 @@
-"""What one tenant may learn of another: by ids, by names, by what is cached, and by how long it takes."""
+"""What one tenant may learn of another, by ids, by names, by what is cached and by how long it takes; and whether its
+labels move the other's routing."""
 
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from classifier.local.tenant_cells import LABELS_BOUND
 from tests.gateway.attacks.exchange import Answer
 from tests.gateway.attacks.families.framing import outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, Target
+from tests.polling import until
 
 WORDS = (
     "harbour", "lantern", "granite", "meadow", "cobalt", "thistle", "anchor", "velvet", "quarry", "ember",
@@ -166,3 +172,72 @@ def _cached_in(answer: Answer) -> int:
         if line.startswith("data: {") and '"usage":{' in line:
             return _usage_of(Answer(200, {}, json.dumps(json.loads(line[6:])).encode()))
     return 0
+
+
+QUESTIONS = (
+    "What is the capital of {}?", "Say hello to {}.", "Summarise the arguments for and against remote work in {}.",
+    "Prove that there are infinitely many primes, as {} did.", "Write a function that sorts the words of {}.",
+)  # fmt: skip
+
+
+@attack_class("labels of other tenants", 160, "keyed", "shared")
+def labels(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """ada's feedback, as much and as one-sided as she can send, leaves bob's probabilities alone; outcomes imported for
+    her key move them by no more than the bound."""
+    ada = target.keys["ada"]
+    before, own = _probabilities(target, target.keys["bob"]), _probabilities(target, ada)
+    strangers = target.ask("POST", CHAT, _question(QUESTIONS[0], "tier-1"), key=target.keys["bob"])
+    rating = draw.choice([{"rating": "down"}, {"rating": "up"}, {"score": 0}, {"correction": "no"}])
+    for number in range(count):
+        asked = target.ask("POST", CHAT, _question(draw.choice(QUESTIONS), f"tier-{draw.randint(1, 3)}"), key=ada)
+        foreign = draw.random() < 0.1
+        body = {"request_id": (strangers if foreign else asked).headers.get("x-aio-decision-id", "none")} | rating
+        if not foreign:
+            _recorded(target, ada, body["request_id"])
+        answer = target.ask("POST", "/v1/feedback", body, key=ada)
+        yield outcome_of(answer, f"{body} #{number}", "another's answer was rated" if foreign and answer.status == 200
+        else "")  # fmt: skip
+    until(lambda: _probabilities(target, ada) != own, 0.5)
+    now = _probabilities(target, target.keys["bob"])
+    yield Outcome(f"bob after {count} of ada's", 200, bypass="" if now == before else f"moved {before} to {now}")
+    if target.name != "keyed":
+        return
+    own = _probabilities(target, ada)
+    _import(target, [_question(text, "")["messages"][0]["content"] for text in QUESTIONS for _ in range(60)], draw)
+    until(lambda: _probabilities(target, ada) != own, 0.5)
+    now = _probabilities(target, target.keys["bob"])
+    moved = max(abs(p - q) for one, other in zip(before, now, strict=True) for p, q in zip(one, other, strict=True))
+    yield Outcome(f"imports for ada moved bob by {moved:.3f}", 200, bypass="beyond it" if moved > LABELS_BOUND else "")
+
+
+def _question(text: str, model: str) -> dict[str, Any]:
+    question = {"role": "user", "content": text.format("Euclid")}
+    return {"model": model, "messages": [question], "max_tokens": 1}
+
+
+def _recorded(target: Target, key: str, request_id: str) -> Any:
+    until(lambda: target.ask("GET", f"/v1/requests/{request_id}", key=key).status == 200)
+    return target.ask("GET", f"/v1/requests/{request_id}", key=key).json
+
+
+def _probabilities(target: Target, key: str) -> list[list[float]]:
+    """P of each tier for each question, as decided for this key now."""
+    headers = {"x-aio-cache": "off"}
+    found = []
+    for text in QUESTIONS:
+        answer = target.ask("POST", CHAT, _question(text, "auto"), key=key, headers=headers)
+        record = _recorded(target, key, answer.headers["x-aio-decision-id"])
+        found.append(record["decision"]["inputs"]["prediction"]["p_ok"])
+    return found
+
+
+def _import(target: Target, prompts: list[str], draw: Random) -> None:
+    """Import for ada's key that tier 1 fails and the strongest does not, for as many prompts as are given."""
+    [key_id] = [row["key_id"] for row in target.order("GET", "/admin/api/keys")["rows"] if row["name"] == "ada"]
+    file, catalog = target.data / "outcomes.jsonl", target.data / "catalog.toml"
+    lines = [{"prompt": f"{one} {draw.random()}", "scores": {"1": 0, "2": 0, "4": 1}} for one in prompts]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "outcomes", "import", str(file)]
+    command += ["--key", key_id, "--catalog", str(catalog), "--data-dir", str(target.data)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
+    subprocess.run(command, env=kept, check=True, capture_output=True, timeout=120)
