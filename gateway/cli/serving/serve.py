@@ -114,7 +114,8 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
         from tiers.catalog.load import load_catalog
 
         require_ray()
-        from gateway.cluster.fleet import Scale, deploy, join
+        from gateway.cluster.fleet import Scale, deploy
+        from gateway.cluster.join import join
 
         join(settings.cluster)
         deploy(load_catalog(settings.catalog), settings, Scale())
