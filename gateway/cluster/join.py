@@ -87,7 +87,7 @@ def _resolved(address: str) -> tuple[str, str]:
 def _found_here() -> str:
     """Return the address of a cluster of this machine, or of the environment. Raises ClusterError."""
     try:
-        found = get_ray_address_from_environment("auto", None)
+        found: str | None = get_ray_address_from_environment("auto", None)
     except ConnectionError:
         found = None
     if not found:

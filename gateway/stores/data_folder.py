@@ -94,7 +94,7 @@ def claim_for_one_server(settings: Settings) -> None:
     path = settings.data_path
     descriptor = os.open(path / _SERVER_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Held until the process ends: the descriptor is closed by nobody. lockf, because forked children that outlive a
+        # Held until the process ends: nothing closes the descriptor. lockf, because forked children that outlive a
         # killed server do not hold it.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

@@ -29,7 +29,7 @@ def catalog(tmp_path: Path) -> str:
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A folder that nobody can write, and what a command is started with to see it so: root may write whatever modes
+    """A folder that cannot be written, and the prefix of a command that sees it so: root may write whatever modes
     say, so it gets a read-only mount, which ends with its process."""
     folder = tmp_path / "read-only"
     folder.mkdir()

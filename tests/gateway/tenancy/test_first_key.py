@@ -1,4 +1,4 @@
-"""The first key for answers closes the gateway to callers without one, and whoever makes it is told."""
+"""The first key for answers closes the gateway to callers without one; the command, the API and the page say so."""
 
 from collections.abc import AsyncIterator
 
