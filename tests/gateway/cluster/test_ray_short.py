@@ -139,6 +139,19 @@ def test_a_cluster_that_is_not_there_is_named_with_what_was_tried(tmp_path: Path
     assert silent.returncode == 1
 
 
+def test_a_folder_that_ray_cannot_make_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    command = [*_AIO, "cluster", "up", "--nodes", "1"]
+
+    ended = subprocess.run(command, env=os.environ | {"RAY_TMPDIR": str(file)}, capture_output=True, text=True)
+
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        f"Error: Ray cannot make its folder {file}/ray (Not a directory); set RAY_TMPDIR to another\n"
+    )
+
+
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "ray://127.0.0.1"])
 def test_what_is_no_address_is_refused_with_the_forms_it_may_have(address: str) -> None:
     from gateway.cluster.errors import ClusterError
