@@ -9,7 +9,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report clean
 
 run: install
 	$(BIN)/aio serve
@@ -70,10 +70,39 @@ screenshots: install
 test-mesh: install
 	$(BIN)/pytest -m "mesh"
 
-# A real Ray of several nodes on this machine: cores placed, lost, replaced and scaled under load. Installs Ray first.
-test-ray: install
-	$(BIN)/pip install --quiet --no-build-isolation --editable ".[ray]"
-	$(BIN)/pytest --timeout 900 -m "ray"
+# Ray is installed in an environment of its own, which sees the packages of the project's: other groups run without Ray, as most
+# installations do.
+RAY := build/ray
+site_packages = $$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
+
+$(RAY)/.installed: $(STAMP)
+	$(BIN)/python -m venv --clear $(RAY)
+	echo "import site; site.addsitedir('$(call site_packages,$(VENV))')" > "$(call site_packages,$(RAY))/project.pth"
+	$(RAY)/bin/pip install --quiet "$$($(BIN)/python -m tests.deploy.extra_requirements ray)"
+	touch $@
+
+# A real Ray of several nodes on this machine: cores placed, lost, replaced and scaled under load; five minutes on two idle cores.
+test-ray: $(RAY)/.installed
+	$(RAY)/bin/python -m pytest --timeout 900 --durations 10 -m "ray"
+
+# The part that .ci/run takes: a cluster comes up, answers, loses a node, answers, goes down; a minute or two.
+test-ray-short: $(RAY)/.installed
+	$(RAY)/bin/python -m pytest --timeout 600 -m "ray_short" tests/gateway/cluster
+
+# Every month: the newest versions that the ranges of pyproject.toml allow, in a new environment, and the tests of what
+# uses them. A failure becomes a bound in pyproject.toml, or a mend.
+NEWEST := build/newest
+NEWEST_TESTS := tests/test_dependencies.py tests/classifier tests/gateway/clients tests/gateway/fleet tests/gateway/jobs \
+	tests/gateway/telemetry tests/gateway/tenancy tests/gateway/processes/test_redis_store.py tests/inference_core/exactness \
+	tests/inference_core/grammar tests/inference_core/loaders tests/inference_core/tokenization tests/quality/retraining \
+	tests/quality/store tests/tiers
+
+test-newest:
+	rm -rf $(NEWEST)
+	$(MAKE) install VENV=$(NEWEST)
+	$(NEWEST)/bin/pip freeze --exclude-editable
+	$(NEWEST)/bin/pytest -n $(BUSY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS)" $(NEWEST_TESTS)
+	$(MAKE) test-ray-short VENV=$(NEWEST) RAY=$(NEWEST)/ray
 
 # Clients as PyPI and npm give them, with the lines of docs/clients.md: a tool loop each, through `aio serve`. Two or three minutes
 # after their installation.

@@ -12,6 +12,7 @@ import msgspec
 
 from benchmarks.report.rounds import geometric_interval, spread
 from gateway.cluster import fleet
+from gateway.cluster.join import join
 from gateway.cluster.local_cluster import LocalCluster
 from gateway.cluster.replicated_core import Discover, ReplicatedCore
 from gateway.core_factory import core_factory
@@ -61,7 +62,7 @@ def bench_cluster(
     model = next(tier.model for tier in catalog.tiers if tier.model and catalog.core_of(tier.model) == CPU_CORE)
     catalog = msgspec.structs.replace(catalog, name=f"{catalog.name}-bench")
     with LocalCluster(1) as local:
-        fleet.join(local.address)
+        join(local.address)
         progress("a cold start on the cluster", 0.0)
         return asyncio.run(_measured(catalog, settings, model, load, rounds, kills, progress))
 

@@ -54,7 +54,10 @@ def route(
     """Show which tier would answer PROMPT, the probabilities and prices of all tiers, and why."""
     if (prompt is None) == (replay is None):
         raise click.UsageError("give either a PROMPT or --replay ID")
+    from gateway.stores.data_folder import refuse_file
+
     settings = settings_from(**given)
+    refuse_file(settings.data_path)
     if replay is not None:
         _replay(settings, replay, as_json)
         return

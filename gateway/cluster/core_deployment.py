@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import ray
 from ray import serve
+from ray.serve._private import replica
 
 from gateway.cluster.autoscaling import pressures
 from gateway.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Announced, Registry, Role
@@ -47,6 +48,7 @@ class CoreDeployment:
 
     async def __init__(self, terms: ReplicaTerms) -> None:  # type: ignore[misc]  # Serve awaits constructors
         """Return when the core has loaded. Raises what prevents that."""
+        _bind_serves_port_to_loopback()
         self._terms = terms
         settings = Settings(data_dir=terms.data_dir, cache_dir=terms.cache_dir)
         settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -109,6 +111,14 @@ class CoreDeployment:
             await self._registry.announce.remote(self._terms.service, self._said)
         except ray.exceptions.RayError as error:
             log.warning("%s cannot reach the registry: %s", self._said.name, error)
+
+
+def _bind_serves_port_to_loopback() -> None:
+    """Keep other machines from the port that Serve opens in every replica, after its constructor, on all addresses: it
+    unpickles what it receives, and asks for no secret. It is for calls between deployments, of which there are none
+    here. Versions of Ray without such a port need nothing."""
+    if (add := getattr(replica, "add_port_to_grpc_server", None)) is not None:
+        replica.add_port_to_grpc_server = lambda server, address: add(server, f"127.0.0.1:{address.rpartition(':')[2]}")
 
 
 def registry() -> Any:

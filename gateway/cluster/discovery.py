@@ -35,7 +35,8 @@ async def _announced(catalog: Catalog, core: str, address: str) -> list[Announce
 
 
 def _ask(catalog: Catalog, core: str, address: str) -> list[Announced]:
-    from gateway.cluster.fleet import announced, join
+    from gateway.cluster.fleet import announced
+    from gateway.cluster.join import join
 
     join(address)
     return announced(catalog, core)

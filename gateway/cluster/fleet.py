@@ -1,6 +1,5 @@
-"""The cores of a catalogue on a Ray cluster: join, deploy, list, remove."""
+"""The cores of a catalogue on the Ray cluster that this process has joined: deploy, list, remove."""
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,14 +12,14 @@ from ray import serve
 from gateway.cluster.core_deployment import CoreDeployment, ReplicaTerms, registry
 from gateway.cluster.errors import ClusterError
 from gateway.cluster.placement import NodeRoom, placement_of, require_room
-from gateway.cluster.registry import NAMESPACE, Announced, Role
+from gateway.cluster.registry import Announced, Role
 from gateway.settings import Settings
 from inference_core.protocol import KnobValue
 from inference_core.transport.tls import require_protection, tls_of
 from tiers.catalog.catalog import Catalog
 
 POLL_SECONDS = 0.5
-JOIN_SECONDS = 20
+ANSWER_SECONDS = 20
 _POOLS: tuple[Role, ...] = ("both", "prefill")  # unique names: any that answers has the first one
 _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
@@ -46,16 +45,6 @@ def service_of(catalog: Catalog, core: str, role: Role = "both") -> str:
     """Return the name of a core's pool in the cluster, as Serve application and in the registry. Prefill replicas are a
     separate pool, which is scaled alone (SPEC BS-08)."""
     return f"aio-{catalog.name}-{core}" + ("-prefill" if role == "prefill" else "")
-
-
-def join(address: str) -> None:
-    """Connect this process to a cluster: `auto`, `HOST:PORT` of its head, or `ray://HOST:PORT`. Raises ClusterError."""
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise ClusterError(f"no Ray cluster at {address}: {error}. Start one: aio cluster up") from error
 
 
 def deploy(
@@ -116,14 +105,14 @@ def announced(catalog: Catalog, core: str) -> list[Announced]:
 
 
 def _replicas(service: str) -> list[Announced]:
-    return list(ray.get(registry().replicas.remote(service), timeout=JOIN_SECONDS))
+    return list(ray.get(registry().replicas.remote(service), timeout=ANSWER_SECONDS))
 
 
 def free_rooms() -> list[NodeRoom]:
     """Return the free resources of each live node."""
     # Asked inside the cluster: a driver that joined by ray:// does not know.
     task: Any = ray.remote(_free_rooms).options(num_cpus=0)
-    return list(ray.get(task.remote(), timeout=JOIN_SECONDS))
+    return list(ray.get(task.remote(), timeout=ANSWER_SECONDS))
 
 
 def serve_applications() -> dict[str, str]:

@@ -6,6 +6,8 @@ import threading
 from types import TracebackType
 from typing import Any
 
+from gateway.cluster.errors import ClusterError
+
 OBJECT_STORE_BYTES = 100 << 20
 """Object store of every node; almost nothing passes through it."""
 
@@ -14,7 +16,10 @@ LOOPBACK = "127.0.0.1"
 
 
 class LocalCluster:
-    """A head without CPUs, which has Serve's controller, and `nodes` equal nodes. A context manager."""
+    """A head without CPUs, which has Serve's controller, and `nodes` equal nodes. A context manager.
+
+    Raises ClusterError if Ray cannot write its files.
+    """
 
     def __init__(self, nodes: int, *, cpus: int = 1, gpus: int = 0) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -34,7 +39,14 @@ class LocalCluster:
             "include_dashboard": False,
             "node_ip_address": LOOPBACK,
         }
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise ClusterError(
+                f"Ray cannot make its folder {error.filename} ({error.strerror}); set RAY_TMPDIR to another"
+            ) from error
         self.nodes: list[Any] = []
         try:
             for _ in range(nodes):

@@ -32,6 +32,7 @@ from gateway.processes.announcement import (
     ready_text,
     url_of,
 )
+from gateway.processes.listening import require_port
 from gateway.protocols.http_protocol import BoundedHttpProtocol
 from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
 from gateway.settings import Settings
@@ -164,6 +165,8 @@ def run_server(
         app.failure = error
         server.should_exit = True
 
+    if place is None:
+        require_port(settings.host, settings.port)
     litestar = create_app(
         settings,
         cores=cores,
@@ -216,7 +219,7 @@ def run_server(
         with suppress(KeyboardInterrupt, SystemExit):
             server.run(inherited)
     finally:
-        # A start may fail after the key was stored, for example at a taken port, and the key cannot be shown again.
+        # A start may fail after the key was stored, and the key cannot be shown again.
         server.print_admin_key()
     if app.failure is not None:
         raise first_cause(app.failure)

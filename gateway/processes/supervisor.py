@@ -23,6 +23,7 @@ from gateway.peers.peers import ask_worker
 from gateway.peers.worker_place import WorkerPlace
 from gateway.processes.announcement import ServerStartError, policy_text, ready_text
 from gateway.processes.kept_process import KeptProcess, ProcessEndedError
+from gateway.processes.listening import cannot_listen, family_of
 from gateway.settings import Settings
 from inference_core.device.spec import DeviceGroupSpec
 from inference_core.model_spec import CoreSpec
@@ -271,14 +272,14 @@ def listeners_of(settings: Settings, count: int) -> list[socket.socket]:
     Measured, this is fairer than one socket for all, where the first process to wake up accepts a whole burst. Raises
     `ServerStartError` if the port is taken.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = family_of(settings.host)
     try:
         # Without reuse, so that a port used by another server is detected.
         with socket.create_server((settings.host, settings.port), family=family) as probe:
             address = (settings.host, probe.getsockname()[1])
         found = [socket.create_server(address, family=family, backlog=_BACKLOG, reuse_port=True) for _ in range(count)]
     except OSError as error:
-        raise ServerStartError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
+        raise cannot_listen(settings.host, settings.port, error) from error
     for listener in found:
         listener.setblocking(False)
     return found

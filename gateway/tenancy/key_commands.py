@@ -14,18 +14,25 @@ from gateway.tenancy.key_terms import KeyTerms, check_expiry, columns_of_new, gi
 from gateway.tenancy.orders import REVISION, Order, tenancy_transaction, write_down
 from migrations.tables.tenancy import api_keys, teams
 
+FIRST_KEY_NOTICE = (
+    "This is the first key for answers: callers without a key are refused from now on, also once this key has ended."
+)
 # Columns never shown with a key.
 UNSHOWN = ("digest", "old_digest", "revision")
 
 
 class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """`key` is shown only once: only its hash is stored. After a rotation the old one is valid until `old_until`."""
+    """`key` is shown only once: only its hash is stored. After a rotation the old one is valid until `old_until`.
+
+    `notice`: what changes for callers because of this key; None for most.
+    """
 
     key_id: str
     name: str
     prefix: str
     key: str
     old_until: float | None = None
+    notice: str | None = None
 
 
 async def create_team(engine: AsyncEngine, name: str, order: Order) -> str:
@@ -47,9 +54,11 @@ async def create_key(engine: AsyncEngine, name: str, team: str | None, terms: Ke
     try:
         async with tenancy_transaction(engine) as connection:
             team_id = None if team is None else await _team_id(connection, team)
-            return await _insert_key(connection, name, team_id, columns, order)
+            is_first = "inference" in columns["scopes"] and not await _ever_had(connection, "inference")
+            issued = await _insert_key(connection, name, team_id, columns, order)
     except IntegrityError as error:
         raise TenancyError(f"there is, or was, a key {name!r} already; names are not used again", "name") from error
+    return msgspec.structs.replace(issued, notice=FIRST_KEY_NOTICE) if is_first else issued
 
 
 async def create_first_admin_key(engine: AsyncEngine, order: Order) -> IssuedKey | None:
@@ -58,11 +67,11 @@ async def create_first_admin_key(engine: AsyncEngine, order: Order) -> IssuedKey
     If several processes call this at the same time, one gets the key.
     """
     async with engine.connect() as connection:
-        if await _ever_had_admin(connection):
+        if await _ever_had(connection, "admin"):
             return None
     async with tenancy_transaction(engine) as connection:
         # Check again, now that every other transaction of this kind has to wait.
-        if await _ever_had_admin(connection):
+        if await _ever_had(connection, "admin"):
             return None
         name = f"first-admin-{secrets.token_hex(4)}"
         return await _insert_key(connection, name, None, columns_of_new(KeyTerms(scopes=["admin"]), order.now), order)
@@ -128,10 +137,11 @@ async def _insert_key(
     return IssuedKey(key_id=key_id, name=name, prefix=made.prefix, key=made.key)
 
 
-async def _ever_had_admin(connection: AsyncConnection) -> bool:
+async def _ever_had(connection: AsyncConnection, scope: str) -> bool:
+    """Return whether any key, ended ones included, has this scope."""
     # A JSON list of scope names: only one of them contains the word.
-    has_admin = cast(api_keys.c.scopes, String).like('%"admin"%')
-    return await connection.scalar(select(api_keys.c.key_id).where(has_admin).limit(1)) is not None
+    has_scope = cast(api_keys.c.scopes, String).like(f'%"{scope}"%')
+    return await connection.scalar(select(api_keys.c.key_id).where(has_scope).limit(1)) is not None
 
 
 async def _live_key(connection: AsyncConnection, key: str) -> dict[str, Any]:

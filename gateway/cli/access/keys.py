@@ -98,6 +98,8 @@ def create(name: str, team: str | None, reason: str | None, as_json: bool, **giv
         echo_json(issued)
     else:
         click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
+        if issued.notice is not None:
+            click.echo(issued.notice, err=True)
 
 
 @keys.command("list")

@@ -39,6 +39,7 @@ def joined(address: str) -> Any:
     """Join the cluster and return the fleet's module."""
     require_ray()
     from gateway.cluster import fleet
+    from gateway.cluster.join import join
 
-    fleet.join(address)
+    join(address)
     return fleet

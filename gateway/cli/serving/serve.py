@@ -70,7 +70,7 @@ def serve(
     from gateway.composition.unused_modules import leave_out_unused_modules
 
     leave_out_unused_modules()
-    from gateway.stores.data_folder import private_data_folder
+    from gateway.stores.data_folder import claim_for_one_server, private_data_folder
     from gateway.telemetry.startup import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **given)
@@ -87,6 +87,8 @@ def serve(
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
     private_data_folder(settings.data_path)
+    if role != "core" and worker is None:
+        claim_for_one_server(settings)
     if supervised:
         from gateway.peers.worker_place import end_with_supervisor
 
@@ -114,7 +116,8 @@ def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> 
         from tiers.catalog.load import load_catalog
 
         require_ray()
-        from gateway.cluster.fleet import Scale, deploy, join
+        from gateway.cluster.fleet import Scale, deploy
+        from gateway.cluster.join import join
 
         join(settings.cluster)
         deploy(load_catalog(settings.catalog), settings, Scale())
@@ -207,6 +210,11 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
     # Until the server has started: imports make hundreds of thousands of objects, and next to no garbage.
     gc.disable()
     try:
+        if worker is None:
+            from gateway.processes.listening import require_port
+
+            # Before anything is loaded, and before a first admin key is made.
+            require_port(settings.host, settings.port)
         cores = _loading_cores(settings) if settings.role == "all" else None
         # Imported now: the cores load meanwhile.
         from gateway.composition.unused_modules import import_litestar

@@ -61,15 +61,18 @@ def gateway(cluster: Any, folder: Path) -> Iterator[ServedProcess]:
         yield running
 
 
-def replicas(cluster: Any, folder: Path) -> list[dict[str, Any]]:
-    return replicas_of(cluster, folder, "cpu", "laptop")
+def replicas(cluster: Any) -> list[Any]:
+    return replicas_of(cluster, "cpu", "laptop")
 
 
-def replicas_of(cluster: Any, folder: Path, core: str, catalog: str) -> list[dict[str, Any]]:
-    shown = aio(cluster, folder, "status", "--json", "--catalog", catalog)
-    assert shown.returncode == 0, shown.stderr
-    found: list[dict[str, Any]] = json.loads(shown.stdout)[core]["replicas"]
-    return found
+def replicas_of(cluster: Any, core: str, catalog: str) -> list[Any]:
+    """What is announced, asked by this process: a command for each look would take most of the tests' time."""
+    from gateway.cluster.fleet import announced
+    from gateway.cluster.join import join
+    from tiers.catalog.load import load_catalog
+
+    join(cluster.address)
+    return announced(load_catalog(catalog), core)
 
 
 async def mixed_load(url: str, first_tokens: asyncio.Event) -> list[str]:
@@ -119,10 +122,10 @@ def test_a_core_without_room_is_refused_with_the_constraint(cluster: Any, folder
 def test_replicas_lie_on_different_nodes_and_obey_the_same_knobs(
     cluster: Any, folder: Path, gateway: ServedProcess
 ) -> None:
-    found = replicas(cluster, folder)
+    found = replicas(cluster)
     answer = gateway.admin.patch("/v1/admin/knobs", json={"max_num_seqs": 17}, timeout=60)
 
-    assert len({one["node"] for one in found}) == 2
+    assert len({one.node for one in found}) == 2
     assert answer.status_code == 200, answer.text
     assert not gateway.maps_torch()
 
@@ -148,7 +151,7 @@ def test_every_request_is_answered_or_honestly_failed_when_a_node_dies(
 def test_a_new_node_gets_the_lost_replica(cluster: Any, folder: Path, gateway: ServedProcess) -> None:
     cluster.add_node()
 
-    until(lambda: len({one["node"] for one in replicas(cluster, folder)}) == 2)
+    until(lambda: len({one.node for one in replicas(cluster)}) == 2)
 
     assert asyncio.run(mixed_load(gateway.url, asyncio.Event())) == ["answered"] * REQUESTS
 
@@ -177,29 +180,29 @@ def test_a_queue_brings_another_replica_and_idleness_takes_it(
     deployed = aio(cluster, folder, "deploy", *numbers)
     assert deployed.returncode == 0, deployed.stderr
     until(lambda: httpx.get(f"{gateway.url}/health/ready").json()["status"] == "ok")
-    until(lambda: len(serving(cluster, folder)) == 1)
+    until(lambda: len(serving(cluster)) == 1)
     seats = gateway.admin.patch("/v1/admin/knobs", json={"max_num_seqs": 2}, timeout=60)
     assert seats.status_code == 200, seats.text
 
     async def load_until_two() -> None:
         deadline = time.monotonic() + PATIENCE
-        while len(serving(cluster, folder)) < 2:
+        while len(serving(cluster)) < 2:
             assert time.monotonic() < deadline, "no second replica came"
             assert await mixed_load(gateway.url, asyncio.Event()) == ["answered"] * REQUESTS
 
     asyncio.run(load_until_two())
-    until(lambda: len(serving(cluster, folder)) == 1)
+    until(lambda: len(serving(cluster)) == 1)
 
 
-def serving(cluster: Any, folder: Path) -> list[dict[str, Any]]:
-    return [one for one in replicas(cluster, folder) if not one["leaving"]]
+def serving(cluster: Any) -> list[Any]:
+    return [one for one in replicas(cluster) if not one.leaving]
 
 
 def test_prefill_replicas_are_a_pool_of_their_own(cluster: Any, folder: Path, gateway: ServedProcess) -> None:
     pools = ("--replicas", "1", "--prefill", "1", "--prefill-knob", "max_num_batched_tokens=2048")
     deployed = aio(cluster, folder, "deploy", *pools)
     assert deployed.returncode == 0, deployed.stderr
-    until(lambda: sorted(one["role"] for one in serving(cluster, folder)) == ["decode", "prefill"])
+    until(lambda: sorted(one.role for one in serving(cluster)) == ["decode", "prefill"])
     changed = gateway.admin.patch("/v1/admin/knobs", json={"handover_min_tokens": 200}, timeout=60)
     assert changed.status_code == 200, changed.text
     body = {"model": "tier-1", "messages": [{"role": "user", "content": "Say it again. " * 100}], "max_tokens": 8}
@@ -215,4 +218,4 @@ def test_prefill_replicas_are_a_pool_of_their_own(cluster: Any, folder: Path, ga
     until(is_handed_over)
     again = aio(cluster, folder, "deploy", "--replicas", "1")
     assert again.returncode == 0, again.stderr
-    until(lambda: [one["role"] for one in serving(cluster, folder)] == ["both"])
+    until(lambda: [one.role for one in serving(cluster)] == ["both"])

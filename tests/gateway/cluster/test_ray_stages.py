@@ -85,9 +85,9 @@ def test_stages_lie_on_different_nodes_and_answer_together(
 
     assert reply.status_code == 200, reply.text
     assert reply.json()["usage"]["completion_tokens"] > 0
-    (leader,) = replicas_of(cluster, folder, "card", catalog)
+    (leader,) = replicas_of(cluster, "card", catalog)
     (raylet,) = stage_ranks().values()
-    assert raylet != raylet_in(Path(f"/proc/{leader['pid']}/environ").read_bytes().split(b"\0"))
+    assert raylet != raylet_in(Path(f"/proc/{leader.pid}/environ").read_bytes().split(b"\0"))
 
 
 def test_a_lost_stage_takes_its_core_down_and_another_comes(gateway: ServedProcess) -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.settings import Settings
+from gateway.tenancy.key_commands import FIRST_KEY_NOTICE
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
 
@@ -109,3 +110,12 @@ def test_a_key_gets_and_loses_its_own_names_of_models(folder: Path) -> None:
     shown = said("keys", "show", "named")["key"]
     assert (shown["aliases"], shown["strict"]) == (None, False)
     assert "give NAME=MODEL" in ran("keys", "limit", "named", "--alias", "gpt-4o").output
+
+
+def test_only_the_first_key_for_answers_says_that_callers_without_a_key_are_refused(folder: Path) -> None:
+    said = [
+        ran("keys", "create", name, *more).stderr
+        for name, more in (("boss", ["--scope", "admin"]), ("ada", []), ("eve", []))
+    ]
+
+    assert said == ["", f"{FIRST_KEY_NOTICE}\n", ""]

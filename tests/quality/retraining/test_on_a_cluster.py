@@ -18,7 +18,7 @@ pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    from gateway.cluster.fleet import join
+    from gateway.cluster.join import join
     from gateway.cluster.local_cluster import LocalCluster
 
     with LocalCluster(2) as local:
