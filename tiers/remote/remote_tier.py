@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import logging
 import math
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 
 import httpx
 import msgspec
@@ -22,16 +24,19 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.merge_streams import merge
+from tiers.prompt_bounds import BYTES_PER_TOKEN, prompt_bounds
 from tiers.remote.http_exchange import headers_of, pieces_of, read_rest, trace_headers, up_to
 from tiers.remote.http_transport import HttpTransport, Reply, head_bytes, header_lines, transport_to
 from tiers.remote.openai_format import WireError, parse_retry_after
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
 from tiers.remote.server_queue import QueueReport, ServerQueue, Stream
 from tiers.remote.sse import EventTooLargeError, ServerSentEvent
-from tiers.remote.usage_counter import BYTES_PER_TOKEN, Tally
+from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, StreamParser, WireCall
 from tiers.remote.wires import wire_of
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
+
+log = logging.getLogger(__name__)
 
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
@@ -197,7 +202,7 @@ class RemoteTier(Tier):
         """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
         if request.n > 1 and self._wire.one_choice:
             return self._choices(request)
-        tally = Tally(request.n, self.count_prompt_tokens(request))
+        tally = self.tally(request)
         request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
 
@@ -218,6 +223,11 @@ class RemoteTier(Tier):
                 else:
                     ends.append(delta)
         yield Delta.end_of(ends)
+
+    def tally(self, request: GenerationRequest) -> Tally:
+        """Return the count of one request's usage, before it is sent."""
+        bounds = partial(prompt_bounds, request, self.max_context)
+        return Tally(request.n, self.count_prompt_tokens(request), bounds)
 
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end."""
@@ -279,10 +289,24 @@ class RemoteTier(Tier):
             raise TierAnswerError(f"{self._where}: {self._scrub(str(error))}") from error
         finally:
             self._running -= 1
+            self._note_claim(request, tally)
             if stream is not None:
                 self._queue.end(stream)
             if response is not None:
                 await response.aclose()
+
+    def _note_claim(self, request: GenerationRequest, tally: Tally) -> None:
+        """Log counts of the server that cannot be, and note them for the record."""
+        if (claimed := tally.impossible_claim()) is None:
+            return
+        request.meter.claims.append(claimed)
+        billed = tally.usage()
+        log.warning(
+            "%s: request %s: the server counts %d tokens of the prompt and %d of the answer, which cannot be; "
+            "%d and %d are billed",
+            self._where, request.request_id, claimed.prompt_tokens, claimed.completion_tokens,
+            billed.prompt_tokens, billed.completion_tokens,
+        )  # fmt: skip
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """Return an estimate: four UTF-8 bytes per token, four tokens per message, and those of images, audio

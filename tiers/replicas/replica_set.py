@@ -17,7 +17,6 @@ from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import CatalogError, TierError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.usage_counter import Tally
 from tiers.replicas.balancer import Balancer
 from tiers.replicas.hedged_request import ReplicaRace
 from tiers.replicas.prefix_affinity import prefix_key
@@ -202,8 +201,7 @@ class ReplicaSet(Tier):
         if asked:
             self._budget.withdraw()
         tier = self._tiers[in_flight.replica.url]
-        tally = Tally(request.n, self.count_prompt_tokens(request))
-        return ReplicaCall(tier, in_flight, self._balancer, request, tally, left, self._clock)
+        return ReplicaCall(tier, in_flight, self._balancer, request, tier.tally(request), left, self._clock)
 
     def _hedge_seconds(self) -> float | None:
         """Return the 95th percentile of recent times to the first token; None without hedging or before 20 of them."""
