@@ -1,4 +1,4 @@
-"""Bounds of a prompt's tokens that hold for every tokeniser, from its bytes: for budgets, and for what servers report."""
+"""Bounds of a prompt's tokens that hold for every tokeniser: for budgets, and for what servers report."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -33,9 +33,9 @@ class PromptBounds(NamedTuple):
 
 
 def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
-    """Return the bounds of the prompt of `request` at a server elsewhere. Tokens of images, audio and files do not follow from their bytes:
-    a prompt with any has at most `max_context`, which the tier can read. Their tokens, those of tools and of earlier
-    thoughts, which a server may leave out, raise no lower bound."""
+    """Return the bounds of the prompt of `request` at a server elsewhere. Tokens of images, audio and files do not
+    follow from their bytes: a prompt with any has at most `max_context`, which the tier can read. Their tokens, those
+    of tools and of earlier thoughts, which a server may leave out, raise no lower bound."""
     if request.messages is None:
         own = most_tokens_of(request.prompt or "")
         least = _least(own if isinstance(request.prompt, list) else _estimate(own))

@@ -21,8 +21,8 @@ _DAY = 86_400
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums in US dollars, each request's exact to the nano-dollar. `baseline_usd`: what the strongest tier alone would have cost,
-    plus the actual cost of embeddings. `saving` is a share of the baseline; None where the baseline is 0."""
+    """Sums in US dollars, each request's exact to the nano-dollar. `baseline_usd`: what the strongest tier alone would
+    have cost, plus the actual cost of embeddings. `saving` is a share of the baseline; None where the baseline is 0."""
 
     requests: int = 0
     prompt_tokens: int = 0

@@ -13,6 +13,7 @@ from functools import partial
 import httpx
 import msgspec
 
+from inference_core.io.background_tasks import repeated
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import (
     CatalogError,
@@ -163,9 +164,10 @@ class RemoteTier(Tier):
     def watch_queue(self) -> None:
         """Read the queue of a server that tells it every `queue_poll_seconds` until `close`."""
         if self._watching is None and self.tells_queue and self._remote.balancing.queue_poll_seconds:
-            self._watching = asyncio.create_task(self._watch_queue(self._remote.balancing.queue_poll_seconds))
+            self._watching = repeated(self._watch_queue, f"queue of tier {self.number}")
 
-    async def _watch_queue(self, seconds: float) -> None:
+    async def _watch_queue(self) -> None:
+        seconds = self._remote.balancing.queue_poll_seconds
         while True:
             reports = await self.look_at_queue() is not None
             await asyncio.sleep(seconds if reports else max(seconds, SILENT_SECONDS))

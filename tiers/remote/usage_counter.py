@@ -121,10 +121,8 @@ class Tally:
         if claimed is None or reported is None:
             return None
         too_few = not self.unfinished and claimed.completion_tokens < least_tokens(self._size)
-        same = (claimed.prompt_tokens, claimed.completion_tokens) == (
-            reported.prompt_tokens,
-            reported.completion_tokens,
-        )
+        same = claimed.prompt_tokens == reported.prompt_tokens
+        same = same and claimed.completion_tokens == reported.completion_tokens
         return claimed if too_few or not same else None
 
     def streamed_tokens(self) -> int | None:

@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from inference_core.io.background_tasks import repeated
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
@@ -106,7 +107,7 @@ class ReplicaSet(Tier):
         started = [tier for tier, error in zip(self._tiers.values(), outcomes, strict=True) if error is None]
         self.model, self.max_context = started[0].model, min(tier.max_context for tier in started)
         if self._watching is None and any(tier.tells_queue for tier in self._tiers.values()):
-            self._watching = asyncio.create_task(self._watch_queues())
+            self._watching = repeated(self._watch_queues, f"queues of tier {self.number}")
 
     async def close(self) -> None:
         """See `Tier.close`."""
