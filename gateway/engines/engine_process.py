@@ -27,6 +27,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.engine_status import EngineState, EngineStatus
 from tiers.engines.programs import HOST, PROGRAMS, EngineProgram, child_environment, command_line, served_name
+from tiers.server_words import context_of
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +190,7 @@ class EngineProcess:
         with suppress(httpx.HTTPError, msgspec.DecodeError):
             response = await client.get(self._program.context_path)
             if response.status_code == 200:
-                return self._program.context(response.content)
+                return context_of(self._program.context(response.content))
         return None
 
     async def _watch(self, child: EngineChild, address: str) -> None:

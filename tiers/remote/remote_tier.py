@@ -35,6 +35,7 @@ from tiers.remote.sse import EventTooLargeError, ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, StreamParser, WireCall
 from tiers.remote.wires import wire_of
+from tiers.server_words import one_line
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
 
 log = logging.getLogger(__name__)
@@ -437,7 +438,8 @@ class RemoteTier(Tier):
         if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
             self._cool_down()
             return TierUnavailableError(message)
-        return TierRequestError(message, param=error.param, code=None if error.code is None else str(error.code))
+        param, code = (None if said is None else one_line(str(said), 128) for said in (error.param, error.code))
+        return TierRequestError(message, param=param, code=code)
 
     def _remedy(self, status: int, error: WireError) -> str:
         """Return what the operator can do about a status that is the catalogue's fault, or the account's."""
@@ -463,7 +465,8 @@ class RemoteTier(Tier):
         self._unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
 
     def _scrub(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if self._key else text
+        """Return a server's text for an error: without the key, and on one line."""
+        return one_line(text.replace(self._key, "[key]") if self._key else text)
 
     @property
     def _where(self) -> str:
