@@ -13,7 +13,7 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from gateway.request_ids import caller_request_id, new_request_id
-from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierAnswerError, TierAnswerTooLongError, TierError, TierRequestError, TierUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,8 @@ def as_api_error(error: BaseException) -> ApiError:
             code="tier_unavailable",
             retry_after_seconds=error.retry_after_seconds,
         )
+    if isinstance(error, TierAnswerTooLongError):
+        return ApiError(502, f"No tier could answer: {error}", code="answer_too_long")
     if isinstance(error, TierAnswerError):
         return ApiError(502, f"No tier could answer: {error}", code="tier_failed")
     if isinstance(error, HTTPException):

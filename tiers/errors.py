@@ -17,6 +17,10 @@ class TierAnswerError(TierError):
     and may be shown to the caller."""
 
 
+class TierAnswerTooLongError(TierAnswerError):
+    """A server elsewhere answered far more than the request allows, and was cut off. What it had sent is billed."""
+
+
 class TierUnavailableError(TierError):
     """The tier cannot take requests now (core gone, server down, queue full); it may in `retry_after_seconds`."""
 

@@ -8,14 +8,27 @@ from typing import Any, cast
 import httptools
 import httpx
 
-# Back-pressure starts at this many unread bytes.
-HIGH_WATER, LOW_WATER = 256 * 1024, 64 * 1024
+# Back-pressure starts at this many unread bytes. What is read at a time has at most `READ_BYTES`, so that little of a
+# flood becomes objects before its reader takes them, and other tasks run between two of them. A piece counts as
+# `PIECE_BYTES` more, about what the object takes.
+HIGH_WATER, LOW_WATER, READ_BYTES, PIECE_BYTES = 128 * 1024, 32 * 1024, 4 * 1024, 64
+# Limits of an answer's head together with the 1xx heads before it; and again of chunk extensions and trailers.
+HEAD_BYTES, MAX_HEADERS, MAX_INTERIM = 64 * 1024, 100, 100
+# Uncounted bytes of the lines around a chunk: its size, two line ends, and some more.
+CHUNK_LINES = 32
+
+
+class OversizedHeadError(httpx.RemoteProtocolError):
+    """An answer has more than `HEAD_BYTES` or `MAX_HEADERS` that are no body."""
 
 
 class HttpConnection(asyncio.Protocol):
     """Serves one exchange at a time: call `send`, `read_head`, then `read` until it returns no more bytes.
 
-    `is_idle`: open, with no exchange running, so that another one may start. `on_close` is called once.
+    `is_idle`: open, with no exchange running, so that another one may start. `on_close` is called once. An exchange
+    that has not arrived whole by its deadline fails, whether it is waited for or not. Bytes that are no body are
+    counted as they come: beyond `HEAD_BYTES` or `MAX_HEADERS` the exchange fails, and of a head nothing further is
+    parsed.
     """
 
     def __init__(self, on_close: Callable[["HttpConnection"], None]) -> None:
@@ -30,8 +43,12 @@ class HttpConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._pieces: deque[bytes] = deque()
         self._size = 0
+        # Bytes that were no body: of heads, then of chunk extensions and trailers.
+        self._framing = self._fields = self._interim = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._error: Exception | None = None
+        self._is_untouched = True
         self._is_open = self._in_exchange = self._has_head = self._has_end = self._is_kept = False
 
     @property
@@ -41,20 +58,22 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether no part of an answer to the request has arrived."""
-        return not self._has_head and not self.headers
+        """Whether no byte of an answer to the request has arrived."""
+        return self._is_untouched
 
     @property
     def is_read(self) -> bool:
         """Whether the whole answer has arrived and been read."""
         return self._has_end and not self._pieces
 
-    def send(self, request: bytes) -> None:
-        """Start an exchange."""
+    def send(self, request: bytes, deadline: float) -> None:
+        """Start an exchange that has to end by `deadline`, in the loop's time."""
         assert self._transport is not None
         self.used += 1
         self.status, self.headers, self._error = 0, [], None
-        self._in_exchange, self._has_head, self._has_end = True, False, False
+        self._framing = self._fields = self._interim = 0
+        self._in_exchange, self._has_head, self._has_end, self._is_untouched = True, False, False, True
+        self._timer = self._loop.call_at(deadline, self._expire)
         self._transport.write(request)
 
     async def read_head(self, seconds: float) -> None:
@@ -65,7 +84,7 @@ class HttpConnection(asyncio.Protocol):
             await self._wait(seconds)
 
     async def read(self, seconds: float) -> bytes:
-        """Return what has arrived of the body, after at most `seconds`; b"" at its end. Raises
+        """Return what has arrived of the body, at most `READ_BYTES`, after at most `seconds`; b"" at its end. Raises
         `httpx.TransportError`."""
         while not self._pieces:
             if self._has_end:
@@ -73,19 +92,34 @@ class HttpConnection(asyncio.Protocol):
             if self._error is not None:
                 raise self._error
             await self._wait(seconds)
-        data = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._size = 0
-        if self._paused and self._transport is not None:
+        data = self._pieces.popleft()
+        self._size -= len(data) + PIECE_BYTES
+        if self._pieces:
+            data = self._joined(data)
+        if self._paused and self._size < LOW_WATER and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
+        if self._pieces:
+            # Nothing else would wait: a reader who is slower than the server must not keep the loop to itself.
+            await asyncio.sleep(0)
         return data
+
+    def _joined(self, data: bytes) -> bytes:
+        """Return `data` with the pieces after it that fit into `READ_BYTES`."""
+        parts, room = [data], READ_BYTES - len(data)
+        while self._pieces and len(self._pieces[0]) <= room:
+            part = self._pieces.popleft()
+            parts.append(part)
+            room -= len(part)
+            self._size -= len(part) + PIECE_BYTES
+        return b"".join(parts)
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection can serve another one. Otherwise close it, which tells the
         server."""
         kept = self._has_end and self._is_kept and not self._pieces and self._is_open
         self._in_exchange = False
+        self._stop_timer()
         if not kept:
             self.close()
         return kept
@@ -108,6 +142,18 @@ class HttpConnection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(httpx.ReadTimeout(f"nothing came for {seconds:g} s"))
 
+    def _expire(self) -> None:
+        """End an exchange that has had its time: what of it was not read is dropped."""
+        if self._in_exchange and not self._has_end:
+            self._refuse(httpx.ReadTimeout("the whole answer takes too long"))
+            self._pieces.clear()
+            self._size = 0
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -124,15 +170,40 @@ class HttpConnection(asyncio.Protocol):
         if not self._in_exchange or self._has_end:
             self.close()
             return
+        self._is_untouched = False
         try:
-            self._parser.feed_data(data)
+            if self._has_head:
+                self._feed(data)
+            else:
+                self._feed_head(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(httpx.RemoteProtocolError(f"the answer is not HTTP: {error}"))
-            self.close()
+            # An exception of our callbacks is the context.
+            known = error.__context__
+            if not isinstance(known, OversizedHeadError):
+                known = httpx.RemoteProtocolError(f"the answer is not HTTP: {error}")
+            self._refuse(known)
         self._wake()
         if self._size > HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
+
+    def _feed_head(self, data: bytes) -> None:
+        """Parse of an unfinished head no more than is left of its limit."""
+        room = HEAD_BYTES - self._framing
+        self._feed(data[:room])
+        if not self._has_head:
+            if len(data) >= room:
+                self._refuse(_too_large("before its body", f"{HEAD_BYTES:,} bytes"))
+        elif len(data) > room:
+            self._feed(data[room:])
+
+    def _feed(self, data: bytes) -> None:
+        self._framing += len(data)
+        self._parser.feed_data(data)
+        if self._framing < 0:
+            self._framing = 0
+        elif self._framing > HEAD_BYTES and not self._has_end:
+            self._refuse(_too_large("besides its body", f"{HEAD_BYTES:,} bytes"))
 
     def eof_received(self) -> bool:
         """See `asyncio.Protocol`."""
@@ -141,7 +212,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`. A body without a length ends here."""
         self._is_open, self._transport = False, None
-        if self._in_exchange and not self._has_end:
+        self._stop_timer()
+        if self._in_exchange and not self._has_end and self._error is None:
             if self._has_head and error is None and not self._has_length:
                 self._has_end = True
             else:
@@ -159,6 +231,12 @@ class HttpConnection(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
 
+    def _refuse(self, error: Exception) -> None:
+        """Fail, and read nothing more."""
+        self._fail(error)
+        self.close()
+        self._wake()
+
     # Called by the parser.
 
     def on_message_begin(self) -> None:
@@ -167,7 +245,10 @@ class HttpConnection(asyncio.Protocol):
             self._is_kept = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """One header of a head, or one of the trailers, which are dropped."""
+        self._fields += 1
+        if self._fields > MAX_HEADERS:
+            raise _too_large("in its head or behind its body", f"{MAX_HEADERS} headers")
         if not self._has_head:
             self.headers.append((name.lower(), value))
 
@@ -176,16 +257,32 @@ class HttpConnection(asyncio.Protocol):
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self.headers.clear()
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                raise _too_large("before its body", f"{MAX_INTERIM} interim answers")
         else:
             self._has_head = True
+            # From here on chunk extensions and trailers are counted.
+            self._framing = self._fields = 0
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body, without chunk framing."""
-        if not self._has_end:
+        size = len(body)
+        self._framing -= size + CHUNK_LINES
+        if self._has_end:
+            return
+        self._size += size + PIECE_BYTES
+        if size <= READ_BYTES:
             self._pieces.append(body)
-            self._size += len(body)
+        else:
+            self._size += PIECE_BYTES * ((size - 1) // READ_BYTES)
+            self._pieces.extend([body[start : start + READ_BYTES] for start in range(0, size, READ_BYTES)])
 
     def on_message_complete(self) -> None:
         """The answer is complete."""
         if self._has_head and not self._has_end:
             self._has_end, self._is_kept = True, self._parser.should_keep_alive()
+
+
+def _too_large(where: str, limit: str) -> OversizedHeadError:
+    return OversizedHeadError(f"the answer has more than {limit} {where}")

@@ -24,9 +24,9 @@ IDLE_SECONDS = 4.0
 class HttpTransport(httpx.AsyncBaseTransport):
     """All connections to the origin of `url`, which receives every request. Belongs to one event loop.
 
-    Of a request's `extensions["timeout"]` it applies `connect` and `read`, seconds. If the server closes a reused
-    connection without answering, the request is sent once more on a new one: the server had closed the connection
-    before.
+    Of the `extensions["timeout"]` of a request of httpx it applies `connect` and, to the whole exchange, `read`, both
+    in seconds. If the server closes a reused connection without answering, the request is sent once more on a new one:
+    the server had closed the connection before.
     """
 
     def __init__(self, url: httpx.URL) -> None:
@@ -39,18 +39,23 @@ class HttpTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.AsyncBaseTransport`. Raises `httpx.TransportError`."""
         timeout = request.extensions["timeout"]
-        return (await self.send(request_bytes(request), timeout["connect"], timeout["read"])).as_response()
+        deadline = asyncio.get_running_loop().time() + timeout["read"]
+        reply = await self.send(request_bytes(request), timeout["connect"], timeout["read"], deadline)
+        return reply.as_response()
 
-    async def send(self, request: bytes, connect_seconds: float, read_seconds: float) -> "Reply":
-        """Send a whole `request`, head and body, and return the head of the answer. Raises `httpx.TransportError`."""
+    async def send(self, request: bytes, connect_seconds: float, read_seconds: float, deadline: float) -> "Reply":
+        """Send a whole `request`, head and body, and return the head of the answer, whose body has to be read by
+        `deadline`, in the loop's time. Each wait is at most `read_seconds`. Raises `httpx.TransportError`."""
         connection = self._kept()
         if connection is not None:
             try:
-                return await self._exchange(connection, request, read_seconds)
+                return await self._exchange(connection, request, read_seconds, deadline)
             except httpx.RemoteProtocolError:
                 if not connection.is_untouched:
                     raise
-        return await self._exchange(await self._connected(connect_seconds), request, read_seconds)
+        left = deadline - asyncio.get_running_loop().time()
+        connection = await self._connected(max(0.0, min(connect_seconds, left)))
+        return await self._exchange(connection, request, read_seconds, deadline)
 
     async def aclose(self) -> None:
         """Close every connection, including those in use."""
@@ -58,9 +63,9 @@ class HttpTransport(httpx.AsyncBaseTransport):
         for connection in list(self._open):
             connection.close()
 
-    async def _exchange(self, connection: HttpConnection, raw: bytes, seconds: float) -> "Reply":
+    async def _exchange(self, connection: HttpConnection, raw: bytes, seconds: float, deadline: float) -> "Reply":
         try:
-            connection.send(raw)
+            connection.send(raw, deadline)
             await connection.read_head(seconds)
         except BaseException:
             connection.close()
@@ -117,7 +122,7 @@ class Reply(httpx.AsyncByteStream):
         return self._connection is None or self._connection.is_read
 
     def as_response(self) -> httpx.Response:
-        """Return the answer as httpx's, which decodes a compressed body."""
+        """Return the answer as httpx's. To read its body, use `http_exchange.pieces_of`, which has bounds."""
         return httpx.Response(self.status_code, headers=self.headers, stream=self)
 
     def __aiter__(self) -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 
@@ -14,11 +14,13 @@ import httpx
 import msgspec
 
 from inference_core.io.background_tasks import repeated
+from tiers.answer_limit import answer_limit
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import (
     CatalogError,
     MissingKeyError,
     TierAnswerError,
+    TierAnswerTooLongError,
     TierBusyError,
     TierError,
     TierRequestError,
@@ -26,8 +28,17 @@ from tiers.errors import (
 )
 from tiers.merge_streams import merge
 from tiers.prompt_bounds import BYTES_PER_TOKEN, prompt_bounds
+from tiers.remote.answer_bounds import UNCOUNTED_JSON_BYTES, AnswerBounds, bounds_of
+from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_exchange import headers_of, pieces_of, read_rest, trace_headers, up_to
-from tiers.remote.http_transport import HttpTransport, Reply, head_bytes, header_lines, transport_to
+from tiers.remote.http_transport import (
+    HttpTransport,
+    Reply,
+    head_bytes,
+    header_lines,
+    request_bytes,
+    transport_to,
+)
 from tiers.remote.openai_format import WireError, parse_retry_after
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
 from tiers.remote.server_queue import QueueReport, ServerQueue, Stream
@@ -42,9 +53,10 @@ log = logging.getLogger(__name__)
 
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
-MAX_ANSWER_BYTES = 64 * 2**20
 MAX_METRICS_BYTES = 4 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20
+# Of a list of models; a provider with 400 of them has 30,000.
+MAX_MODELS_COMMAS = 200_000
 MOST_NAMED = 12
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
@@ -149,8 +161,10 @@ class RemoteTier(Tier):
         """Return status and body of a GET. Raises `TierUnavailableError` if the server is unreachable or refuses."""
         try:
             response, body = await self._get(path, self._remote.read_timeout_seconds, most)
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.DecodingError) as error:
             raise self._unavailable(error) from error
+        if body.count(b",") > MAX_MODELS_COMMAS:
+            raise TierUnavailableError(f"{self._where} answered GET {path} with more values than any list of models")
         refusal = self._wire.read_error(body) if response.status_code >= 400 else WireError()
         is_operators = path == self._wire.health_path and self._wire.is_about_model(refusal)
         if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
@@ -182,14 +196,16 @@ class RemoteTier(Tier):
     async def _queue_report(self, metric: QueueMetric) -> QueueReport | None:
         try:
             response, page = await self._get(metric.path, QUEUE_SECONDS, MAX_METRICS_BYTES)
-        except httpx.TransportError:
+        except (httpx.TransportError, httpx.DecodingError):
             return None
         return metric.read(page) if response.status_code == 200 else None
 
     async def _get(self, path: str, seconds: float, most: int) -> tuple[Reply | httpx.Response, bytes]:
-        response = await self._send("GET", path, b"", seconds)
+        """Return a page's head, and its first `most` bytes and a little more, all within `seconds`."""
+        deadline = self._loop_time() + seconds
+        response = await self._send("GET", path, b"", seconds, deadline)
         async with aclosing(response):
-            return response, await up_to(most, pieces_of(response))
+            return response, await up_to(most, self._pieces(response, deadline))
 
     async def close(self) -> None:
         """See `Tier.close`."""
@@ -244,33 +260,41 @@ class RemoteTier(Tier):
             tally.sent = True
             if call.streamed:
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
-            response = await self._send("POST", call.path, call.body, patience, request.trace)
+            response = await self._send("POST", call.path, call.body, patience, deadline, request.trace)
+            pieces = self._pieces(response, deadline)
             try:
-                await self._check(response, call)
+                await self._check(response, call, pieces)
             except TierRequestError as error:
                 if not self._wire.adapts_to(error):
                     raise
                 await response.aclose()
                 call = self._call(request, tally)
-                response = await self._send("POST", call.path, call.body, patience, request.trace)
-                await self._check(response, call)
-            pieces = pieces_of(response)
+                response = await self._send("POST", call.path, call.body, patience, deadline, request.trace)
+                pieces = self._pieces(response, deadline)
+                await self._check(response, call, pieces)
+            bounds = self._bounds(request, tally)
             if stream is not None:
-                parser, ended = self._wire.parser(), False
+                parser, ended, size = self._wire.parser(), False, 0
                 async for piece in pieces:
-                    if self._loop_time() > deadline:
-                        raise TimeoutError("the answer takes too long")
-                    deltas, ended = self._said(parser.feed(piece), tally)
+                    size += len(piece)
+                    if size > bounds.wire:
+                        bounds.require_wire(size, bounds.wire)
+                    deltas, ended = self._said(parser.feed(piece), tally, bounds)
                     if deltas:
                         self._queue.first_token(stream, self._clock())
                     for delta in _with_pieces(deltas):
                         yield delta
                     if ended:
                         break
-                for delta in [] if ended else _with_pieces(self._said_last(parser, tally)):
+                for delta in [] if ended else _with_pieces(self._said_last(parser, tally, bounds)):
                     yield delta
             else:
-                for delta in tally.passed(self._wire.read_whole(await up_to(MAX_ANSWER_BYTES, pieces), tally)):
+                body = await up_to(bounds.whole + 1, pieces)
+                bounds.require_wire(len(body), bounds.whole)
+                bounds.require_json(body)
+                deltas = tally.passed(self._wire.read_whole(body, tally))
+                bounds.require_said(tally.said)
+                for delta in deltas:
                     delta.at_once = True
                     yield delta
             if tally.unfinished:
@@ -282,10 +306,12 @@ class RemoteTier(Tier):
                 told = tally.streamed_tokens()
                 yield Delta(usage=tally.usage(), queue_seconds=stream.queue_seconds, streamed_tokens=told)
                 await read_rest(response, pieces)
+        except (EventTooLargeError, httpx.DecodingError, OversizedHeadError) as error:
+            raise TierAnswerError(f"{self._where}: {error}") from error
         except (httpx.TransportError, TimeoutError) as error:
             raise self._unavailable(error) from error
-        except (EventTooLargeError, httpx.DecodingError) as error:
-            raise TierAnswerError(f"{self._where}: {error}") from error
+        except TierAnswerTooLongError as error:
+            raise TierAnswerTooLongError(f"{self._where}: {error}") from error
         except TierError as error:
             if type(error) is not TierError:
                 raise
@@ -363,35 +389,64 @@ class RemoteTier(Tier):
         tally.max_tokens = min(room, self._spec.answer_limit(request.max_tokens or None))
         return self._wire.call(request, tally.max_tokens)
 
-    def _said(self, events: list[ServerSentEvent], tally: Tally) -> tuple[list[Delta], bool]:
+    def _bounds(self, request: GenerationRequest, tally: Tally) -> AnswerBounds:
+        """Return how much the server may answer, by the limit that it was told, else by the room in the context."""
+        limit = answer_limit(tally.max_tokens or None, None, self.max_context, tally.prompt_tokens)
+        tally.scored = request.sampling.logprobs is not None
+        return bounds_of(request.n, limit, request.sampling, cumulative=self._remote.cumulative_text)
+
+    @staticmethod
+    def _pieces(response: Reply | httpx.Response, deadline: float) -> AsyncIterator[bytes]:
+        """Return the pieces of a body, by `deadline`, which our own transport keeps itself."""
+        return pieces_of(response, None if isinstance(response, Reply) else deadline)
+
+    def _said(self, events: list[ServerSentEvent], tally: Tally, bounds: AnswerBounds) -> tuple[list[Delta], bool]:
         """Return the deltas of `events`, and whether the last event is among them."""
         said: list[Delta] = []
         for event in events:
+            if len(event.data) > UNCOUNTED_JSON_BYTES:
+                bounds.require_json(event.data)
             deltas = self._wire.read_event(event, tally)
             if deltas is None:
                 return said, True
             said += tally.passed(deltas)
+        if tally.said > bounds.said:
+            bounds.require_said(tally.said)
         return said, False
 
-    def _said_last(self, parser: StreamParser, tally: Tally) -> list[Delta]:
-        said, ended = self._said(parser.flush(), tally)
+    def _said_last(self, parser: StreamParser, tally: Tally, bounds: AnswerBounds) -> list[Delta]:
+        said, ended = self._said(parser.flush(), tally, bounds)
         return said if ended else said + tally.passed(self._wire.read_end(tally))
 
     async def _send(
-        self, method: str, path: str, body: bytes, seconds: float, trace: TraceHeaders | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        seconds: float,
+        deadline: float,
+        trace: TraceHeaders | None = None,
     ) -> Reply | httpx.Response:
-        """Send a request and return the head of the answer; each wait is at most `seconds`."""
+        """Send a request and return the head of the answer; each wait is at most `seconds`, and all end by
+        `deadline`, in the loop's time."""
         if self._transport is None:
             self._transport = self._connect(self._base)
-        connect = self._remote.connect_timeout_seconds
-        if isinstance(self._transport, HttpTransport) and not self._wire.signs:
-            return await self._transport.send(self._raw(method, path, body, trace), connect, seconds)
-        url = self._base.join(path)
-        timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
+        connect, transport = self._remote.connect_timeout_seconds, self._transport
+        if isinstance(transport, HttpTransport) and not self._wire.signs:
+            return await transport.send(self._raw(method, path, body, trace), connect, seconds, deadline)
+        async with asyncio.timeout_at(deadline):
+            request = await self._request(method, path, body, trace)
+            if isinstance(transport, HttpTransport):
+                return await transport.send(request_bytes(request), connect, seconds, deadline)
+            timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
+            request.extensions["timeout"] = timeout
+            return await transport.handle_async_request(request)
+
+    async def _request(self, method: str, path: str, body: bytes, trace: TraceHeaders | None) -> httpx.Request:
+        """Return a request as httpx's, signed where the wire demands it."""
         # As a stream, so that httpx looks for no further headers, which are known here.
-        request = httpx.Request(
-            method, url, headers=self._headers, stream=httpx.ByteStream(body), extensions={"timeout": timeout}
-        )
+        stream = httpx.ByteStream(body)
+        request = httpx.Request(method, self._base.join(path), headers=self._headers, stream=stream)
         if method == "POST":
             request.headers["Content-Length"] = str(len(body))
         if trace is not None:
@@ -399,7 +454,7 @@ class RemoteTier(Tier):
         if self._wire.signs:
             # On a thread: temporary credentials are renewed there.
             request.headers.update(await asyncio.to_thread(self._wire.signature, request))
-        return await self._transport.handle_async_request(request)
+        return request
 
     def _raw(self, method: str, path: str, body: bytes, trace: TraceHeaders | None) -> bytes:
         """Return a request as bytes for the wire."""
@@ -412,15 +467,17 @@ class RemoteTier(Tier):
             head += header_lines(trace_headers(trace))
         return head + b"\r\n" + body
 
-    async def _check(self, response: Reply | httpx.Response, call: WireCall) -> None:
+    async def _check(self, response: Reply | httpx.Response, call: WireCall, pieces: AsyncIterator[bytes]) -> None:
         """Raise unless this is the expected kind of answer."""
         kind = response.headers.get("content-type", "")
         if response.status_code == 200 and ("json" in kind) is not call.streamed and "html" not in kind:
             return
-        error = self._wire.read_error(await up_to(MAX_ERROR_BYTES, pieces_of(response)))
+        error = self._wire.read_error(await up_to(MAX_ERROR_BYTES, pieces))
         if response.status_code == 200:
             wanted = "a stream" if call.streamed else "JSON"
-            raise TierError(f"answered {kind or 'bytes without a type'} instead of {wanted}: {error.message[:200]}")
+            raise TierError(
+                f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"
+            )
         raise self._status_error(response, error)
 
     def _status_error(self, response: Reply | httpx.Response, error: WireError) -> TierError:
@@ -465,7 +522,7 @@ class RemoteTier(Tier):
         self._unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
 
     def _scrub(self, text: str) -> str:
-        """Return a server's text for an error: without the key, and on one line."""
+        """Return a server's own words for an error: without the key, on one line, and not for long."""
         return one_line(text.replace(self._key, "[key]") if self._key else text)
 
     @property

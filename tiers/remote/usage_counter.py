@@ -6,9 +6,13 @@ from typing import Any
 
 import msgspec
 
+from tiers.errors import TierAnswerTooLongError
 from tiers.prompt_bounds import BYTES_PER_TOKEN, TOLERANCE, PromptBounds, least_tokens
+from tiers.remote.answer_bounds import MOST_CALLS
 from tiers.tier import Delta, Usage
 
+# What a log-probability counts as output.
+LOGPROB_BYTES = 64
 # Where nothing else bounds a count.
 MOST_TOKENS = 2**31 - 1
 
@@ -20,7 +24,8 @@ class Tally:
     output at most the limit. `claimed`: the same as the server said it. `prompt_tokens`: our estimate. `max_tokens`:
     the limit per choice, 0 before the request. `heard`: all text of a server with a single choice; None before the
     first. `sent`: whether the request is on its way to the server. `notes`: what a wire remembers of the answer between
-    its events.
+    its events. `said`: bytes of all output so far, scores and ids included. `scored`: whether log-probabilities were
+    asked for; others are dropped.
     """
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
@@ -31,11 +36,13 @@ class Tally:
         self.max_tokens = 0
         self.heard: str | None = None
         self.sent = False
+        self.said = 0
+        self.scored = False
         self.notes: dict[Any, Any] = {}
         self._n = n
         self._find_bounds = bounds
         self._bounds: PromptBounds | None = None
-        # Bytes of all output.
+        # Bytes of all texts, thoughts and calls.
         self._size = 0
         # Bytes by choice; with a server that reports counts, those since its last report.
         self._text: dict[int, int] = {}
@@ -67,7 +74,7 @@ class Tally:
 
     def passed(self, deltas: list[Delta]) -> list[Delta]:
         """Return those of an event's `deltas` that may be passed on, and count them: nothing follows a choice's finish
-        reason."""
+        reason. Raises `TierAnswerTooLongError` for too many calls."""
         passed = []
         for delta in deltas:
             index = delta.index
@@ -75,15 +82,22 @@ class Tally:
                 continue
             passed.append(delta)
             size = len(delta.text.encode())
-            for call in delta.tool_calls:
-                size += len((call.name + call.arguments).encode())
-            self._text[index] = self._text.get(index, 0) + size
-            self._size += size
             if delta.reasoning:
-                size = len(delta.reasoning.encode())
-                self._reasoning[index] = self._reasoning.get(index, 0) + size
-                self._size += size
+                thought = len(delta.reasoning.encode())
+                self._reasoning[index] = self._reasoning.get(index, 0) + thought
                 self._has_thought = True
+                self.said += thought
+                self._size += thought
+            for call in delta.tool_calls:
+                if not 0 <= call.index < MOST_CALLS:
+                    raise TierAnswerTooLongError(f"the server answered more than {MOST_CALLS} tool calls")
+                size += len((call.name + call.arguments).encode())
+                self.said += len(call.id)
+            self._text[index] = self._text.get(index, 0) + size
+            self.said += size
+            self._size += size
+            if delta.logprobs is not None:
+                self._count_logprobs(delta)
             if delta.finish_reason is not None:
                 self.unfinished.remove(index)
         if self._covered:
@@ -91,6 +105,12 @@ class Tally:
             self._reasoning.clear()
             self._covered = False
         return passed
+
+    def _count_logprobs(self, delta: Delta) -> None:
+        if not self.scored:
+            delta.logprobs = None
+        for one in delta.logprobs or ():
+            self.said += LOGPROB_BYTES * (1 + len(one.top)) + len(one.token)
 
     def usage(self) -> Usage:
         """Return the server's last reported counts plus an estimate of the output since then, at four bytes per token.

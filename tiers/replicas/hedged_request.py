@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from tiers.attempt import ReplicaTry
-from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
 from tiers.replicas.replica_request import ReplicaCall
 from tiers.tier import Delta, Usage
 
@@ -89,9 +89,9 @@ class ReplicaRace:
         if len(self._errors) > 1:
             unavailable = [e for e in self._errors if isinstance(e, TierUnavailableError)]
             said = "; ".join(map(str, self._errors))
-            error = (TierUnavailableError if unavailable else TierError)(
-                f"tier '{self._name}': none of {len(self._errors)} replicas answered: {said}"
-            )
+            answered = all(isinstance(e, TierAnswerError) for e in self._errors)
+            kind = TierUnavailableError if unavailable else TierAnswerError if answered else TierError
+            error = kind(f"tier '{self._name}': none of {len(self._errors)} replicas answered: {said}")
             if isinstance(error, TierUnavailableError):
                 error.retry_after_seconds = min(e.retry_after_seconds for e in unavailable)
         error.tries = tuple(self.tries)

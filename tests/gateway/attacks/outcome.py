@@ -18,17 +18,18 @@ EXCUSED = {
 class Outcome(NamedTuple):
     """`label`: how to recognise the input. `status`: of the answer, 0 where the connection was closed without one, -1
     where nothing came in time. `code`: of the error envelope. `bypass`: what the input gained that it must not, else
-    empty."""
+    empty. `expected`: an answer of 5xx is right, because a server behind the gateway failed."""
 
     label: str
     status: int
     code: str = ""
     bypass: str = ""
+    expected: bool = False
 
     @property
     def is_server_error(self) -> bool:
         """Whether the input made the server fail."""
-        return self.status >= 500 and self.code not in EXCUSED
+        return self.status >= 500 and self.code not in EXCUSED and not self.expected
 
 
 Attack = Callable[["Target", Random, int], Iterator[Outcome]]

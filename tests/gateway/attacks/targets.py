@@ -13,6 +13,8 @@ from urllib.parse import urlencode
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstream
 from tests.gateway.attacks.exchange import Answer, Client
+from tests.gateway.attacks.hostile_catalog import hostile_engine, write_hostile_catalog
+from tests.gateway.attacks.hostile_upstream import HostileUpstream, hostile_upstream
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
@@ -74,7 +76,7 @@ class Browser:
 
 class Target:
     """A running gateway. `keys`: secrets by the names of `_make_keys`. `ids`: what ada has, by kind. `browsers`: where
-    the second administrator signed in before any attack."""
+    the second administrator signed in before any attack. `hostile`: the server behind the target of this name."""
 
     def __init__(self, name: str, aio: ServedProcess, data: Path, upstream: EchoUpstream, canary: Canary) -> None:
         self.name, self.aio, self.data, self.upstream, self.canary = name, aio, data, upstream, canary
@@ -84,6 +86,7 @@ class Target:
         self.keys: dict[str, str] = {"admin": ADMIN_KEY}
         self.ids: dict[str, str] = {}
         self.browsers: list[Browser] = []
+        self.hostile: HostileUpstream | None = None
         self._lags_read: dict[Path, int] = {}
         self._log_read = 0
 
@@ -233,7 +236,8 @@ class Targets:
 
     `keyed`: remote tiers, SQLite, tenants with keys. `open`: the same, without keys. `administered`: its administrator
     is the attacker. `redacting`: an operator's expressions are searched in its texts, in quadratic and in
-    exponential time. `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis.
+    exponential time. `hostile`: like `keyed`, with a tier of each wire and a child engine on a `HostileUpstream`.
+    `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -267,7 +271,12 @@ class Targets:
             "AIO_LOG_LEVEL": "info",
         }  # fmt: skip
         options: list[str] = []
-        if name != "laptop":
+        hostile = None
+        if name == "hostile":
+            hostile = stack.enter_context(hostile_upstream())
+            options += ["--catalog", str(write_hostile_catalog(data / "catalog.toml", hostile))]
+            environment |= {"PATH": f"{hostile_engine(data / 'bin')}{os.pathsep}{os.environ['PATH']}", "THE_KEY": "k"}
+        elif name != "laptop":
             catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url)
             options += ["--catalog", str(catalog)]
         if name == "redacting":
@@ -280,8 +289,12 @@ class Targets:
             environment |= stack.enter_context(_servers())
         aio = stack.enter_context(served(data, data / "cache", *options, environment=environment))
         target = Target(name, aio, data, self._upstream, self._canary)
+        target.hostile = hostile
         stack.callback(target.client.close)
-        if name != "open":
+        if hostile is not None:
+            _make_keys(target)
+            aio.until_whole()
+        elif name != "open":
             _make_keys(target)
             _make_texts(target)
             for _ in range(4):

@@ -69,6 +69,11 @@ async def request_of(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
+def soon() -> float:
+    """The deadline of an exchange that is not late."""
+    return asyncio.get_running_loop().time() + 60
+
+
 def answering(raw: bytes) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -88,7 +93,7 @@ async def test_a_connection_serves_one_request_after_another(raw: bytes) -> None
 @pytest.mark.parametrize("raw", [WHOLE, CHUNKED, COMPRESSED], ids=["plain", "chunked", "compressed"])
 async def test_a_body_is_read_without_its_compression_by_this_transport_and_through_httpx(raw: bytes) -> None:
     async with upstream(answering(raw)) as server:
-        reply = await server.transport.send(b"POST /v1/x HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", 5.0, 20.0)
+        reply = await server.transport.send(b"POST /v1/x HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", 5.0, 20.0, soon())
         assert await up_to(100, pieces_of(reply)) == b"hello"
         assert reply.is_whole
         await reply.aclose()
@@ -101,7 +106,7 @@ async def test_a_body_is_read_without_its_compression_by_this_transport_and_thro
 async def test_headers_of_one_name_are_joined_whatever_its_case() -> None:
     raw = b"HTTP/1.1 200 OK\r\nX-Part: a\r\nContent-Length: 0\r\nx-part: b\r\n\r\n"
     async with upstream(answering(raw)) as server:
-        reply = await server.transport.send(b"POST /v1/x HTTP/1.1\r\ncontent-length: 0\r\n\r\n", 5.0, 20.0)
+        reply = await server.transport.send(b"POST /v1/x HTTP/1.1\r\ncontent-length: 0\r\n\r\n", 5.0, 20.0, soon())
         assert reply.headers == {"x-part": "a, b", "content-length": "0"}
         await reply.aclose()
 
