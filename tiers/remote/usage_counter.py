@@ -135,15 +135,18 @@ class Tally:
         return known
 
     def impossible_claim(self) -> Usage | None:
-        """Return the server's own counts if they are not what is billed, because no honest tokeniser counts so; too few
-        tokens of an answer show at its end only."""
+        """Return the server's own counts, at most 2³¹ - 1, if they are not what is billed, because no honest tokeniser
+        counts so; too few tokens of an answer show at its end only."""
         claimed, reported = self.claimed, self.reported
         if claimed is None or reported is None:
             return None
         too_few = not self.unfinished and claimed.completion_tokens < least_tokens(self._size)
         same = claimed.prompt_tokens == reported.prompt_tokens
         same = same and claimed.completion_tokens == reported.completion_tokens
-        return claimed if too_few or not same else None
+        if same and not too_few:
+            return None
+        # A record holds no number beyond a machine word.
+        return Usage(**{name: _signed(getattr(claimed, name)) for name in Usage.__struct_fields__})
 
     def streamed_tokens(self) -> int | None:
         """Return the server's count of the tokens that it streamed, without thoughts that it kept to itself; None if it
@@ -167,6 +170,10 @@ class Tally:
         if self._bounds is None:
             self._bounds = PromptBounds(1, MOST_TOKENS) if self._find_bounds is None else self._find_bounds()
         return own if tokens < self._bounds.least else min(tokens, self._bounds.most)
+
+
+def _signed(count: int) -> int:
+    return max(-MOST_TOKENS, min(count, MOST_TOKENS))
 
 
 def _within(count: int, most: int) -> int:
