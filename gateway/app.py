@@ -213,7 +213,7 @@ class Composition:
         )
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction)
         privacy = Privacy(settings, database, ledger, loop)
-        await stack.enter_async_context(background(privacy.keep()))
+        await stack.enter_async_context(background(privacy.keep, "deletion of old records"))
         learning = LearningRecord(database)
         stack.push_async_callback(learning.close)
         core_knobs = CoreKnobs(engine.cores, database)
@@ -285,7 +285,7 @@ class Composition:
     ) -> Live:
         quality = None if loop is None else loop.upgrade_rate
         live = Live(routing, self.metrics, engine.cores, self._peers, quality)
-        await stack.enter_async_context(background(live.follow()))
+        await stack.enter_async_context(background(live.follow, "live figures"))
         return live
 
     async def _start_alerts(self, stack: AsyncExitStack, engine: Engine) -> None:
@@ -298,7 +298,7 @@ class Composition:
             return alert_figures(levels, self.metrics.core.stats, engine.tiers.values(), self.metrics.gpus.readings)
 
         if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
-            await stack.enter_async_context(background(keep_looking(self.settings, figures)))
+            await stack.enter_async_context(background(partial(keep_looking, self.settings, figures), "alerts"))
 
     def _warn_of_overpriced_tiers(self) -> None:
         """Based on the results of `aio bench tiers` in the data folder; an unreadable file stops nothing."""
@@ -318,8 +318,9 @@ class Composition:
             await migrate(self.settings.database)
         except (SQLAlchemyError, OSError) as error:
             log.warning("the database is down (%s); requests are served and journaled", error)
-            retry = until_it_works(lambda: migrate(self.settings.database), "database migrations", {}, 5.0)
-            await stack.enter_async_context(background(retry))
+            name = "database migrations"
+            retry = partial(until_it_works, lambda: migrate(self.settings.database), name, {}, 5.0)
+            await stack.enter_async_context(background(retry, name))
         ledger = Ledger(self.settings.journal_path, engine)
         await ledger.start()
         stack.push_async_callback(ledger.close)
@@ -331,18 +332,22 @@ class Composition:
         if self._proxies.has_names:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._proxies.resolve(), START_SECONDS)
-            await stack.enter_async_context(background(self._proxies.follow()))
+            await stack.enter_async_context(background(self._proxies.follow, "names of proxies"))
         return self._proxies
 
     async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
         knobs = RoutingKnobFile(self.settings.routing_knobs_path, len(self.catalog.tiers))
-        await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
+        await stack.enter_async_context(
+            background(partial(knobs.follow, self.settings.artefact_poll_seconds), "routing knobs")
+        )
         return knobs
 
     async def _start_replica_knobs(self, stack: AsyncExitStack, engine: Engine) -> ReplicaKnobs:
         knobs = ReplicaKnobs(engine.tiers.values(), self.settings.replica_knobs_path)
         if any(tier.core_name is None for tier in engine.tiers.values()):
-            await stack.enter_async_context(background(knobs.follow(self.settings.artefact_poll_seconds)))
+            await stack.enter_async_context(
+                background(partial(knobs.follow, self.settings.artefact_poll_seconds), "knobs of replicas")
+            )
         return knobs
 
     async def _start_classifier(self, stack: AsyncExitStack, engine: Engine) -> Classifier:
@@ -365,7 +370,9 @@ class Composition:
             ),
         )
         active.load()
-        await stack.enter_async_context(background(active.follow(self.settings.artefact_poll_seconds)))
+        await stack.enter_async_context(
+            background(partial(active.follow, self.settings.artefact_poll_seconds), "classifier versions")
+        )
         return active
 
     async def _start_active_labels(
@@ -374,7 +381,9 @@ class Composition:
         if not isinstance(classifier, ActiveClassifier):
             return None
         labels = ActiveLabels(database, classifier, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
-        await stack.enter_async_context(background(labels.follow(self.settings.artefact_poll_seconds)))
+        await stack.enter_async_context(
+            background(partial(labels.follow, self.settings.artefact_poll_seconds), "labels")
+        )
         return labels
 
     async def _start_probes(
@@ -383,7 +392,9 @@ class Composition:
         on_failure = (classifier.use_lengths,) if isinstance(classifier, ActiveClassifier) else ()
         probes = ActiveProbes(self.settings.probes_path, self.catalog, knobs, *on_failure)
         probes.load()
-        await stack.enter_async_context(background(probes.follow(self.settings.artefact_poll_seconds)))
+        await stack.enter_async_context(
+            background(partial(probes.follow, self.settings.artefact_poll_seconds), "evidence models")
+        )
         return probes
 
     def _show_classifier(self, serving: Serving) -> None:

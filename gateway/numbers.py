@@ -1,4 +1,4 @@
-"""Numbers that callers write as text: read whole, in one place, into a range that every later use can hold.
+"""Numbers as text: those that callers write are read whole, into a range that every later use can hold; and money.
 
 JSON bodies declare their ranges in their types; texts (query parameters, headers, form fields) are read here.
 """
@@ -17,6 +17,12 @@ EpochSeconds = Annotated[float, Meta(ge=0, le=MOST_EPOCH)]
 # Neither digits of other scripts, nor underscores, nor spaces; and no text on which conversion takes long.
 _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+
+
+def usd_text(usd: float) -> str:
+    """Return US dollars with six decimals, or as many more as a cost below a micro-dollar has."""
+    text = f"{usd:.12f}"
+    return text[:-6] + text[-6:].rstrip("0")
 
 
 def whole_number(given: str, name: str, least: int, most: int) -> int:

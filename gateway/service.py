@@ -20,6 +20,7 @@ from gateway.tenancy.admission import Admission
 from gateway.tenancy.cost_bound import most_usd
 from gateway.tenancy.overload import OverloadQueue
 from gateway.tenancy.tenancy import Tenancy
+from inference_core.io.background_tasks import once
 from quality.records.record import Record
 from quality.records.redaction import without_texts
 from quality.records.redaction_process import RedactionProcess
@@ -173,7 +174,7 @@ class Service:
         if self._redaction is None:
             self._publish(answer, record)
         else:
-            task = asyncio.create_task(self._redact(answer, record, self._redaction))
+            task = once(self._redact(answer, record, self._redaction), "redaction of a record")
             self._redacting.add(task)
             task.add_done_callback(self._redacting.discard)
 

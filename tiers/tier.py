@@ -99,13 +99,15 @@ class UsageMeter:
 
     Every source of tokens (a core's decoder, the connection to a remote server) adds a function that returns its own
     count. So layers between source and caller, which may buffer, drop or never yield tokens, cannot hide them from the
-    bill of an answer that ends without a usage delta.
+    bill of an answer that ends without a usage delta. `claims`: counts of servers elsewhere that cannot be, and that
+    are not billed.
     """
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "claims")
 
     def __init__(self) -> None:
         self._counts: list[Callable[[], Usage]] = []
+        self.claims: list[Usage] = []
 
     @property
     def is_empty(self) -> bool:

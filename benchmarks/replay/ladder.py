@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tiers.remote.usage_counter import BYTES_PER_TOKEN
+from tiers.prompt_bounds import BYTES_PER_TOKEN
 
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]

@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.replay.judge import RecordedJudge
 from benchmarks.replay.ladder import Answer, Ladder, Prompt, TierTerms, tokens_of
-from tiers.remote.usage_counter import BYTES_PER_TOKEN
+from tiers.prompt_bounds import BYTES_PER_TOKEN
 
 # A stream comes in so many pieces.
 _PIECES = 6

@@ -16,7 +16,7 @@ from gateway.logs.log_format import FIELDS
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
-from gateway.tenancy.cost_bound import most_usd
+from gateway.tenancy.cost_bound import MostTokens, most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
@@ -63,6 +63,7 @@ class Generation:
         self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
         self._spec = routing.spec(tier.number)
         self._requests = request.generations(self._spec)
+        self._most = self._most_tokens()
         # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
         if self._escalation is not None:
@@ -125,7 +126,8 @@ class Generation:
                 delta = await anext(self._deltas)
                 if delta.finish_reason == "error":
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
-                self.usage = delta.usage or self.usage
+                if delta.usage is not None:
+                    self.usage = delta.usage = self._within_hold(delta.usage)
                 self._replicas += delta.tries
                 if self._escalation is not None and await self._is_handed_over(self._escalation, delta):
                     continue
@@ -177,9 +179,10 @@ class Generation:
                     tier=self.tier.number,
                     model=self.tier.model,
                     status="compared",
-                    cost_usd=cost_usd(self._spec, sample.usage or request.meter.usage()),
+                    cost_usd=cost_usd(self._spec, self._within_hold(sample.usage or request.meter.usage())),
                     error=None if failed is None else f"{type(failed).__name__}: {failed}",
                     replicas=tries,
+                    claimed=_claimed([request]),
                 )
             )
         return None if failed is not None else sample.text
@@ -251,6 +254,7 @@ class Generation:
         self.usage, self._replicas = None, []
         self._spec = self._routing.spec(tier.number)
         self._requests = self.request.generations(self._spec)
+        self._most = self._most_tokens()
         self._deltas = _generate(tier, self._requests, self.request.n)
 
     def _end(self, status: AttemptStatus, error: Exception | None) -> None:
@@ -274,13 +278,28 @@ class Generation:
             p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
             reason=None if verdict is None else verdict.reason,
             replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
+            claimed=_claimed(self._requests),
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:
         """Tokens to bill for an attempt that was cut short: none if the tier never accepted the request."""
         used = Usage.total(request.meter.usage() for request in self._requests)
         refused = isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens
-        return Usage() if refused else used
+        return Usage() if refused else self._within_hold(used)
+
+    def _most_tokens(self) -> MostTokens | None:
+        """Return what is held for the attempt; None without a budget."""
+        return None if self._admission.hold is None else most_tokens(self.request, self.tier, self._spec)
+
+    def _within_hold(self, usage: Usage) -> Usage:
+        """Return what is billed of `usage`: at most what is held, whatever a server counts."""
+        return usage if self._most is None else self._most.bound(usage)
+
+
+def _claimed(requests: list[GenerationRequest]) -> Usage | None:
+    """Return the sum of the counts that servers reported and that cannot be; None if there are none."""
+    claims = [claim for request in requests for claim in request.meter.claims]
+    return Usage.total(claims) if claims else None
 
 
 def _generate(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:

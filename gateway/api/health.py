@@ -12,6 +12,7 @@ from gateway.api.worker_answers import WITH_PRIVATE
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
 from gateway.telemetry.metrics_export.worker_metrics import merged_exposition
+from inference_core.io.background_tasks import task_problems
 
 NOT_READY = "not ready"
 _LEFT_OUT = (
@@ -20,8 +21,8 @@ _LEFT_OUT = (
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`status` is "ok", "degraded" (some tiers take no requests, others do) or "not ready"; `problems` names each
-    missing part, with the reason."""
+    """`status` is "ok", "degraded" (some tiers take no requests and others do, or a background task failed) or "not
+    ready"; `problems` names each missing part, with the reason."""
 
     status: str
     problems: dict[str, str] = {}
@@ -46,7 +47,7 @@ async def ready(request: HttpRequest) -> Response[Health]:
 
 def health_of(parts: Parts) -> Health:
     """The state of the whole server, without secrets."""
-    problems = parts.problems
+    problems = parts.problems | task_problems()
     down = [str(tier.number) for tier in parts.routing.tiers.values() if not tier.load().healthy]
     if len(down) == len(parts.routing.tiers):
         problems["tiers"] = "no tier takes requests"

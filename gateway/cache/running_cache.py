@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from gateway.cache.answer_file import AnswerFile, answers_path, delete_answers_beyond
 from gateway.cache.knobs import CacheKnobs
@@ -30,7 +31,8 @@ async def running_cache(
     store: AnswerStore = (
         MemoryStore(knobs) if redis is None or settings.redaction else SharedStore(knobs, redis, on_failure)
     )
-    async with background(knobs.follow(settings.artefact_poll_seconds)), _kept_over_restarts(settings, place, store):
+    follow = partial(knobs.follow, settings.artefact_poll_seconds)
+    async with background(follow, "knobs of the cache"), _kept_over_restarts(settings, place, store):
         yield ResponseCache(knobs, store, routing)
 
 

@@ -19,6 +19,7 @@ from gateway.cluster.stage_ranks import stage_places
 from gateway.core_factory import core_factory, core_title, watchdog_seconds_of
 from gateway.settings import Settings
 from inference_core.errors import CoreGoneError
+from inference_core.io.background_tasks import repeated
 from inference_core.protocol import KnobValue
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpListener
@@ -79,7 +80,7 @@ class CoreDeployment:
             own_knobs=frozenset(terms.knobs),
         )
         self._registry = registry()
-        self._announcing = asyncio.create_task(self._announce())
+        self._announcing = repeated(self._announce, "announcement of a core")
 
     def check_health(self) -> None:
         """Raise if the core is gone, or if its watchdog reports no progress: Serve then replaces it."""

@@ -13,6 +13,7 @@ from gateway.cluster.prompt_handover import PromptHandover
 from gateway.cluster.registry import Announced, Role
 from gateway.cluster.replica_choice import CoreReplica, chosen, prefix_key
 from inference_core.errors import CoreError, CoreGoneError
+from inference_core.io.background_tasks import once, repeated
 from inference_core.protocol import (
     AdapterInfo,
     AddRequest,
@@ -77,7 +78,7 @@ class ReplicatedCore(CoreClient):
             await asyncio.wait(self._connecting.values(), return_when=asyncio.FIRST_COMPLETED)
         self._require_replicas()
         if self._following is None:
-            self._following = asyncio.create_task(self._follow())
+            self._following = repeated(self._follow, f"replicas of {self._title}")
 
     async def close(self) -> None:
         """See `CoreClient.close`."""
@@ -265,7 +266,7 @@ class ReplicatedCore(CoreClient):
                 if not replica.in_flight:
                     self._leave(replica)
             elif replica is None and not one.leaving and one.name not in self._connecting:
-                self._connecting[one.name] = asyncio.create_task(self._join(one))
+                self._connecting[one.name] = once(self._join(one), f"a replica of {self._title}")
         if not announced and not self._replicas:
             self._note("no replica serves yet")
 
@@ -302,7 +303,7 @@ class ReplicatedCore(CoreClient):
             return
         if replica.latest is not None:
             self._lost[replica.name] = replica.latest
-        closing = asyncio.create_task(replica.client.close())
+        closing = once(replica.client.close(), f"end of a replica of {self._title}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

@@ -16,6 +16,7 @@ from gateway.routing.class_prior import class_prior
 from gateway.routing.model import Classifier
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
+from inference_core.io.background_tasks import once
 from quality.store.queries import record_audit
 from tiers.build import build_remote
 from tiers.catalog.catalog import CPU_CORE, Catalog
@@ -152,7 +153,7 @@ class CatalogueReload:
             retired = standing[tier.number].active_tier()
             standing[tier.number].exchange(tier)
             if not isinstance(retired, LocalTier):
-                task = asyncio.create_task(_retire(retired, self._settings.drain_seconds))
+                task = once(_retire(retired, self._settings.drain_seconds), "end of old tiers")
                 self._retiring.add(task)
                 task.add_done_callback(self._retiring.discard)
         # All users of the catalogue hold this object.

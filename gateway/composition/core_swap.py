@@ -11,6 +11,7 @@ from gateway.composition.allocator import give_back_free_memory
 from gateway.cores.passed_adapters import WHAT_TO_DO, AdapterRefusedError, loaded_adapters, pass_on
 from gateway.cores.reloadable_core import ReloadableCore
 from inference_core.errors import CoreError, CoreGoneError
+from inference_core.io.background_tasks import once
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
 from tiers.build import build_local, tokenizers_by_path
@@ -102,7 +103,7 @@ class CoreSwap:
             old, self._core.active = self._core.active, version.core
         watches = {id(tier.watch): tier.watch for tier in replaced}
         retirement = _retire([weakref.ref(tier) for tier in replaced], list(watches.values()), old, self._drain_seconds)
-        task = asyncio.create_task(retirement)
+        task = once(retirement, "end of an old core")
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 

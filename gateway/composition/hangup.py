@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.composition.catalogue_reload import CatalogueReload
+from inference_core.io.background_tasks import once
 from tiers.errors import CatalogError
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ def reloading_on_hangup(reload: CatalogueReload) -> Iterator[None]:
     tasks: set[asyncio.Task[None]] = set()
 
     def begin() -> None:
-        task = asyncio.create_task(_reload(reload))
+        task = once(_reload(reload), "reload")
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,6 +19,7 @@ from gateway.settings import Settings
 from gateway.stores.retries import background, until_it_works
 from gateway.telemetry.metrics_export.metrics import Metrics
 from inference_core.extras import MissingExtraError
+from inference_core.io.background_tasks import once
 from quality.estimates.upgrade_rate import UpgradeRate
 from quality.judges.default_panel import standing_panel
 from quality.judges.pairwise import PairwiseJudge
@@ -220,7 +222,7 @@ class QualityLoop:
     def _begin_retraining(self, trigger: Trigger) -> bool:
         if self._retraining is not None and not self._retraining.done():
             return False
-        self._retraining = asyncio.create_task(self._retrain(trigger))
+        self._retraining = once(self._retrain(trigger), "retraining")
         return True
 
     async def retraining_ended(self) -> None:
@@ -262,7 +264,7 @@ class QualityLoop:
 @asynccontextmanager
 async def running_quality_loop(loop: QualityLoop) -> AsyncIterator[QualityLoop]:
     """Started in the background, because it needs the database and serving does not; closed at the end."""
-    async with background(until_it_works(loop.start, "quality loop", {}, 5.0)):
+    async with background(partial(until_it_works, loop.start, "quality loop", {}, 5.0), "start of the quality loop"):
         try:
             yield loop
         finally:

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 from gateway.core_factory import core_problem_key
 from gateway.cores.core_clients import core_clients
@@ -14,7 +15,7 @@ from gateway.cores.passed_adapters import AdapterRefusedError, LoadedAdapter, la
 from gateway.cores.reloadable_core import ReloadableCore
 from gateway.engines.running_engines import running_engines
 from gateway.settings import Settings
-from gateway.stores.retries import RestartPauses, background, until_it_works
+from gateway.stores.retries import RestartPauses, background, cancelled_at_end, until_it_works
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
@@ -64,7 +65,7 @@ class Engine:
             for name in self.cores:
                 self.away[core_problem_key(name)] = "loads its models"
                 self._loading[name] = asyncio.get_running_loop().create_future()
-                await stack.enter_async_context(background(self._load(name, failed)))
+                await stack.enter_async_context(background(partial(self._load, name, failed), core_problem_key(name)))
             yield
 
     async def first_tier_serves(self) -> None:
@@ -120,14 +121,16 @@ class Engine:
             await self._start_core(name)
         except Exception as error:
             self.away[problem] = f"{type(error).__name__}: {error}"
-            loaded.set_exception(error)
+            if not loaded.done():
+                loaded.set_exception(error)
             loaded.exception()  # no warning if it is not awaited
             failed(problem, error)
             return
-        del self.away[problem]
+        self.away.pop(problem, None)
         with suppress(CoreError):
             await self._note_models(name)
-        loaded.set_result(None)
+        if not loaded.done():
+            loaded.set_result(None)
         await self.keep_running(name)
 
     async def _until_lost(self, name: str) -> None:
@@ -157,12 +160,14 @@ class Engine:
             elsewhere = [tier for tier in self.tiers.values() if tier.core_name is None and tier.engine() is None]
             starting = [asyncio.ensure_future(self._first_start(tier)) for tier in elsewhere]
             for one in starting:
-                await stack.enter_async_context(background(one))
+                await stack.enter_async_context(cancelled_at_end(one))
             if starting:
                 await asyncio.wait(starting, timeout=FIRST_ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
             for tier, one in zip(elsewhere, starting, strict=True):
                 if one.done() and not one.result():
-                    await stack.enter_async_context(background(self._keep_starting(tier)))
+                    await stack.enter_async_context(
+                        background(partial(self._keep_starting, tier), f"start of tier {tier.number}")
+                    )
             yield
 
     async def _first_start(self, tier: Tier) -> bool:
@@ -192,7 +197,7 @@ class Engine:
         adapters that were loaded into the core before it; one that it refuses is logged."""
         core = self.cores[name]
         preparing = asyncio.ensure_future(self._prepare_tiers(name))
-        async with background(preparing):
+        async with cancelled_at_end(preparing):
             await core.start()
             await preparing
         await self._start_tiers(name)
@@ -271,7 +276,9 @@ async def _started(settings: Settings, engine: Engine, load_failed: LoadFailed |
                 engine.away |= {core_problem_key(name): "not connected yet" for name in engine.cores}
                 tried = {name: asyncio.Event() for name in engine.cores}
                 for name, event in tried.items():
-                    await stack.enter_async_context(background(engine.stay_connected(name, event)))
+                    await stack.enter_async_context(
+                        background(partial(engine.stay_connected, name, event), core_problem_key(name))
+                    )
                 # Of a core that is there the tiers serve from the first request on: another gateway may end now.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(FIRST_ANSWER_SECONDS):
@@ -282,7 +289,9 @@ async def _started(settings: Settings, engine: Engine, load_failed: LoadFailed |
             else:
                 await engine.start()
                 for name in engine.cores:
-                    await stack.enter_async_context(background(engine.keep_running(name)))
+                    await stack.enter_async_context(
+                        background(partial(engine.keep_running, name), core_problem_key(name))
+                    )
             await stack.enter_async_context(engine.starting_elsewhere())
             yield engine
     finally:

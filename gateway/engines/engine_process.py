@@ -28,6 +28,7 @@ from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.engine_status import EngineState, EngineStatus
 from tiers.engines.programs import HOST, PROGRAMS, EngineProgram, child_environment, command_line, served_name
 from tiers.remote.http_exchange import bounded_answer
+from tiers.server_words import context_of
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class EngineProcess:
             request = client.build_request("GET", self._program.context_path)
             response, body = await bounded_answer(client, request, MOST_PAGE_BYTES, self._timing.check_patience)
             if response.status_code == 200:
-                return self._program.context(body)
+                return context_of(self._program.context(body))
         return None
 
     async def _watch(self, child: EngineChild, address: str) -> None:

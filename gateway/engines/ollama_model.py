@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.engines.problem import EngineProblem
 from tiers.remote.http_exchange import IDENTITY, bounded_answer, lines_of, pieces_of
+from tiers.server_words import one_line
 
 _SAY_EVERY_SECONDS = 2.0
 _MOST_BYTES, _MOST_LINE_BYTES = 16 * 2**20, 64 * 1024
@@ -59,8 +60,9 @@ async def _pull(client: httpx.AsyncClient, model: str, say: Callable[[str], None
                 continue
             if progress.error:
                 raise EngineProblem(
-                    f"ollama cannot pull {model}: {progress.error}. Check the name at https://ollama.com/library; "
-                    "without network, copy the models folder of a machine that has it (OLLAMA_MODELS)"
+                    f"ollama cannot pull {model}: {one_line(progress.error)}. Check the name at "
+                    "https://ollama.com/library; without network, copy the models folder of a machine that has it "
+                    "(OLLAMA_MODELS)"
                 )
             done = progress.status == "success"
             if progress.total and time.monotonic() - said >= _SAY_EVERY_SECONDS:
@@ -73,6 +75,6 @@ async def _pull(client: httpx.AsyncClient, model: str, say: Callable[[str], None
 
 def _error(body: bytes) -> str:
     try:
-        return msgspec.json.decode(body, type=_Failure).error or "no reason given"
+        return one_line(msgspec.json.decode(body, type=_Failure).error) or "no reason given"
     except msgspec.DecodeError:
-        return body[:200].decode(errors="replace")
+        return one_line(body[:200].decode(errors="replace"))

@@ -127,8 +127,8 @@ async def running_engines(
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     engines = {name: ManagedEngine(name, spec, folder, secret, timing) for name, spec in catalog.engines.items()}
     async with AsyncExitStack() as stack:
-        for engine in engines.values():
-            await stack.enter_async_context(background(engine.own() if owned else engine.follow()))
+        for name, engine in engines.items():
+            await stack.enter_async_context(background(engine.own if owned else engine.follow, f"engine {name}"))
         yield RunningEngines(engines)
 
 

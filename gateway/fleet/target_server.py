@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from gateway.fleet.targets import FleetTargets, TierTarget
 from gateway.fleet.traffic_counters import TrafficCounters
 from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
+from inference_core.io.background_tasks import repeated
 from tiers.remote.http_exchange import bounded_answer
 
 _SCRAPE_TIMEOUT_S = 5.0
@@ -79,7 +80,7 @@ def target_app(service: TargetService) -> Litestar:
 
     @asynccontextmanager
     async def scraping(app: Litestar) -> AsyncIterator[None]:
-        task = asyncio.create_task(service.run())
+        task = repeated(service.run, "scrapes")
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ import logging
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.jobs.line_book import LineAnswer, LineBook
+from inference_core.io.background_tasks import once
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class AnswerWriter:
         stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((answer, stored))
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write())
+            self._writing = once(self._write(), "answers of batches")
         return await stored
 
     async def _write(self) -> None:
@@ -39,6 +40,11 @@ class AnswerWriter:
                 # A cancelled waiter has handed its line back.
                 self._waiting = [one for one in mine if not one[1].done()] + self._waiting
                 continue
+            except Exception as error:
+                for _, stored in mine:
+                    if not stored.done():
+                        stored.set_exception(error)
+                raise
             for (_, stored), seen in zip(mine, visible, strict=True):
                 if not stored.done():
                     stored.set_result(seen)

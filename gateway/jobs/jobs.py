@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,6 +25,7 @@ from gateway.stores.redis_store import RedisStore
 from gateway.stores.retries import background
 from gateway.telemetry.metrics_export.job_metrics import JobMetrics
 from gateway.tenancy.database_time import DatabaseTime
+from inference_core.io.background_tasks import once
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +89,15 @@ class Jobs:
         )
         self._worker = worker
         async with AsyncExitStack() as stack:
-            follow_knobs = self.knobs.follow(self._settings.artefact_poll_seconds)
-            for work in (follow_knobs, self._sweep(), worker.keep(), worker.run(), self._lead()):
-                await stack.enter_async_context(background(work))
+            works: dict[str, Callable[[], Awaitable[object]]] = {
+                "knobs": partial(self.knobs.follow, self._settings.artefact_poll_seconds),
+                "expired files": self._sweep,
+                "leases of lines": worker.keep,
+                "lines": worker.run,
+                "progress": self._lead,
+            }
+            for name, work in works.items():
+                await stack.enter_async_context(background(work, f"batches: {name}"))
             yield
             await self.drain(0.0)
 
@@ -140,7 +148,7 @@ class Jobs:
         )
         for batch in due:
             if batch.batch_id not in self._steps:
-                self._steps[batch.batch_id] = asyncio.create_task(self._step(batch))
+                self._steps[batch.batch_id] = once(self._step(batch), "batches: a step")
 
     async def _step(self, batch: Batch) -> None:
         try:

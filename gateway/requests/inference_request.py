@@ -9,17 +9,13 @@ from gateway.requests.slo_class import SLO_CLASSES, SloName
 from gateway.requests.trace_context import TraceContext
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
+from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
 from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
 from tiers.tool_types import Tooling
 
 Prompt = str | list[int]
 CacheMode = Literal["use", "refresh", "exact", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
-# No tokeniser makes more tokens than bytes; a chat template adds less than this per turn and at its ends.
-TEMPLATE_TOKENS_PER_TURN = 16
-TEMPLATE_TOKENS = 64
-# Our own instructions, and those of the templates that have any, are shorter than this.
-TEMPLATE_TOKENS_FOR_TOOLS = 2048
 _MOST_TOKENS = "most tokens"
 # Of a context, for an answer that may be cut to it: with less, an agent's ends in the middle of a call.
 LEAST_SHARE = 16
@@ -120,7 +116,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def most_scores(self) -> int:
         """Return an upper bound on the log-probabilities of repeated prompts, from their bytes."""
         each = self.scores_per_token
-        return each and each * sum(map(_most_tokens, self.prompts or ()))
+        return each and each * sum(map(most_tokens_of, self.prompts or ()))
 
     def is_deterministic(self, spec: TierSpec) -> bool:
         """Whether the tier of `spec` gives equal requests equal answers: with temperature 0 or a seed, all draws of our
@@ -137,18 +133,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def _most_prompt_tokens(self) -> int:
         if self.messages is not None:
-            text = 0
-            for message in self.messages:
-                text += num_bytes(message.recorded_content())
-                if message.parts or message.reasoning:
-                    text += num_bytes(message.reasoning) + message.media_tokens
-            if self.tooling is not None:
-                tools = sum(len(msgspec.json.encode(tool.definition())) for tool in self.tooling.tools)
-                text += TEMPLATE_TOKENS_FOR_TOOLS + tools
-            if self.template_variables:
-                text += len(msgspec.json.encode(self.template_variables))
-            return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
-        return max(map(_most_tokens, self.prompts or ()), default=0) + TEMPLATE_TOKENS
+            return Conversation(self.messages, self.tooling, self.template_variables).most_tokens()
+        return most_tokens_raw(self.prompts or ())
 
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:
         """The requests for the tier of `spec`: one per prompt, with the tier's defaults and objective."""
@@ -206,15 +192,6 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             {"role": "prompt", "content": prompt if isinstance(prompt, str) else _written(prompt)}
             for prompt in self.prompts or []
         ]
-
-
-def _most_tokens(prompt: Prompt) -> int:
-    return len(prompt) if isinstance(prompt, list) else num_bytes(prompt)
-
-
-def num_bytes(text: str) -> int:
-    """Length in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def _written(ids: list[int]) -> str:

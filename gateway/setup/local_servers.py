@@ -2,6 +2,7 @@
 OpenAI's API."""
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.price_list import listed_model
 from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.server_models import ServerModel, parse_models
+from tiers.server_words import context_of, is_name
 
 USUAL_PORTS = {11434: "Ollama", 8000: "vLLM", 30000: "SGLang", 8080: "llama.cpp", 1234: "LM Studio"}
 LOOK_SECONDS, DETAIL_SECONDS = 0.4, 0.6
@@ -26,6 +28,8 @@ LM_STUDIO_CONTEXT = 4096
 """Tokens that LM Studio gives a model that it loads on demand."""
 MOST_DESCRIBED = 50
 MOST_PAGE_BYTES = 4 * 2**20
+_WHOLE = re.compile(r"[0-9]{1,12}")
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,9})?)([BMK])")
 _NOT_CHAT = ("embed", "rerank", "whisper", "bge-", "tts")
 
 
@@ -130,11 +134,11 @@ async def _llama_models(ask: "_Questions", listed: Sequence[ServerModel]) -> lis
 
 
 async def _ollama_models(ask: "_Questions", entries: Sequence[Mapping[str, Any]]) -> list[Candidate]:
-    names = [name for entry in entries if isinstance(name := entry.get("name"), str)][:MOST_DESCRIBED]
+    names = [str(name) for entry in entries if is_name(name := entry.get("name"))][:MOST_DESCRIBED]
     loaded, *shown = await asyncio.gather(
         ask.get("/api/ps"), *(ask.post("/api/show", {"model": name}) for name in names)
     )
-    running = {entry.get("name"): _count(entry.get("context_length")) for entry in _tables(loaded, "models")}
+    running = {str(entry.get("name")): _count(entry.get("context_length")) for entry in _tables(loaded, "models")}
     found = []
     for name, show in zip(names, map(_table, shown), strict=True):
         abilities = show.get("capabilities")
@@ -160,7 +164,7 @@ async def _ollama_models(ask: "_Questions", entries: Sequence[Mapping[str, Any]]
 
 
 def _lm_studio_models(entries: Sequence[Mapping[str, Any]]) -> list[Candidate]:
-    chat = [one for one in entries if one.get("type") in ("llm", "vlm") and isinstance(one.get("id"), str)]
+    chat = [one for one in entries if one.get("type") in ("llm", "vlm") and is_name(one.get("id"))]
     is_any_loaded = any(one.get("state") == "loaded" for one in chat)
     found = []
     for one in chat:
@@ -214,9 +218,9 @@ def _tables(value: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def _count(value: Any) -> int | None:
-    if isinstance(value, str) and value.isdigit():
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 2 else None
+    return context_of(value)
 
 
 def _parameters(text: Any) -> dict[str, str]:
@@ -227,6 +231,5 @@ def _parameters(text: Any) -> dict[str, str]:
 
 def _billions(size: Any) -> float | None:
     """Return 3.2 of "3.2B", 0.135 of "134.5M"."""
-    if not isinstance(size, str) or not size[:-1].replace(".", "", 1).isdigit() or size[-1] not in "BMK":
-        return None
-    return float(size[:-1]) / {"B": 1, "M": 1e3, "K": 1e6}[size[-1]]
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    return None if found is None else float(found[1]) / {"B": 1, "M": 1e3, "K": 1e6}[found[2]]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from gateway.stores.redis_store import RedisStore, RedisUnavailableError
+from inference_core.io.background_tasks import once
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -72,7 +73,7 @@ class RedisScripts:
 
     def _start(self) -> None:
         if self._sending is None:
-            self._sending = asyncio.ensure_future(self._send())
+            self._sending = once(self._send(), "calls to Redis")
 
     async def _send(self) -> None:
         try:

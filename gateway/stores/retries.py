@@ -5,6 +5,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from inference_core.io.background_tasks import repeated
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +40,15 @@ class RestartPauses:
 
 
 @asynccontextmanager
-async def background(work: Awaitable[object]) -> AsyncIterator[None]:
-    """Run `work` as a task while the context is open."""
-    task = asyncio.ensure_future(work)
+async def background(work: Callable[[], Awaitable[object]], name: str) -> AsyncIterator[None]:
+    """Run `work()` as a task while the context is open; one that fails is started again (`repeated`)."""
+    async with cancelled_at_end(repeated(work, name)):
+        yield
+
+
+@asynccontextmanager
+async def cancelled_at_end(task: asyncio.Future[Any]) -> AsyncIterator[None]:
+    """Cancel `task`, which somebody awaits, at the end of the context."""
     try:
         yield
     finally:

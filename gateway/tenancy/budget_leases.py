@@ -3,8 +3,10 @@ it."""
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,10 +26,10 @@ _PERIODS = ("day", "month", "total")
 class BudgetExceededError(Exception):
     """A budget charged for the request has less left than the request may cost."""
 
-    def __init__(self, budget: BudgetRef, needed: int, left: int) -> None:
+    def __init__(self, budget: BudgetRef, needed: int, left: Decimal | int) -> None:
         super().__init__(
-            f"it may cost up to ${needed / MICRO:.6f}, and ${max(left, 0) / MICRO:.6f} are left of the budget of "
-            f"${budget.amount_usd:g} {'in total' if budget.period == 'total' else f'per {budget.period}'}"
+            f"it may cost up to ${needed / MICRO:.6f}, and ${float(max(left, 0)) / MICRO:.6f} are left of the budget "
+            f"of ${budget.amount_usd:g} {'in total' if budget.period == 'total' else f'per {budget.period}'}"
         )
         self.budget = budget
 
@@ -39,24 +41,34 @@ class BudgetsUnavailableError(Exception):
 class Slice(msgspec.Struct):
     """A lease in micro-dollars: granted by the book, spent, and held for running requests.
 
-    `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`: spending last
-    reported to the book. `refused` micro-dollars were too much at `refused_at` (monotonic seconds).
+    What is spent has fractions, so that many small answers are not free; the book keeps whole micro-dollars and is told
+    the sum rounded up. `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`:
+    spending last reported to the book. `refused` micro-dollars were too much at `refused_at` (monotonic seconds).
     """
 
     budget_id: str
     period_key: str
     granted: int = 0
-    spent: int = 0
+    spent: Decimal = Decimal(0)
     held: int = 0
     valid_until: float = 0.0
-    reported: int = 0
+    reported: Decimal = Decimal(0)
     refused: int = 0
     refused_at: float = -REFUSAL_SECONDS
 
     @property
-    def free(self) -> int:
+    def free(self) -> Decimal:
         """How much may still be held."""
         return self.granted - self.spent - self.held
+
+    @property
+    def whole_spent(self) -> int:
+        """What the book is told."""
+        return math.ceil(self.spent)
+
+    def needed(self, more: int) -> int:
+        """Return what must be granted beyond `whole_spent` to hold `more` besides what is held."""
+        return math.ceil(self.spent + self.held + more) - self.whole_spent
 
 
 class Hold(msgspec.Struct):
@@ -76,14 +88,16 @@ class Hold(msgspec.Struct):
         self.amount += more
         return True
 
-    def settle(self, spent: int) -> None:
-        """Release what is held, and charge the request's actual cost, micro-dollars. Idempotent."""
+    def settle(self, spent: Decimal | int) -> None:
+        """Release what is held, and charge the request's actual cost, micro-dollars: at most what was held.
+        Idempotent."""
         if self.settled:
             return
         self.settled = True
+        charged = min(spent, self.amount)
         for part in self.slices:
             part.held -= self.amount
-            part.spent += spent
+            part.spent += charged
 
 
 class BudgetLeases:
@@ -135,7 +149,7 @@ class BudgetLeases:
             for part in parts:
                 part.granted = min(part.granted, self._kept(part))
             statements = [
-                Statement(part.budget_id, part.period_key, part.spent, part.granted, final=self._is_over(part))
+                Statement(part.budget_id, part.period_key, part.whole_spent, part.granted, final=self._is_over(part))
                 for part in parts
             ]
             for part, alive in zip(parts, await self._book.tell(statements) if statements else [], strict=True):
@@ -153,7 +167,7 @@ class BudgetLeases:
     async def close(self) -> None:
         """Return everything unspent. What cannot be returned expires."""
         statements = [
-            Statement(part.budget_id, part.period_key, part.spent, part.spent, final=True)
+            Statement(part.budget_id, part.period_key, part.whole_spent, part.whole_spent, final=True)
             for part in self._slices.values()
         ]
         if statements:
@@ -181,7 +195,7 @@ class BudgetLeases:
             if part.refused and amount >= part.refused and began < part.refused_at + REFUSAL_SECONDS:
                 raise BudgetExceededError(budget, amount, part.free)
             try:
-                grant = await self._book.grant(budget.budget_id, part.period_key, amount + part.held, part.spent)
+                grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
             except (SQLAlchemyError, OSError) as error:
                 if not self._open:
                     raise BudgetsUnavailableError from error
@@ -215,7 +229,7 @@ class BudgetLeases:
             part.valid_until = 0.0
             if part.spent > part.reported and not part.granted:
                 # Spent while the database was down: the book has no lease to charge it to.
-                await self._book.grant(part.budget_id, part.period_key, part.held, part.spent)
+                await self._book.grant(part.budget_id, part.period_key, part.needed(0), part.whole_spent)
         part.reported = part.spent
 
     def _has_news(self, part: Slice) -> bool:
@@ -223,7 +237,7 @@ class BudgetLeases:
 
     def _kept(self, part: Slice) -> int:
         """What requests hold, plus twice the spending since the last report."""
-        return part.spent + part.held + 2 * (part.spent - part.reported)
+        return math.ceil(part.spent + part.held + 2 * (part.spent - part.reported))
 
     def _is_over(self, part: Slice) -> bool:
         """Whether its period has ended, and its last request."""

@@ -12,7 +12,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.periods import MICRO, period_bounds
+from gateway.tenancy.periods import microusd_at_least, period_bounds
 from migrations.tables.requests import requests
 from migrations.tables.tenancy import api_keys, budget_leases, budgets
 
@@ -140,7 +140,7 @@ class LeaseBook:
             lease |= values
 
     async def _recorded(self, connection: AsyncConnection, budget: dict[str, Any], lease: dict[str, Any]) -> int:
-        """Return the micro-dollars in the ledger for this budget, period and replica."""
+        """Return the micro-dollars in the ledger for this budget, period and replica, rounded up."""
         begin, end = period_bounds(lease["period_key"])
         created = requests.c.created_at
         conditions = [requests.c.replica == lease["replica"], created >= begin, created < end]
@@ -150,7 +150,7 @@ class LeaseBook:
             members = select(api_keys.c.key_id).where(api_keys.c.team_id == budget["subject"])
             conditions.append(requests.c.key_id.in_(members))
         total = await connection.scalar(select(func.sum(requests.c.cost_usd)).where(*conditions))
-        return round((total or 0.0) * MICRO)
+        return microusd_at_least(total or 0.0)
 
     async def _write(
         self,

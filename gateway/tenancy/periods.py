@@ -1,9 +1,12 @@
-"""The calendar periods of budgets (UTC), and money in whole micro-dollars, whose sums are exact."""
+"""The calendar periods of budgets (UTC), and money in decimal micro-dollars, whose sums are exact."""
 
 import math
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 MICRO = 1_000_000
+# A millionth of a micro-dollar: prices are dollars per million tokens, so that a token's has hardly more digits.
+_LEAST = Decimal("0.000001")
 
 
 def period_key(period: str, now: float) -> str:
@@ -24,11 +27,11 @@ def period_bounds(key: str) -> tuple[float, float]:
     return begin.timestamp(), end.timestamp()
 
 
-def microusd(usd: float) -> int:
-    """Round US dollars to micro-dollars: costs of requests are whole micro-dollars already."""
-    return round(usd * MICRO)
+def microusd(usd: float) -> Decimal:
+    """Convert US dollars to micro-dollars with their fraction, ignoring floating-point error."""
+    return (Decimal(str(usd)) * MICRO).quantize(_LEAST)
 
 
 def microusd_at_least(usd: float) -> int:
-    """Round US dollars up to micro-dollars, ignoring floating-point error."""
+    """Round US dollars up to whole micro-dollars, ignoring floating-point error."""
     return math.ceil(round(usd * MICRO, 3))

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 ShowKey = Callable[[str], None]
 # Creator of the first admin key, in the audit trail.
 FIRST_ACTOR = "gateway"
+FIRST_KEY = "the first admin key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ async def running_tenancy(
             await _start_administration(stack, engine, directory, clock, show_admin_key, settings.keys_poll_seconds)
         windows = await _start_windows(stack, settings, redis)
         expected = max(spec.expected_answer_tokens for spec in catalog.tiers)
-        for work in (directory.follow, budget_leases.follow):
-            await stack.enter_async_context(background(work(settings.keys_poll_seconds)))
+        for name, work in (("keys", directory.follow), ("budgets", budget_leases.follow)):
+            await stack.enter_async_context(background(partial(work, settings.keys_poll_seconds), name))
         yield Tenancy(directory, AdmissionControl(windows, budget_leases, expected), budget_leases, clock, replica)
 
 
@@ -92,7 +94,7 @@ async def _start_windows(stack: AsyncExitStack, settings: Settings, redis: Redis
         return LocalWindows()
     windows = RedisWindows(redis, closed=settings.limits_without_redis == "closed")
     stack.push_async_callback(windows.close)
-    await stack.enter_async_context(background(windows.follow()))
+    await stack.enter_async_context(background(windows.follow, "limits in Redis"))
     return windows
 
 
@@ -116,4 +118,6 @@ async def _start_administration(
         await provide()
     except (SQLAlchemyError, OSError) as error:
         log.warning("no admin key can be made yet (%s); administration is off until then", type(error).__name__)
-        await stack.enter_async_context(background(until_it_works(provide, "the first admin key", {}, retry_seconds)))
+        await stack.enter_async_context(
+            background(partial(until_it_works, provide, FIRST_KEY, {}, retry_seconds), FIRST_KEY)
+        )

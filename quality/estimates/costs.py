@@ -1,6 +1,6 @@
 """Costs of a period: by tier, by key, by day, and relative to the strongest tier (RT-08 to RT-10, OB-13).
 
-Requests are billed in whole micro-dollars and summed as integers, so every breakdown has the same total.
+Costs of requests are summed as whole nano-dollars, so every breakdown has the same total.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,13 @@ from migrations.tables.requests import requests, routing_decisions
 from tiers.tier import Usage
 
 SHOWN = 100
+NANO = 1_000_000_000
 _DAY = 86_400
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums in US dollars, exact to the micro-dollar. `baseline_usd`: what the strongest tier alone would have cost,
-    plus the actual cost of embeddings. `saving` is a share of the baseline; None where the baseline is 0."""
+    """Sums in US dollars, each request's exact to the nano-dollar. `baseline_usd`: what the strongest tier alone would
+    have cost, plus the actual cost of embeddings. `saving` is a share of the baseline; None where the baseline is 0."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -137,15 +138,15 @@ async def _grouped(
     # Build each group expression once: PostgreSQL treats two equal expressions with parameters as different.
     rows = select(*(one.label(f"group_{i}") for i, one in enumerate(by)), *figures).where(*within).subquery()
     groups = [rows.c[f"group_{i}"] for i in range(len(by))]
-    cost = _micro(rows.c.cost_usd)
+    cost = _nano(rows.c.cost_usd)
     sums = [func.count(), func.sum(rows.c.prompt_tokens), func.sum(rows.c.completion_tokens)]
-    query = select(*groups, *sums, cost, _micro(rows.c.baseline_cost_usd)).group_by(*groups)
+    query = select(*groups, *sums, cost, _nano(rows.c.baseline_cost_usd)).group_by(*groups)
     found = await connection.execute(query.order_by(cost.desc(), *groups).limit(limit))
     return [(tuple(row[: len(by)]), _spent(*map(int, row[len(by) :]))) for row in found]
 
 
-def _micro(column: ColumnElement[float]) -> ColumnElement[int]:
-    return func.sum(cast(func.round(column * 1_000_000), BigInteger))
+def _nano(column: ColumnElement[float]) -> ColumnElement[int]:
+    return func.sum(cast(func.round(column * NANO), BigInteger))
 
 
 def _day(connection: AsyncConnection) -> ColumnElement[int]:
@@ -180,19 +181,19 @@ async def _would_be(
     ]
 
 
-def _spent(count: int, prompt: int, answer: int, micro: int, baseline: int) -> Spent:
+def _spent(count: int, prompt: int, answer: int, nano: int, baseline: int) -> Spent:
     return Spent(
         requests=count,
         prompt_tokens=prompt,
         completion_tokens=answer,
-        cost_usd=micro / 1_000_000,
-        baseline_usd=baseline / 1_000_000,
+        cost_usd=nano / NANO,
+        baseline_usd=baseline / NANO,
     )
 
 
 def _figures(spent: Spent) -> tuple[int, int, int, int, int]:
-    micro, baseline = round(spent.cost_usd * 1_000_000), round(spent.baseline_usd * 1_000_000)
-    return spent.requests, spent.prompt_tokens, spent.completion_tokens, micro, baseline
+    nano, baseline = round(spent.cost_usd * NANO), round(spent.baseline_usd * NANO)
+    return spent.requests, spent.prompt_tokens, spent.completion_tokens, nano, baseline
 
 
 def _sum(parts: list[Spent]) -> Spent:

@@ -39,7 +39,7 @@ class TierComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mean_cost_usd(accuracy: TierAccuracy, price: Price) -> float:
-    """Return the mean US dollars per task at `price`, before bills are rounded to the micro-dollar."""
+    """Return the mean US dollars per task at `price`."""
     micro = price.input_usd_per_million * accuracy.prompt_tokens
     micro += price.output_usd_per_million * accuracy.completion_tokens
     return micro / 1e6 / accuracy.accuracy.total

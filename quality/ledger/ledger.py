@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_core.io.background_tasks import repeated
 from quality.ledger.backlog import Backlog, Entry
 from quality.ledger.journal import Committed, Journal, JournalFullError
 from quality.ledger.journal_folder import adopt_orphans, claim_folder
@@ -93,7 +94,7 @@ class Ledger:
         self._journal.start()
         self._running = True
         self._work.set()
-        self._storing = asyncio.create_task(self._store_forever(), name="ledger")
+        self._storing = repeated(self._store_forever, "ledger")
 
     def append(self, record: Recorded) -> None:
         """Append `record`; never waits and does no I/O.

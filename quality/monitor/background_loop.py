@@ -5,6 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from inference_core.io.background_tasks import repeated
+
 log = logging.getLogger(__name__)
 
 Step = Callable[[], Awaitable[bool]]
@@ -28,7 +30,7 @@ class WorkLoop:
         """Start. Idempotent."""
         if self._task is None:
             self.nudge()
-            self._task = asyncio.create_task(self._run(), name=self.name)
+            self._task = repeated(self._run, self.name)
 
     async def close(self) -> None:
         """Cancel the running step and stop. Idempotent."""

@@ -6,6 +6,7 @@ import msgspec
 
 from classifier.decision import Decision
 from tiers.attempt import ReplicaTry
+from tiers.tier import Usage
 
 AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared"]
 CacheUse = Literal["hit", "similar", "shared", "miss"]
@@ -17,7 +18,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     If the answer was judged by its own evidence: the `stage` (`prefill` in old records), P(no worse) of this very
     answer, and the `reason` for or against escalation. `replicas`: the replicas that were asked, if the tier has
-    several.
+    several. `claimed`: the tokens that a server elsewhere reported where they cannot be, so that others are billed.
     """
 
     tier: int
@@ -29,6 +30,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     p_ok: float | None = None
     reason: str | None = None
     replicas: list[ReplicaTry] = []
+    claimed: Usage | None = None
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

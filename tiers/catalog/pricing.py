@@ -1,7 +1,7 @@
 """Costs of answers: billed cost of one request, predicted cost per tier, blended cost of a traffic mix."""
 
 from collections.abc import Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from functools import lru_cache
 from itertools import chain, repeat
 
@@ -16,7 +16,7 @@ LEAST_COST_USD = 1e-9
 
 
 def cost_usd(tier: TierSpec, usage: Usage) -> float:
-    """Return the US dollars billed for `usage`, rounded half up to the micro-dollar (SPEC RT-08)."""
+    """Return the US dollars billed for `usage` (SPEC RT-08): exact, since a micro-dollar may be many small answers."""
     return request_cost_usd(
         tier.price, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.cache_write_tokens
     )
@@ -41,7 +41,7 @@ def request_cost_usd(
         ):
             if tokens and usd is not None:
                 micro += (_exact(usd) - _exact(price.input_usd_per_million)) * tokens
-    return int(micro.to_integral_value(rounding=ROUND_HALF_UP)) / 1_000_000
+    return float(micro / 1_000_000)
 
 
 def highest_input_usd(price: Price) -> float:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 from inference_core.errors import CoreError
+from inference_core.io.background_tasks import repeated
 from inference_core.protocol import CoreStats, ModelStats
 from inference_core.transport.client import CoreClient
 
@@ -24,7 +25,7 @@ class CoreWatch:
             await self._refresh()
         self._users += 1
         if self._task is None:
-            self._task = asyncio.create_task(self._watch())
+            self._task = repeated(self._watch, "figures of a core")
 
     async def close(self) -> None:
         """Undo one `open`; the last one stops polling."""

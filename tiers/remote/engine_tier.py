@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from inference_core.io.background_tasks import once
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.engines.engine_status import EngineStatus
 from tiers.errors import CatalogError, TierUnavailableError
@@ -99,6 +100,6 @@ class EngineTier(Tier):
     def _retire(self, server: RemoteTier | None) -> None:
         """Close its connections: the process at their other end is gone."""
         if server is not None:
-            task = asyncio.get_running_loop().create_task(server.close())
+            task = once(server.close(), f"end of an engine's tier {self.number}")
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

@@ -126,7 +126,9 @@ class _Usage(msgspec.Struct):
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
         return Usage(
             prompt_tokens=self.prompt_tokens,
-            completion_tokens=max(self.completion_tokens or 0, (self.total_tokens or 0) - self.prompt_tokens),
+            completion_tokens=max(
+                self.completion_tokens or 0, (self.total_tokens - self.prompt_tokens) if self.total_tokens else 0
+            ),
             cached_tokens=(prompt and prompt.cached_tokens) or 0,
             cache_write_tokens=(prompt and prompt.cache_write_tokens) or 0,
             reasoning_tokens=(completion and completion.reasoning_tokens) or 0,

@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import logging
 import math
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 
 import httpx
 import msgspec
 
+from inference_core.io.background_tasks import repeated
 from tiers.answer_limit import answer_limit
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import (
@@ -24,6 +27,7 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.merge_streams import merge
+from tiers.prompt_bounds import BYTES_PER_TOKEN, prompt_bounds
 from tiers.remote.answer_bounds import UNCOUNTED_JSON_BYTES, AnswerBounds, bounds_of
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_exchange import headers_of, pieces_of, read_rest, trace_headers, up_to
@@ -39,10 +43,13 @@ from tiers.remote.openai_format import WireError, parse_retry_after
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
 from tiers.remote.server_queue import QueueReport, ServerQueue, Stream
 from tiers.remote.sse import EventTooLargeError, ServerSentEvent
-from tiers.remote.usage_counter import BYTES_PER_TOKEN, Tally
+from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, StreamParser, WireCall
 from tiers.remote.wires import wire_of
+from tiers.server_words import one_line
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
+
+log = logging.getLogger(__name__)
 
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
@@ -50,8 +57,6 @@ MAX_METRICS_BYTES = 4 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20
 # Of a list of models; a provider with 400 of them has 30,000.
 MAX_MODELS_COMMAS = 200_000
-# Characters of a server's own words in an error.
-MAX_WORDS = 2000
 MOST_NAMED = 12
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
@@ -174,9 +179,10 @@ class RemoteTier(Tier):
     def watch_queue(self) -> None:
         """Read the queue of a server that tells it every `queue_poll_seconds` until `close`."""
         if self._watching is None and self.tells_queue and self._remote.balancing.queue_poll_seconds:
-            self._watching = asyncio.create_task(self._watch_queue(self._remote.balancing.queue_poll_seconds))
+            self._watching = repeated(self._watch_queue, f"queue of tier {self.number}")
 
-    async def _watch_queue(self, seconds: float) -> None:
+    async def _watch_queue(self) -> None:
+        seconds = self._remote.balancing.queue_poll_seconds
         while True:
             reports = await self.look_at_queue() is not None
             await asyncio.sleep(seconds if reports else max(seconds, SILENT_SECONDS))
@@ -215,7 +221,7 @@ class RemoteTier(Tier):
         """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
         if request.n > 1 and self._wire.one_choice:
             return self._choices(request)
-        tally = Tally(request.n, self.count_prompt_tokens(request))
+        tally = self.tally(request)
         request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
 
@@ -236,6 +242,11 @@ class RemoteTier(Tier):
                 else:
                     ends.append(delta)
         yield Delta.end_of(ends)
+
+    def tally(self, request: GenerationRequest) -> Tally:
+        """Return the count of one request's usage, before it is sent."""
+        bounds = partial(prompt_bounds, request, self.max_context)
+        return Tally(request.n, self.count_prompt_tokens(request), bounds)
 
     async def answer(self, request: GenerationRequest, tally: Tally, seconds: float) -> AsyncGenerator[Delta, None]:
         """Like `generate`, within `seconds`; a new `tally` counts usage, also of an answer that does not end."""
@@ -307,10 +318,24 @@ class RemoteTier(Tier):
             raise TierAnswerError(f"{self._where}: {self._scrub(str(error))}") from error
         finally:
             self._running -= 1
+            self._note_claim(request, tally)
             if stream is not None:
                 self._queue.end(stream)
             if response is not None:
                 await response.aclose()
+
+    def _note_claim(self, request: GenerationRequest, tally: Tally) -> None:
+        """Log counts of the server that cannot be, and note them for the record."""
+        if (claimed := tally.impossible_claim()) is None:
+            return
+        request.meter.claims.append(claimed)
+        billed = tally.usage()
+        log.warning(
+            "%s: request %s: the server counts %d tokens of the prompt and %d of the answer, which cannot be; "
+            "%d and %d are billed",
+            self._where, request.request_id, claimed.prompt_tokens, claimed.completion_tokens,
+            billed.prompt_tokens, billed.completion_tokens,
+        )  # fmt: skip
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """Return an estimate: four UTF-8 bytes per token, four tokens per message, and those of images, audio
@@ -470,7 +495,8 @@ class RemoteTier(Tier):
         if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
             self._cool_down()
             return TierUnavailableError(message)
-        return TierRequestError(message, param=error.param, code=None if error.code is None else str(error.code))
+        param, code = (None if said is None else one_line(str(said), 128) for said in (error.param, error.code))
+        return TierRequestError(message, param=param, code=code)
 
     def _remedy(self, status: int, error: WireError) -> str:
         """Return what the operator can do about a status that is the catalogue's fault, or the account's."""
@@ -496,9 +522,8 @@ class RemoteTier(Tier):
         self._unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
 
     def _scrub(self, text: str) -> str:
-        """Return a server's own words without the key, and no more than are read."""
-        text = text.replace(self._key, "[key]") if self._key else text
-        return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}…"
+        """Return a server's own words for an error: without the key, on one line, and not for long."""
+        return one_line(text.replace(self._key, "[key]") if self._key else text)
 
     @property
     def _where(self) -> str:

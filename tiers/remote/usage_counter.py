@@ -1,32 +1,38 @@
-"""The usage of one request on a remote server, choice by choice, as billed."""
+"""The usage of one request on a remote server, choice by choice, as billed: the server's word within our own bounds."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from tiers.errors import TierAnswerTooLongError
+from tiers.prompt_bounds import BYTES_PER_TOKEN, TOLERANCE, PromptBounds, least_tokens
 from tiers.remote.answer_bounds import MOST_CALLS
 from tiers.tier import Delta, Usage
 
-BYTES_PER_TOKEN = 4
 # What a log-probability counts as output.
 LOGPROB_BYTES = 64
-# No request has more; a server that reports more, or less than none, must not change a bill beyond all measure.
+# Where nothing else bounds a count.
 MOST_TOKENS = 2**31 - 1
 
 
 class Tally:
     """The streamed output of each choice, for the order of deltas and for billing at any moment of the answer.
 
-    `reported`: the server's own counts so far. `prompt_tokens`: our estimate. `max_tokens`: the requested limit per
-    choice. `heard`: all text of a server with a single choice; None before the first. `sent`: whether the request is on
-    its way to the server. `notes`: what a wire remembers of the answer between its events. `said`: bytes of all output
-    so far. `scored`: whether log-probabilities were asked for; others are dropped.
+    `reported`: the server's own counts so far, as far as they are possible: of the prompt within `bounds`, of the
+    output at most the limit. `claimed`: the same as the server said it. `prompt_tokens`: our estimate. `max_tokens`:
+    the limit per choice, 0 before the request. `heard`: all text of a server with a single choice; None before the
+    first. `sent`: whether the request is on its way to the server. `notes`: what a wire remembers of the answer between
+    its events. `said`: bytes of all output so far, scores and ids included. `scored`: whether log-probabilities were
+    asked for; others are dropped.
     """
 
-    def __init__(self, n: int, prompt_tokens: int) -> None:
+    def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
         self.unfinished = set(range(n))
         self.reported: Usage | None = None
-        self.prompt_tokens = prompt_tokens
+        self.claimed: Usage | None = None
+        self.prompt_tokens = self._own_prompt_tokens = prompt_tokens
         self.max_tokens = 0
         self.heard: str | None = None
         self.sent = False
@@ -34,6 +40,10 @@ class Tally:
         self.scored = False
         self.notes: dict[Any, Any] = {}
         self._n = n
+        self._find_bounds = bounds
+        self._bounds: PromptBounds | None = None
+        # Bytes of all texts, thoughts and calls.
+        self._size = 0
         # Bytes by choice; with a server that reports counts, those since its last report.
         self._text: dict[int, int] = {}
         self._reasoning: dict[int, int] = {}
@@ -47,11 +57,20 @@ class Tally:
 
     def report(self, usage: Usage) -> None:
         """Store the server's counts so far, which include the event that carried them; impossible ones are bounded."""
-        self.reported, self._covered = _bounded(usage), True
+        self.claimed, self._covered = usage, True
+        prompt, completion = self._possible_prompt(usage.prompt_tokens), _within(usage.completion_tokens, self._limit)
+        cached = _within(usage.cached_tokens, prompt)
+        self.reported = Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cached_tokens=cached,
+            cache_write_tokens=_within(usage.cache_write_tokens, prompt - cached),
+            reasoning_tokens=_within(usage.reasoning_tokens, completion),
+        )
 
     def read_prompt(self, tokens: int) -> None:
         """Take the server's count of the prompt in place of our estimate."""
-        self.prompt_tokens = _within(tokens, MOST_TOKENS)
+        self.prompt_tokens = self._possible_prompt(tokens)
 
     def passed(self, deltas: list[Delta]) -> list[Delta]:
         """Return those of an event's `deltas` that may be passed on, and count them: nothing follows a choice's finish
@@ -68,6 +87,7 @@ class Tally:
                 self._reasoning[index] = self._reasoning.get(index, 0) + thought
                 self._has_thought = True
                 self.said += thought
+                self._size += thought
             for call in delta.tool_calls:
                 if not 0 <= call.index < MOST_CALLS:
                     raise TierAnswerTooLongError(f"the server answered more than {MOST_CALLS} tool calls")
@@ -75,6 +95,7 @@ class Tally:
                 self.said += len(call.id)
             self._text[index] = self._text.get(index, 0) + size
             self.said += size
+            self._size += size
             if delta.logprobs is not None:
                 self._count_logprobs(delta)
             if delta.finish_reason is not None:
@@ -94,24 +115,38 @@ class Tally:
     def usage(self) -> Usage:
         """Return the server's last reported counts plus an estimate of the output since then, at four bytes per token.
 
-        The estimate is at most the requested limit. Nothing is used before the request is sent.
+        The output is at most the limit. Where the counts are too few for the text that was heard, our own count is
+        billed instead. Nothing is used before the request is sent.
         """
         if not self.sent:
             return Usage()
-        if self.reported is not None and not self._text:
-            return self.reported
         known = self.reported or Usage(prompt_tokens=self.prompt_tokens)
-        reasoning = _tokens(self._reasoning)
-        unreported = reasoning + _tokens(self._text)
-        if self.max_tokens:
-            unreported = min(unreported, max(0, self._n * self.max_tokens - known.completion_tokens))
-        return Usage(
-            prompt_tokens=known.prompt_tokens,
-            completion_tokens=known.completion_tokens + unreported,
-            cached_tokens=known.cached_tokens,
-            cache_write_tokens=known.cache_write_tokens,
-            reasoning_tokens=known.reasoning_tokens + min(reasoning, unreported),
-        )
+        if self._text:
+            reasoning = _tokens(self._reasoning)
+            unreported = min(reasoning + _tokens(self._text), max(0, self._limit - known.completion_tokens))
+            known = msgspec.structs.replace(
+                known,
+                completion_tokens=known.completion_tokens + unreported,
+                reasoning_tokens=known.reasoning_tokens + min(reasoning, unreported),
+            )
+        if known.completion_tokens < least_tokens(self._size):
+            own = min(math.ceil(self._size / BYTES_PER_TOKEN), self._limit)
+            known = msgspec.structs.replace(known, completion_tokens=own)
+        return known
+
+    def impossible_claim(self) -> Usage | None:
+        """Return the server's own counts, at most 2³¹ - 1, if they are not what is billed, because no honest tokeniser
+        counts so; too few tokens of an answer show at its end only."""
+        claimed, reported = self.claimed, self.reported
+        if claimed is None or reported is None:
+            return None
+        too_few = not self.unfinished and claimed.completion_tokens < least_tokens(self._size)
+        same = claimed.prompt_tokens == reported.prompt_tokens
+        same = same and claimed.completion_tokens == reported.completion_tokens
+        if same and not too_few:
+            return None
+        # A record holds no number beyond a machine word.
+        return Usage(**{name: _signed(getattr(claimed, name)) for name in Usage.__struct_fields__})
 
     def streamed_tokens(self) -> int | None:
         """Return the server's count of the tokens that it streamed, without thoughts that it kept to itself; None if it
@@ -121,18 +156,24 @@ class Tally:
         hidden = 0 if self._has_thought else self.reported.reasoning_tokens
         return (self.reported.completion_tokens - hidden) or None
 
+    @property
+    def _limit(self) -> int:
+        """The most output tokens of all choices, hidden thoughts included; what was held for the request is no less."""
+        return self._n * self.max_tokens or MOST_TOKENS
 
-def _bounded(usage: Usage) -> Usage:
-    """Return counts of which none is negative and no part is more than its whole."""
-    prompt, completion = _within(usage.prompt_tokens, MOST_TOKENS), _within(usage.completion_tokens, MOST_TOKENS)
-    cached = _within(usage.cached_tokens, prompt)
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        cached_tokens=cached,
-        cache_write_tokens=_within(usage.cache_write_tokens, prompt - cached),
-        reasoning_tokens=_within(usage.reasoning_tokens, completion),
-    )
+    def _possible_prompt(self, tokens: int) -> int:
+        """Return the server's count of the prompt; the most that is possible if it is more, our own if it is less than
+        the least. Most counts are near our estimate: then the bounds are not computed."""
+        own = self._own_prompt_tokens
+        if own // TOLERANCE < tokens <= own:
+            return tokens
+        if self._bounds is None:
+            self._bounds = PromptBounds(1, MOST_TOKENS) if self._find_bounds is None else self._find_bounds()
+        return own if tokens < self._bounds.least else min(tokens, self._bounds.most)
+
+
+def _signed(count: int) -> int:
+    return max(-MOST_TOKENS, min(count, MOST_TOKENS))
 
 
 def _within(count: int, most: int) -> int:

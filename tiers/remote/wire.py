@@ -13,6 +13,9 @@ from tiers.remote.sse import EventParser, ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, GenerationRequest
 
+MOST_REQUESTS = 1_000_000
+"""Of a server at one time: a report of more is none."""
+
 
 class WireCall(NamedTuple):
     """One POST: `path` is relative to the server's `base_url`. `streamed`: the answer is a stream of events."""
@@ -32,9 +35,9 @@ class QueueMetric(NamedTuple):
     finished: str = ""
 
     def read(self, page: bytes) -> QueueReport | None:
-        """Return what `page` tells; None if it lacks one of the gauges."""
+        """Return what `page` tells; None if it lacks one of the gauges, or tells of more requests than can be."""
         running, waiting = sum_of_samples(page, [self.running]), sum_of_samples(page, [self.waiting])
-        if running is None or waiting is None:
+        if running is None or waiting is None or running + waiting > MOST_REQUESTS:
             return None
         return QueueReport(running, waiting, sum_of_samples(page, [self.finished]) if self.finished else None)
 

@@ -12,12 +12,12 @@ from functools import partial
 
 import msgspec
 
+from inference_core.io.background_tasks import repeated
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import CatalogError, TierError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.usage_counter import Tally
 from tiers.replicas.balancer import Balancer
 from tiers.replicas.hedged_request import ReplicaRace
 from tiers.replicas.prefix_affinity import prefix_key
@@ -107,7 +107,7 @@ class ReplicaSet(Tier):
         started = [tier for tier, error in zip(self._tiers.values(), outcomes, strict=True) if error is None]
         self.model, self.max_context = started[0].model, min(tier.max_context for tier in started)
         if self._watching is None and any(tier.tells_queue for tier in self._tiers.values()):
-            self._watching = asyncio.create_task(self._watch_queues())
+            self._watching = repeated(self._watch_queues, f"queues of tier {self.number}")
 
     async def close(self) -> None:
         """See `Tier.close`."""
@@ -202,8 +202,7 @@ class ReplicaSet(Tier):
         if asked:
             self._budget.withdraw()
         tier = self._tiers[in_flight.replica.url]
-        tally = Tally(request.n, self.count_prompt_tokens(request))
-        return ReplicaCall(tier, in_flight, self._balancer, request, tally, left, self._clock)
+        return ReplicaCall(tier, in_flight, self._balancer, request, tier.tally(request), left, self._clock)
 
     def _hedge_seconds(self) -> float | None:
         """Return the 95th percentile of recent times to the first token; None without hedging or before 20 of them."""

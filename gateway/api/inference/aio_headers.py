@@ -9,7 +9,7 @@ import msgspec
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.answering.answer import Answer
 from gateway.errors import bad_request
-from gateway.numbers import number, whole_number
+from gateway.numbers import number, usd_text, whole_number
 from gateway.requests.inference_request import CacheMode
 from gateway.requests.slo_class import SLO_CLASSES, SloName
 
@@ -111,7 +111,7 @@ def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     if answer.escalated_from is not None:
         headers["x-aio-escalated-from"] = str(answer.escalated_from.tier)
     if whole:
-        headers["x-aio-cost-usd"] = f"{answer.cost_usd:.6f}"
+        headers["x-aio-cost-usd"] = usd_text(answer.cost_usd)
         if answer.cost_is_estimated:
             headers["x-aio-cost-estimated"] = "true"
     return headers

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from gateway.errors import bad_request
-from gateway.requests.inference_request import Prompt, num_bytes
+from gateway.requests.inference_request import Prompt
+from tiers.prompt_bounds import num_bytes
 
 MAX_LOGPROBS = 1 << 17
 """Log-probabilities of drawn tokens in one answer of several choices: about 8 MB of JSON."""

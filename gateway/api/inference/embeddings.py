@@ -21,6 +21,7 @@ from gateway.api.streaming.sending import WholeResponse, ignored_header
 from gateway.embedding.embedder import Embedder, require_dimensions, unit_vectors
 from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
+from gateway.numbers import usd_text
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.requests.caller import Caller
 from gateway.requests.inference_request import Prompt
@@ -133,7 +134,7 @@ async def embedded(
             parts.records.append(embedding_record(inference_request, name, started, failure, used, spent, replica))
     data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
-    own = {"x-request-id": given.request_id, "x-aio-cost-usd": f"{cost:.6f}"}
+    own = {"x-request-id": given.request_id, "x-aio-cost-usd": usd_text(cost)}
     return answer, list((admission.headers | own).items())
 
 

@@ -143,7 +143,6 @@ def _between(
     from tiers.catalog.pricing import blended_cost, request_cost_usd
 
     prices = [_price_of(cheap), _price_of(strong)]
-    # A thousand requests at a time: one is rounded to the micro-dollar.
     each = [request_cost_usd(price, tokens[0] * 1000, tokens[1] * 1000) / 1000 for price in prices]
     if each[1] <= each[0]:
         raise click.UsageError(f"{cheap} costs ${each[0]:.6f} a request, not less than ${each[1]:.6f} of {strong}")

@@ -79,6 +79,9 @@ class RequestMetrics(Collector):
         self._cache = self._counter("aio_cache_requests", "Requests by outcome of the response cache.", ["result"])
         self._failed = self._counter("aio_failed_requests", "Requests that failed with server errors.", ["tier"])
         self._attempts = self._counter("aio_attempts", "Tiers tried, fallbacks included.", ["tier", "status"])
+        self._disputed = self._counter(
+            "aio_disputed_usage", "Answers whose server reported tokens that cannot be; others are billed.", ["tier"]
+        )
         self._judged = self._counter(
             "aio_judged_answers", "Answers judged by their own evidence.", ["tier", "stage", "verdict"]
         )
@@ -119,6 +122,8 @@ class RequestMetrics(Collector):
             place = str(attempt.tier)
             self._attempts.add((place, attempt.status))
             self._cost.add((place,), attempt.cost_usd)
+            if attempt.claimed is not None:
+                self._disputed.add((place,))
             if attempt.stage is not None:
                 self._judged.add((place, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"))
         self._baseline.add(tier, record.baseline_cost_usd)

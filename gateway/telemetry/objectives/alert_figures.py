@@ -29,6 +29,9 @@ def alert_figures(
         ),
         "waiting": in_cores + sum(queues.values()) if cores or queues else None,
         "error_share": every.failed / every.requests if enough else 0.0,
+        "disputed_share": max(
+            (one.disputed / one.requests for one in levels.values() if one.requests >= LEAST_REQUESTS), default=0.0
+        ),
         "cost_per_1k_tokens_usd": every.cost_usd / every.tokens * 1e3 if enough and every.tokens else 0.0,
         "gpu_busy": _most(None if g.utilisation is None else g.utilisation / 100 for g in readings),
         "gpu_memory": _most(g.memory_share for g in readings),

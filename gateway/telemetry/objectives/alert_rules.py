@@ -6,7 +6,14 @@ import msgspec
 
 Severity = Literal["warning", "critical"]
 Figure = Literal[
-    "ttft_p95_of_limit", "waiting", "error_share", "cost_per_1k_tokens_usd", "gpu_busy", "gpu_memory", "gpu_throttled"
+    "ttft_p95_of_limit",
+    "waiting",
+    "error_share",
+    "disputed_share",
+    "cost_per_1k_tokens_usd",
+    "gpu_busy",
+    "gpu_memory",
+    "gpu_throttled",
 ]
 
 
@@ -32,6 +39,8 @@ RULES: tuple[AlertRule, ...] = (
               summary="more than 1,000 sequences are queued"),
     AlertRule(name="AioErrors", severity="warning", figure="error_share", above=0.01, for_seconds=60,
               summary="more than 1% of the requests fail with server errors"),
+    AlertRule(name="AioUsageDisputed", severity="warning", figure="disputed_share", above=0.05, for_seconds=60,
+              summary="a server reports tokens that cannot be for more than 5% of a tier's answers"),
     AlertRule(name="AioCostHigh", severity="warning", figure="cost_per_1k_tokens_usd", above=0.12, for_seconds=300,
               summary="a thousand tokens cost more than $0.12"),
     AlertRule(name="AioGpuBusy", severity="warning", figure="gpu_busy", above=0.95, for_seconds=30,

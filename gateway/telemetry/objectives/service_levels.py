@@ -28,11 +28,13 @@ SLICE_SECONDS = 30.0
 class TierServiceLevels(msgspec.Struct):
     """Figures of one tier over a period. Seconds; `ttft_shares`: by class, times to the first token divided by their
     request's limit (`Answer.ttft_limit`). `speed`: decoded tokens per second. `gaps`: between tokens, by bucket of
-    `request_metrics.SECONDS`. `failed`: by our own fault. `kept` and `classes`: requests of a class that met their
+    `request_metrics.SECONDS`. `failed`: by our own fault. `disputed`: whose server
+    reported tokens that cannot be. `kept` and `classes`: requests of a class that met their
     limit, and all of them."""
 
     requests: int = 0
     failed: int = 0
+    disputed: int = 0
     cost_usd: float = 0.0
     baseline_usd: float = 0.0
     tokens: int = 0
@@ -50,6 +52,7 @@ class TierServiceLevels(msgspec.Struct):
     def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
         """Count one finished request."""
         self.requests += 1
+        self.disputed += any(attempt.claimed is not None for attempt in record.attempts)
         self.cost_usd += record.cost_usd
         self.baseline_usd += record.baseline_cost_usd
         self.tokens += record.prompt_tokens + record.completion_tokens
@@ -82,6 +85,7 @@ class TierServiceLevels(msgspec.Struct):
         """Add all counts of `other`."""
         self.requests += other.requests
         self.failed += other.failed
+        self.disputed += other.disputed
         self.cost_usd += other.cost_usd
         self.baseline_usd += other.baseline_usd
         self.tokens += other.tokens

@@ -87,8 +87,8 @@ async def test_an_unsure_opening_escalates_a_stream_that_may_wait_and_nothing_of
     assert world.attempts() == [(1, "escalated", "opening"), (2, "ok", None)]
     record = world.records[0]
     # 2 words of the caller and 4 of the template, and the 8 tokens held; then 6 and 5 at tier 2's prices.
-    assert [attempt.cost_usd for attempt in record.attempts] == [0.000004, 0.000013]
-    assert record.cost_usd == pytest.approx(0.000017)
+    assert [attempt.cost_usd for attempt in record.attempts] == [0.00000375, 0.000013125]
+    assert record.cost_usd == pytest.approx(0.000016875)
     assert (record.tier, record.completion_tokens, record.status) == (2, 5, "ok")
 
 
@@ -133,7 +133,7 @@ async def test_a_whole_answer_is_judged_whole() -> None:
     assert answer.choices[0].text == SECOND
     assert world.attempts() == [(1, "escalated", "whole"), (2, "ok", None)]
     # The whole first answer is billed: 6 tokens in, 12 out.
-    assert world.records[0].attempts[0].cost_usd == 0.000005
+    assert world.records[0].attempts[0].cost_usd == 0.00000525
     assert "judged by the whole answer: P(no worse) of this answer is 0.0" in str(world.records[0].attempts[0].reason)
     assert answer.escalated_from is not None
 
@@ -171,7 +171,7 @@ async def test_a_stream_that_is_handed_over_is_billed_for_what_was_held_even_wit
     await world.streamed()
     assert world.attempts()[0] == (1, "escalated", "opening")
     # 6 tokens of the prompt and 8 held.
-    assert world.records[0].attempts[0].cost_usd == 0.000004
+    assert world.records[0].attempts[0].cost_usd == 0.00000375
 
 
 async def test_a_stream_that_ends_while_it_is_held_is_judged_whole() -> None:

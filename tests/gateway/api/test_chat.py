@@ -28,7 +28,7 @@ async def test_a_whole_answer_carries_the_decision_and_its_cost_in_headers(gatew
     assert float(raw.headers["x-aio-p-ok"]) == 0.999
     assert float(raw.headers["x-aio-overhead-ms"]) >= 0
     # 6 prompt tokens at $0.625 and 5 answer tokens at $1.875 per million, to the micro-dollar.
-    assert raw.headers["x-aio-cost-usd"] == "0.000013"
+    assert raw.headers["x-aio-cost-usd"] == "0.000013125"
 
 
 async def test_every_tier_and_every_catalogue_model_can_be_named(gateway: RunningGateway) -> None:

@@ -51,7 +51,7 @@ async def test_usage_and_cost_come_last_if_asked_for(gateway: RunningGateway) ->
     assert last["usage"]["prompt_tokens"] == 6
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
     assert last["x_aio"]["tier"] == 1
-    assert last["x_aio"]["cost_usd"] == 0.000003
+    assert last["x_aio"]["cost_usd"] == 0.000002625
     assert last["x_aio"]["decision_id"] == last["id"]
 
 

@@ -50,9 +50,9 @@ async def test_a_recorded_decision_is_reproduced_from_its_inputs(gateway: Runnin
 async def test_usage_cost_and_timings_add_up(gateway: RunningGateway) -> None:
     record = await record_of(gateway, model="tier-2")
     assert (record.prompt_tokens, record.completion_tokens, record.cached_tokens) == (6, 5, 2)
-    assert record.cost_usd == 0.000013
+    assert record.cost_usd == 0.000013125
     # The same tokens on tier 4: 6 at $3.75 and 5 at $11.25 per million.
-    assert record.baseline_cost_usd == 0.000079
+    assert record.baseline_cost_usd == 0.00007875
     timings = record.timings
     assert timings.ttft_ms is not None
     assert 0 <= timings.route_ms <= timings.ttft_ms <= timings.e2e_ms

@@ -42,7 +42,7 @@ async def kept(
         timing=timing,
         environ={**engine.environment(), "AIO_API_KEYS": "a=b", "UPSTREAM_KEY": "secret"},
     )
-    async with background(process.keep()):
+    async with background(process.keep, "engine"):
         yield process
 
 

@@ -131,7 +131,7 @@ async def test_lines_of_a_dead_process_are_answered_alone_and_others_together(qu
         return b"{}"
 
     worker = worker_of(queues, answer)
-    async with background(worker.run()), background(worker.keep()):
+    async with background(worker.run, "lines"), background(worker.keep, "leases"):
         await eventually(lambda: len(order) == 40 and not worker.running)
         await worker.drain(0.0)
     assert sorted(order) == list(range(1, 41))
@@ -151,7 +151,7 @@ async def test_a_worker_full_of_lines_ends_them_for_one_that_a_dead_process_left
 
     worker = worker_of(queues, answer)
     first = queues.batch
-    async with background(worker.run()), background(worker.keep()):
+    async with background(worker.run, "lines"), background(worker.keep, "leases"):
         await eventually(lambda: worker.running == TOGETHER)
         left = await queues.make(1)
         await queues.die(left, 1)
@@ -186,7 +186,7 @@ async def test_a_shutdown_hands_back_what_was_just_taken_and_counts_no_death(que
         raise AssertionError("nothing is started after the command to stop")
 
     worker = worker_of(queues, answer)
-    async with background(worker.run()):
+    async with background(worker.run, "lines"):
         await book.asked.wait()
         draining = asyncio.create_task(worker.drain(5.0))
         await asyncio.sleep(0)

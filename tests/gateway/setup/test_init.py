@@ -222,8 +222,9 @@ def test_a_server_here_that_wants_a_key_is_mentioned(servers: Servers) -> None:
 
 
 def test_odd_names_of_models_make_a_valid_file(servers: Servers) -> None:
-    names = ['a "quoted"\n[[tiers]] 1b', "größe-é😀\x7f-2b", "-.-"]
-    servers.add(openai_pages(*names))
+    names = ['a "quoted" [[tiers]] 1b', "'''\\u0041#-2b", "-.-"]
+    # Names that could be no header are left out.
+    servers.add(openai_pages(*names, "two\nlines", "größe-é😀\x7f-2b", "m" * 300))
     assert servers.init(typed="1 2 3\n").exit_code == 0
     tiers = load_catalog("aio.toml").tiers
     assert sorted(tier.model_name for tier in tiers) == sorted(names)

@@ -48,6 +48,14 @@ def errors(share: float) -> list[Series]:
     return [grown("aio_failed_requests_total", 20 * share, tier="1"), grown("aio_requests_total", 20, tier="1")]
 
 
+def disputed(share: float) -> list[Series]:
+    lies = grown("aio_disputed_usage_total", 20 * share, tier="1")
+    return [
+        lies,
+        *(grown("aio_attempts_total", count, tier=tier, status="ok") for tier, count in (("1", 20), ("2", 99))),
+    ]
+
+
 def cost(per_thousand: float) -> list[Series]:
     tokens = [grown("aio_prompt_tokens_total", 600, tier="1"), grown("aio_completion_tokens_total", 400, tier="2")]
     return [grown("aio_cost_usd_total", per_thousand, tier="1"), *tokens]
@@ -69,6 +77,7 @@ SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
     "AioQueueLong": (waiting, 500, 502),
     "AioQueueVeryLong": (waiting, 1000, 1002),
     "AioErrors": (errors, 0.0099, 0.0101),
+    "AioUsageDisputed": (disputed, 0.049, 0.051),
     "AioCostHigh": (cost, 0.119, 0.121),
     "AioGpuBusy": (gauge("DCGM_FI_DEV_GPU_UTIL", gpu="0"), 95, 96),
     "AioGpuMemoryFull": (memory, 0.979, 0.981),

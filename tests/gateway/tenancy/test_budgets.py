@@ -1,12 +1,18 @@
 """Budgets: replicas never overspend, return what they do not spend, and keep nothing when they die."""
 
 import asyncio
+import itertools
+import math
 import signal
 import sys
 from collections.abc import AsyncIterator
+from decimal import Decimal
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.requests.caller import BudgetRef, Period
@@ -16,7 +22,8 @@ from gateway.tenancy.database_time import DatabaseTime
 from gateway.tenancy.lease_book import LeaseBook
 from gateway.tenancy.listings import BUDGETS
 from gateway.tenancy.orders import Order
-from gateway.tenancy.periods import MICRO, period_bounds, period_key
+from gateway.tenancy.periods import MICRO, microusd, period_bounds, period_key
+from migrations.tables.tenancy import budget_leases, budgets
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from tests.polling import eventually
@@ -49,6 +56,15 @@ async def sqlite(sqlite_url: str) -> AsyncIterator[AsyncEngine]:
     engine = open_database(sqlite_url)
     yield engine
     await engine.dispose()
+
+
+@pytest_asyncio.fixture
+async def memory_book(sqlite: AsyncEngine) -> list[LeaseBook]:
+    """One database for all examples of a property."""
+    return [LeaseBook(sqlite, "a", DatabaseTime())]
+
+
+_NUMBERS = itertools.count()
 
 
 async def budget(engine: AsyncEngine, micro: int, period: Period = "total") -> BudgetRef:
@@ -108,6 +124,66 @@ async def test_what_answers_did_not_cost_can_be_spent_again(engine: AsyncEngine)
     await spend(spender, ref, 50)
     await spender.close()
     assert (await state(engine)).spent_usd == 80 / MICRO
+
+
+async def test_three_hundred_answers_for_less_than_a_micro_dollar_each_are_not_free(engine: AsyncEngine) -> None:
+    ref = await budget(engine, 20)
+    spender, served = leases(engine, "a"), 0
+    for number in range(300):
+        try:
+            hold = await spender.hold([ref], 1)
+        except BudgetExceededError:
+            break
+        hold.settle(microusd(4e-7))
+        served += 1
+        if number % 7 == 0:
+            await spender.tell()
+    # Of 20 micro-dollars 19.2 are spent; one more may cost a whole one.
+    assert served == 48
+    await spender.close()
+    assert (await state(engine)).spent_usd == 20 / MICRO
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    answers=st.lists(st.tuples(st.integers(0, 3_000_000), st.integers(0, 2)), max_size=60),
+    amount=st.integers(0, 40),
+)
+async def test_charges_add_up_to_the_exact_costs_and_no_budget_is_exceeded(
+    memory_book: list[LeaseBook], answers: list[tuple[int, int]], amount: int
+) -> None:
+    """Costs in millionths of a micro-dollar; after some answers the process starts again, or reports."""
+    engine = memory_book[0]._engine
+    time = memory_book[0]._clock
+    budget_id = f"budget-{next(_NUMBERS)}"
+    row = {"budget_id": budget_id, "subject_kind": "key", "subject": budget_id, "period": "total"}
+    async with engine.begin() as connection:
+        await connection.execute(insert(budgets).values(row | {"amount_microusd": amount, "created_at": 1.0}))
+    ref = BudgetRef(budget_id=budget_id, period="total", amount_usd=amount / MICRO)
+    processes, exact = 1, Decimal(0)
+    spender = BudgetLeases(LeaseBook(engine, f"{budget_id}-0", time), time)
+    for cost, then in answers:
+        charge = Decimal(cost) / MICRO
+        try:
+            hold = await spender.hold([ref], math.ceil(charge))
+        except BudgetExceededError:
+            continue
+        hold.settle(charge)
+        exact += charge
+        if then == 1:
+            await spender.tell()
+        elif then == 2:
+            await spender.close()
+            spender = BudgetLeases(LeaseBook(engine, f"{budget_id}-{processes}", time), time)
+            processes += 1
+    await spender.close()
+    async with engine.connect() as connection:
+        columns = budget_leases.c
+        charged = await connection.scalar(
+            select(func.sum(columns.spent_microusd)).where(columns.budget_id == budget_id)
+        )
+    assert exact <= (charged or 0) < exact + processes
+    assert (charged or 0) <= amount
 
 
 async def test_a_request_that_one_of_its_budgets_refuses_holds_nothing_of_the_others(sqlite: AsyncEngine) -> None:
@@ -234,7 +310,7 @@ async def test_without_the_database_a_slice_is_spent_to_its_end_and_then_it_depe
                 await spender.tell()
             await spender.close()
     await away.dispose()
-    assert spent.spent_usd == pytest.approx((15 + free) / MICRO)
+    assert spent.spent_usd == pytest.approx(float(15 + free) / MICRO)
 
 
 async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(sqlite: AsyncEngine) -> None:

@@ -1,4 +1,4 @@
-"""Costs by tier, key and day: every breakdown reconciles with the requests to the micro-dollar."""
+"""Costs by tier, key and day: every breakdown reconciles with the requests to the nano-dollar."""
 
 import random
 
@@ -59,23 +59,23 @@ def traffic(count: int, keys: int) -> list[Record]:
     return made
 
 
-def micro(dollars: float) -> int:
-    return round(dollars * 1e6)
+def nano(dollars: float) -> int:
+    return round(dollars * 1e9)
 
 
-async def test_every_cut_sums_to_the_requests_to_the_micro_dollar(engine: AsyncEngine) -> None:
+async def test_every_cut_sums_to_the_requests_to_the_nano_dollar(engine: AsyncEngine) -> None:
     records = traffic(400, keys=12)
     await stored(engine, *records)
 
     report = await cost_report(engine, 0.0, 20 * DAY, price, shown=5)
 
-    exact = sum(micro(record.cost_usd) for record in records)
-    assert micro(report.total.spent.cost_usd) == exact
+    exact = sum(nano(record.cost_usd) for record in records)
+    assert nano(report.total.spent.cost_usd) == exact
     others = report.other_keys
     assert others is not None
     assert len(report.by_key) == 5
     for cut in (report.by_tier, report.by_day, [*report.by_key, others]):
-        assert sum(micro(part.spent.cost_usd) for part in cut) == exact
+        assert sum(nano(part.spent.cost_usd) for part in cut) == exact
         assert sum(part.spent.requests for part in cut) == 400
         assert sum(part.spent.prompt_tokens for part in cut) == sum(record.prompt_tokens for record in records)
         assert sum(part.share for part in cut) == pytest.approx(1)
@@ -86,7 +86,7 @@ async def test_every_cut_sums_to_the_requests_to_the_micro_dollar(engine: AsyncE
     assert costs == sorted(costs, reverse=True)
     key = report.by_key[0]
     mine = [record for record in records if record.key_id == key.name]
-    assert micro(key.spent.cost_usd) == sum(micro(record.cost_usd) for record in mine)
+    assert nano(key.spent.cost_usd) == sum(nano(record.cost_usd) for record in mine)
 
 
 async def test_bills_can_be_split_by_a_tag(engine: AsyncEngine) -> None:

@@ -1,4 +1,4 @@
-"""Prices: billing to the micro-dollar, predictions that rise with the tier, the blended cost of the sources."""
+"""Prices: exact billing, predictions that rise with the tier, the blended cost of the sources."""
 
 from itertools import pairwise
 
@@ -44,11 +44,11 @@ def test_the_shipped_prices_cost_what_the_sources_say_per_reference_request(name
     assert costs == pytest.approx([0.0001, 0.0005, 0.003, 0.01], abs=5e-6)
 
 
-def test_a_bill_is_tokens_times_price_to_the_micro_dollar() -> None:
+def test_a_bill_is_tokens_times_price_with_its_fraction_of_a_micro_dollar() -> None:
     tier = load_catalog("laptop").tier(3)
     usage = Usage(prompt_tokens=123, completion_tokens=45)
-    # 123 x 3.75 + 45 x 11.25 = 967.5 micro-dollars, half up
-    assert cost_usd(tier, usage) == 0.000968
+    # 123 x 3.75 + 45 x 11.25 = 967.5 micro-dollars
+    assert cost_usd(tier, usage) == 0.0009675
 
 
 def test_cached_tokens_and_cache_writes_are_billed_at_their_own_prices() -> None:
@@ -99,8 +99,8 @@ def test_what_a_cached_beginning_saves_is_the_difference_of_the_prices() -> None
 
 def test_prices_that_binary_fractions_cannot_hold_are_billed_exactly() -> None:
     price = Price(input_usd_per_million=0.1, output_usd_per_million=0.0)
-    # 25 x 0.1 = 2.5, which half-even rounding or a binary product just below 2.5 would bill as 2
-    assert request_cost_usd(price, 25, 0) == 0.000003
+    # 3 x 0.1 = 0.3 micro-dollars; the binary product is 0.30000000000000004
+    assert request_cost_usd(price, 3, 0) == 3e-7
 
 
 def test_a_small_max_tokens_bounds_the_prediction() -> None:

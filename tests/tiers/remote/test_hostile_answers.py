@@ -57,9 +57,12 @@ def test_bytes_of_a_token_that_are_none_are_refused() -> None:
 @pytest.mark.parametrize(
     ("reported", "billed"),
     [
-        (Usage(prompt_tokens=-5, completion_tokens=-3), Usage()),
+        (Usage(prompt_tokens=-5, completion_tokens=-3), Usage(prompt_tokens=7)),
         (Usage(prompt_tokens=4, cached_tokens=9, cache_write_tokens=9), Usage(prompt_tokens=4, cached_tokens=4)),
-        (Usage(completion_tokens=3, reasoning_tokens=8), Usage(completion_tokens=3, reasoning_tokens=3)),
+        (
+            Usage(prompt_tokens=5, completion_tokens=3, reasoning_tokens=8),
+            Usage(prompt_tokens=5, completion_tokens=3, reasoning_tokens=3),
+        ),
         (Usage(prompt_tokens=10**30), Usage(prompt_tokens=MOST_TOKENS)),
     ],
 )
@@ -78,7 +81,7 @@ def test_a_negative_count_of_the_prompt_alone_lowers_no_bill() -> None:
 
     wire("gemini").read_whole(b'{"usageMetadata": {"promptTokenCount": -100}}', tally)
 
-    assert tally.usage().prompt_tokens == 0
+    assert tally.usage().prompt_tokens == 7
 
 
 def seconds_of(work: Callable[[], object]) -> float:

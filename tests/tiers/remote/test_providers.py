@@ -166,7 +166,7 @@ def asking(*messages: ChatMessage, **fields: Any) -> GenerationRequest:
 async def test_anthropics_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     handler = playing("anthropic", anthropic_stream(THINKING_AND_TOOLS), size)
     async with provider("anthropic", handler, monkeypatch) as (tier, server):
-        text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat()))
+        text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(max_tokens=100)))
         assert (text, reasoning, finish) == ("I look it up: größe 🙂", "Let me see.", "tool_calls")
         assert calls == [("toolu_1", "get_weather", '{"city": "San Jose"}'), ("toolu_2", "now", "{}")]
         assert usage == Usage(prompt_tokens=150, completion_tokens=42, cached_tokens=100, cache_write_tokens=40)
@@ -176,7 +176,7 @@ async def test_anthropics_thoughts_texts_and_calls_arrive_exactly(monkeypatch: p
 
 async def test_anthropics_whole_answer_is_the_same_as_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     async with provider("anthropic", refusing(200, WHOLE_MESSAGE), monkeypatch) as (tier, server):
-        text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(whole=True)))
+        text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(whole=True, max_tokens=100)))
         assert (text, reasoning, finish) == ("I look it up: größe 🙂", "Let me see.", "tool_calls")
         assert calls == [("toolu_1", "get_weather", '{"city":"San Jose"}'), ("toolu_2", "now", "{}")]
         assert usage == Usage(prompt_tokens=150, completion_tokens=42, cached_tokens=100, cache_write_tokens=40)
@@ -199,7 +199,7 @@ async def test_geminis_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pyte
         ]
     )
     async with provider("gemini", playing("gemini", stream, size), monkeypatch, "gemini-2.5-flash") as (tier, server):
-        text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat()))
+        text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(max_tokens=100)))
         assert (text, reasoning, finish) == ("größe 🙂", "Let me see.", "tool_calls")
         assert [call[1:] for call in calls] == [("get_weather", '{"city":"Ulm"}'), ("now", "{}")]
         assert calls[0][0].startswith("call_")
@@ -241,7 +241,7 @@ async def test_bedrocks_thoughts_texts_and_calls_arrive_exactly(monkeypatch: pyt
     )
     handler = playing("bedrock", stream, size)
     async with provider("bedrock", handler, monkeypatch, "us.anthropic.claude-sonnet-5-v1:0") as (tier, server):
-        text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat()))
+        text, reasoning, calls, finish, usage = summed(await deltas_of(tier, chat(max_tokens=100)))
         assert (text, reasoning, finish) == ("größe 🙂", "Let me see.", "tool_calls")
         assert calls == [("t1", "get_weather", '{"city":"Ulm"}')]
         assert usage == Usage(prompt_tokens=150, completion_tokens=15, cached_tokens=100, cache_write_tokens=40)

@@ -31,7 +31,7 @@ async def streamed(*events: Any, **request: Any) -> list[Delta]:
 
     async with LoopbackServer(say) as server:
         tier = RemoteTier(remote_spec(server.base_url))
-        deltas = [delta async for delta in tier.generate(chat(**request))]
+        deltas = [delta async for delta in tier.generate(chat(**{"max_tokens": 200} | request))]
         await tier.close()
     return deltas
 

@@ -4,7 +4,9 @@ from importlib import import_module
 
 from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
-FAMILIES = ("framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "upstream_floods")
+FAMILIES = (
+    "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "upstream_floods", "upstream_claims",
+)  # fmt: skip
 
 
 def load_classes() -> dict[str, AttackClass]:

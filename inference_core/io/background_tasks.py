@@ -1,0 +1,94 @@
+"""Background tasks of a process: one that fails is logged, started again after a pause, and shown in `/health`."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 30.0
+# A task that has run for so long since it failed works again; a failure of work that is done once is shown as long.
+STEADY_SECONDS = 60.0
+
+
+class _Failed(msgspec.Struct):
+    """The last failure of a task. `at`: when it began again, monotonic seconds."""
+
+    kind: str
+    times: int
+    at: float
+
+
+_failed: dict[str, _Failed] = {}
+
+
+def repeated(work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[None]:
+    """Start `work()` as a task that goes on until it is cancelled or returns. Where it raises, it is called again after
+    a pause, which doubles with every failure in a row."""
+    return asyncio.create_task(_again_and_again(work, name), name=name)
+
+
+def once(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """Start `work` as a task that nobody has to await: it never raises, and is not repeated."""
+    return asyncio.create_task(_noted(work, name), name=name)
+
+
+def task_problems() -> dict[str, str]:
+    """Return the tasks of this process that failed lately, by name, with the kind of error: texts may be in others."""
+    now = time.monotonic()
+    for name in [name for name, failed in _failed.items() if now - failed.at > STEADY_SECONDS]:
+        del _failed[name]
+    return {
+        f"task {name}": f"failed ({failed.kind}), {failed.times} times in a row; the log has more"
+        if failed.times > 1
+        else f"failed ({failed.kind}); the log has more"
+        for name, failed in _failed.items()
+    }
+
+
+async def _again_and_again(work: Callable[[], Awaitable[object]], name: str) -> None:
+    pause, times = FIRST_PAUSE_SECONDS, 0
+    try:
+        while True:
+            began = time.monotonic()
+            try:
+                await work()
+            except asyncio.CancelledError as error:
+                if _is_cancelled():
+                    raise
+                failure: BaseException = error
+            except Exception as error:
+                failure = error
+            else:
+                return
+            if time.monotonic() - began > STEADY_SECONDS:
+                pause, times = FIRST_PAUSE_SECONDS, 0
+            times += 1
+            _failed[name] = _Failed(type(failure).__name__, times, time.monotonic() + pause)
+            log.error("the background task %r failed; it starts again in %g s", name, pause, exc_info=failure)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+    finally:
+        _failed.pop(name, None)
+
+
+async def _noted(work: Coroutine[Any, Any, None], name: str) -> None:
+    try:
+        await work
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        log.exception("the background task %r was given up", name)
+    except Exception as error:
+        _failed[name] = _Failed(type(error).__name__, 1, time.monotonic())
+        log.exception("the background task %r failed", name)
+
+
+def _is_cancelled() -> bool:
+    """Whether this task itself is cancelled, and not something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,109 @@
+"""A background task that fails is logged, goes on, and is shown; every task of the packages is supervised."""
+
+import ast
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from inference_core.io import background_tasks
+from inference_core.io.background_tasks import once, repeated, task_problems
+
+ROOT = Path(__file__).parents[3]
+# Tasks that somebody awaits, or that note their own failure, with who does.
+AWAITED = {
+    "gateway/api/streaming/client_watch.py": "the request that is watched",
+    "gateway/api/streaming/sending.py": "the connection that is sent to",
+    "gateway/cache/shared_generation.py": "its readers get its error",
+    "gateway/cores/engine.py": "the start of the tiers",
+    "gateway/engines/engine_child.py": "the owner of the program",
+    "gateway/engines/engine_process.py": "the owner of the program",
+    "gateway/jobs/line_worker.py": "its callback logs the line that was given up",
+    "gateway/processes/supervisor.py": "its failure ends the whole command",
+    "gateway/telemetry/overview/live.py": "the next look",
+    "inference_core/io/background_tasks.py": "the supervisor itself",
+    "inference_core/transport/server.py": "the process of the core",
+    "quality/learning/learning.py": "the page that asks",
+    "quality/monitor/background_loop.py": "the one who drains the loop",
+    "quality/retraining/retrain.py": "the retraining",
+    "tiers/merge_streams.py": "the reader of the stream",
+    "tiers/replicas/replica_request.py": "the request",
+}
+
+
+async def test_a_task_that_fails_is_logged_shown_and_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(background_tasks, "FIRST_PAUSE_SECONDS", 0.0)
+    runs, goes_on = 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise OverflowError("a secret text")
+        goes_on.set()
+        await asyncio.sleep(3600)
+
+    with caplog.at_level(logging.ERROR):
+        task = repeated(work, "watch of the test")
+        await asyncio.wait_for(goes_on.wait(), 30)
+    assert task_problems() == {"task watch of the test": "failed (OverflowError), 2 times in a row; the log has more"}
+    assert sum("watch of the test" in record.getMessage() for record in caplog.records) == 2
+    monkeypatch.setattr(background_tasks, "STEADY_SECONDS", -1.0)
+    assert task_problems() == {}
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def test_the_end_of_something_else_does_not_end_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_tasks, "FIRST_PAUSE_SECONDS", 0.0)
+    awaited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    awaited.cancel()
+    runs = 0
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            await awaited
+
+    await asyncio.wait_for(repeated(work, "waits for another"), 30)
+    assert runs == 2
+
+
+async def test_a_task_that_ends_by_itself_or_is_cancelled_has_not_failed() -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    await repeated(work, "ends")
+    waits = repeated(lambda: asyncio.sleep(3600), "waits")
+    await asyncio.sleep(0)
+    waits.cancel()
+    await asyncio.wait([waits])
+    assert task_problems() == {}
+
+
+async def test_work_that_is_done_once_never_raises_and_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> None:
+        raise ValueError("a secret text")
+
+    await once(fails(), "an errand")
+    shown = task_problems()
+    background_tasks._failed.clear()
+    assert shown == {"task an errand": "failed (ValueError); the log has more"}
+    assert any("an errand" in record.getMessage() for record in caplog.records)
+
+
+def test_every_task_of_the_packages_is_supervised_or_awaited() -> None:
+    found = set()
+    for package in ("gateway", "quality", "classifier", "tiers", "inference_core"):
+        for file in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Attribute) and node.attr in ("create_task", "ensure_future"):
+                    owner = node.value.id if isinstance(node.value, ast.Name) else ""
+                    if owner != "group":
+                        found.add(str(file.relative_to(ROOT)))
+    assert found == AWAITED.keys()
