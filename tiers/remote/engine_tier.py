@@ -27,7 +27,7 @@ class EngineTier(Tier):
         if spec.remote is None or spec.remote.engine is None:
             raise CatalogError(f"tier '{spec.name}' has no engine")
         self.name, self.number, self.model = spec.name, spec.number, spec.remote.model
-        self.max_context = spec.remote.max_context or USUAL_CONTEXT
+        self.max_context, self.max_output = spec.remote.max_context or USUAL_CONTEXT, spec.max_output_tokens
         self._spec, self._remote, self._status = spec, spec.remote, status
         self._served: tuple[str, int] = ("", 0)
         self._server: RemoteTier | None = None

@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError
+from tiers.remote.server_models import published_output
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import ToolCall, ToolCallDelta
 
@@ -60,6 +62,15 @@ def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] |
         "response_format, or name another tier",
         "structured_outputs",
     )
+
+
+def published_by(body: bytes, fields: tuple[str, ...]) -> int | None:
+    """Return the most tokens of an answer that a provider's description of a model tells under one of `fields`."""
+    try:
+        entry = msgspec.json.decode(body)
+    except JSON_ERRORS:
+        return None
+    return published_output(entry, fields) if isinstance(entry, dict) else None
 
 
 def system_text(messages: list[ChatMessage]) -> str:

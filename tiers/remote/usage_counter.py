@@ -13,9 +13,10 @@ MOST_TOKENS = 2**31 - 1
 class Tally:
     """The streamed output of each choice, for the order of deltas and for billing at any moment of the answer.
 
-    `reported`: the server's own counts so far. `prompt_tokens`: our estimate. `max_tokens`: the requested limit per
-    choice. `heard`: all text of a server with a single choice; None before the first. `sent`: whether the request is on
-    its way to the server. `notes`: what a wire remembers of the answer between its events.
+    `reported`: the server's own counts so far. `prompt_tokens`: our estimate. `max_tokens`: the most output tokens
+    of a choice, sent to the server or not. `heard`: all text of a server with a single choice; None before the
+    first. `sent`: whether the request is on its way to the server. `notes`: what a wire remembers of the answer between
+    its events.
     """
 
     def __init__(self, n: int, prompt_tokens: int) -> None:
