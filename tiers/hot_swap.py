@@ -6,6 +6,7 @@ import msgspec
 
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.attempt import ReplicaStatus
+from tiers.errors import TierRequestError
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 
@@ -55,6 +56,10 @@ class ReloadableTier(Tier):
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """See `Tier.count_prompt_tokens`."""
         return self._current.count_prompt_tokens(request)
+
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.refusal`."""
+        return self._current.refusal(request)
 
     @property
     def weights(self) -> str:

@@ -13,6 +13,7 @@ from tiers.answer_limit import answer_limit
 from tiers.attempt import ReplicaStatus, ReplicaTry
 from tiers.content_parts import ContentPart
 from tiers.engines.engine_status import EngineStatus
+from tiers.errors import TierRequestError
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -336,6 +337,11 @@ class Tier(ABC):
         if stated is not None and published is not None:
             stated = min(stated, published)
         return answer_limit(stated, published, self.max_context, prompt_tokens)
+
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """Return why the tier can never serve a request with such fields, whatever its prompt; None if it can. Never
+        blocks. A tier in process serves all that its declared capabilities promise."""
+        return None
 
     @abstractmethod
     def load(self) -> TierLoad:

@@ -7,6 +7,7 @@ import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
@@ -15,12 +16,14 @@ from tiers.remote.provider_format import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
     Blocks,
+    Media,
     answer_schema,
     call_arguments,
+    check_provider,
     is_system,
     media_of,
+    media_parts,
     published_by,
-    require_conversation,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -87,10 +90,22 @@ class AnthropicWire(RemoteWire):
             error.param, error.code = "messages", CONTEXT_CODE
         return error
 
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        check_provider(request, NAME)
+        if answer_schema(request, NAME) == {}:
+            raise TierRequestError(
+                f"response_format: {NAME} takes a json_schema, not any JSON object; give a schema, or name another "
+                "tier",
+                "response_format",
+            )
+        for part in media_parts(request):
+            _source(part)
+
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`."""
         assert max_tokens is not None, "the API needs a limit"
-        messages = require_conversation(request, NAME)
+        messages = request.messages or []
         streamed = not request.whole or self._remote.stream_whole
         body: dict[str, Any] = {
             "model": self._remote.model,
@@ -104,7 +119,7 @@ class AnthropicWire(RemoteWire):
             body["stop_sequences"] = list(request.stop)
         body |= _tools(request)
         if (schema := answer_schema(request, NAME)) is not None:
-            body["output_config"] = {"format": {"type": "json_schema", "schema": _required(schema)}}
+            body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         thinking = thinking_fields(self._remote.model, request, max_tokens)
         output = body.get("output_config", {}) | thinking.pop("output_config", {})
         body |= thinking | ({"output_config": output} if output else {})
@@ -244,13 +259,18 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
         if part.type == "text":
             blocks += [{"type": "text", "text": part.text}] if part.text.strip() else []
             continue
-        media = media_of(part, NAME)
-        if media.kind == "audio":
-            raise TierRequestError(f"messages: {NAME} reads no audio; name another tier", "messages")
+        media = _source(part)
         source = {"type": "base64", "media_type": media.type, "data": media.data}
         source = {"type": "url", "url": media.url} if media.url else source
         blocks.append({"type": "image" if media.kind == "image" else "document", "source": source})
     return blocks
+
+
+def _source(part: ContentPart) -> Media:
+    media = media_of(part, NAME)
+    if media.kind == "audio":
+        raise TierRequestError(f"messages: {NAME} reads no audio; name another tier", "messages")
+    return media
 
 
 def thinking_fields(model: str, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
@@ -334,15 +354,6 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
     if not tooling.parallel and tooling.choice != "none":
         choice["disable_parallel_tool_use"] = True
     return {"tools": tools, "tool_choice": choice}
-
-
-def _required(schema: dict[str, Any]) -> dict[str, Any]:
-    if not schema:
-        raise TierRequestError(
-            f"response_format: {NAME} takes a json_schema, not any JSON object; give a schema, or name another tier",
-            "response_format",
-        )
-    return schema
 
 
 def _start(index: int, block: _Block | None, blocks: Blocks) -> list[Delta]:

@@ -10,6 +10,7 @@ import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.remote.anthropic_wire import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.event_stream import EventStreamParser
@@ -18,11 +19,13 @@ from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
     CONTEXT_CODE,
     Blocks,
+    Media,
     answer_schema,
     call_arguments,
+    check_provider,
     is_system,
     media_of,
-    require_conversation,
+    media_parts,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -110,14 +113,20 @@ class BedrockWire(RemoteWire):
             error.param, error.code = "messages", CONTEXT_CODE
         return error
 
-    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
-        """See `RemoteWire.call`."""
-        messages = require_conversation(request, NAME)
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        check_provider(request, NAME)
         if answer_schema(request, NAME) is not None:
             raise TierRequestError(
                 f"response_format: {NAME}'s Converse has no structured output; leave it out, or name another tier",
                 "response_format",
             )
+        for part in media_parts(request):
+            _inline(part)
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        """See `RemoteWire.call`."""
+        messages = request.messages or []
         streamed = not request.whole or self._remote.stream_whole
         body: dict[str, Any] = {"messages": message_turns(messages)}
         inference: dict[str, Any] = {} if max_tokens is None else {"maxTokens": max_tokens}
@@ -291,10 +300,7 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
         if part.type == "text":
             blocks += [{"text": part.text}] if part.text.strip() else []
             continue
-        media = media_of(part, NAME)
-        if media.url or media.kind == "audio":
-            what = "audio" if media.kind == "audio" else "an address of an image or file; send its data"
-            raise TierRequestError(f"messages: {NAME} does not read {what}", "messages")
+        media = _inline(part)
         subtype = media.type.partition("/")[2]
         if media.kind == "image":
             blocks.append({"image": {"format": subtype, "source": {"bytes": media.data}}})
@@ -304,6 +310,14 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
             name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", " ", media.name).strip() or "file"
             blocks.append({"document": {"format": kind, "name": name, "source": {"bytes": media.data}}})
     return blocks
+
+
+def _inline(part: ContentPart) -> Media:
+    media = media_of(part, NAME)
+    if media.url or media.kind == "audio":
+        what = "audio" if media.kind == "audio" else "an address of an image or file; send its data"
+        raise TierRequestError(f"messages: {NAME} does not read {what}", "messages")
+    return media
 
 
 def _passed(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:

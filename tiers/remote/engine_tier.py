@@ -7,7 +7,7 @@ import msgspec
 
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.engines.engine_status import EngineStatus
-from tiers.errors import CatalogError, TierUnavailableError
+from tiers.errors import CatalogError, TierRequestError, TierUnavailableError
 from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
@@ -56,6 +56,10 @@ class EngineTier(Tier):
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """See `Tier.count_prompt_tokens`."""
         return self._standby.count_prompt_tokens(request)
+
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.refusal`."""
+        return self._standby.refusal(request)
 
     def load(self) -> TierLoad:
         """See `Tier.load`."""

@@ -18,10 +18,11 @@ from tiers.remote.provider_format import (
     Blocks,
     answer_schema,
     call_arguments,
+    check_provider,
     is_system,
     media_of,
+    media_parts,
     published_by,
-    require_conversation,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -82,9 +83,16 @@ class GeminiWire(RemoteWire):
             error.retry_after_seconds = min(float(delay[1]), MAX_RETRY_AFTER_SECONDS)
         return error
 
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        check_provider(request, NAME)
+        answer_schema(request, NAME)
+        for part in media_parts(request):
+            media_of(part, NAME)
+
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`."""
-        messages = require_conversation(request, NAME)
+        messages = request.messages or []
         streamed = not request.whole or self._remote.stream_whole
         body: dict[str, Any] = {
             "contents": contents(messages),

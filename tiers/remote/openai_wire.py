@@ -110,6 +110,15 @@ class SglangWire(OpenAIWire):
     bounds_thoughts = True
     queue = QueueMetric("../metrics", "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_requests_total")
 
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        grammar = request.sampling.grammar
+        if request.response_format is None and grammar is not None and grammar.kind == "lark":
+            raise TierRequestError(
+                "structured_outputs: a Lark grammar is not among what SGLang takes; name another tier",
+                "structured_outputs",
+            )
+
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
         """Use SGLang's own fields for grammars."""
         outputs = body.pop("structured_outputs", None)
@@ -125,9 +134,7 @@ class SglangWire(OpenAIWire):
             return body | {"regex": value}
         if name == "choice":
             return body | {"regex": "|".join(re.escape(choice) for choice in value)}
-        raise TierRequestError(
-            "structured_outputs: a Lark grammar is not among what SGLang takes", "structured_outputs"
-        )
+        return body
 
 
 class TensorRtLlmWire(OpenAIWire):
@@ -137,14 +144,9 @@ class TensorRtLlmWire(OpenAIWire):
     service_fields = frozenset({"user"})
     program = "trtllm-serve"
 
-    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Refuse grammars that only vLLM takes."""
-        if "structured_outputs" in body:
-            raise TierRequestError(
-                f"structured_outputs: {self.program} takes response_format alone; leave it out or name another tier",
-                "structured_outputs",
-            )
-        return body
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        require_form(request, self.program)
 
 
 class TgiWire(TensorRtLlmWire):
@@ -179,15 +181,13 @@ class OpenAIProviderWire(OpenAIWire):
         return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Refuse grammars that only vLLM takes."""
-        if "structured_outputs" in body:
-            raise TierRequestError(
-                "structured_outputs: this tier's provider takes response_format alone; leave it out or name another "
-                "tier",
-                "structured_outputs",
-            )
+        """Leave out what the model refused."""
         # With its neutral value, too, it would be refused again.
         return {name: value for name, value in body.items() if name not in self._refused} if self._refused else body
+
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        require_form(request, "this tier's provider")
 
     def known_fields(self, *, is_chat: bool) -> frozenset[str]:
         """See `OpenAIWire.known_fields`."""
@@ -200,6 +200,15 @@ class AzureWire(OpenAIProviderWire):
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
         """See `RemoteWire.key_headers`."""
         return [(b"api-key", key.encode())] if key else []
+
+
+def require_form(request: GenerationRequest, server: str) -> None:
+    """Raise TierRequestError for a grammar of vLLM's own."""
+    if request.response_format is None and request.sampling.grammar is not None:
+        raise TierRequestError(
+            f"structured_outputs: {server} takes response_format alone; leave it out or name another tier",
+            "structured_outputs",
+        )
 
 
 def _read(data: bytes, tally: Tally) -> list[Delta]:

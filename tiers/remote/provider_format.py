@@ -1,6 +1,7 @@
 """What the wires of Anthropic, Gemini and Bedrock share: checks of a request, turns and parts of a conversation."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,8 +20,8 @@ THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24_576,
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,")
 
 
-def require_conversation(request: GenerationRequest, provider: str) -> list[ChatMessage]:
-    """Return the messages. Raises TierRequestError for what no provider with an API of its own can serve.
+def check_provider(request: GenerationRequest, provider: str) -> None:
+    """Raise TierRequestError for what no provider with an API of its own can serve.
 
     Penalties, `seed` and other hints that a provider does not know are not sent; what the caller would read in the
     answer is refused.
@@ -36,7 +37,12 @@ def require_conversation(request: GenerationRequest, provider: str) -> list[Chat
     ):
         if asked:
             raise TierRequestError(f"{name}: not among what {provider} takes; leave it out, or name another tier", name)
-    return request.messages
+
+
+def media_parts(request: GenerationRequest) -> Iterator[ContentPart]:
+    """Return the parts of all messages that are no text."""
+    for message in request.messages or ():
+        yield from (part for part in message.parts if part.type != "text")
 
 
 def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] | None:

@@ -321,6 +321,20 @@ class RemoteTier(Tier):
             size += _text_tokens(json.dumps(tool.definition(), check_circular=False))
         return max(1, size)
 
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.refusal`: no server elsewhere repeats a prompt, and its kind decides the rest."""
+        if request.echo:
+            return TierRequestError(
+                f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
+                "name a tier that runs here",
+                "echo",
+            )
+        try:
+            self._wire.check(request)
+        except TierRequestError as error:
+            return error
+        return None
+
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
         ago."""
@@ -339,13 +353,9 @@ class RemoteTier(Tier):
         return {place: self._queue.waiting(self._clock())}
 
     def _call(self, request: GenerationRequest, tally: Tally) -> WireCall:
-        """Return what to send. Raises TierRequestError for what no remote server supports."""
-        if request.echo:
-            raise TierRequestError(
-                f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
-                "name a tier that runs here",
-                "echo",
-            )
+        """Return what to send. Raises TierRequestError for what the server does not support."""
+        if (refusal := self.refusal(request)) is not None:
+            raise refusal
         stated = self._spec.stated_limit(request.max_tokens or None)
         tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
         sent = None if stated is None and not self._wire.needs_limit else tally.max_tokens

@@ -138,7 +138,6 @@ class TritonWire(RemoteWire):
         """See `RemoteWire.call`."""
         assert max_tokens is not None, "the backends need a limit"
         streamed = not request.whole or self._remote.stream_whole
-        self._check(request)
         body = self.body(self._text(request), request, max_tokens, streamed=streamed)
         dropped = dropped_fields(request, frozenset({*self.names, "temperature", "top_p", "top_k"}))
         model = f"v2/models/{self._remote.model}"
@@ -180,8 +179,8 @@ class TritonWire(RemoteWire):
             deltas.append(Delta(finish_reason="length" if reason == "length" else "stop"))
         return deltas
 
-    def _check(self, request: GenerationRequest) -> None:
-        """Raise `TierRequestError` for fields that the backend lacks."""
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
         sampling = request.sampling
         told = {
             "n": request.n != 1,
@@ -203,6 +202,14 @@ class TritonWire(RemoteWire):
                     "name another tier",
                     name,
                 )
+        if request.messages is not None and self._remote.tokenizer is None:
+            raise TierRequestError(
+                "messages: this tier's server is sent text, and the catalogue names no remote.tokenizer whose template "
+                "would write a conversation; use completions with a prompt",
+                "messages",
+            )
+        if any(message.parts for message in request.messages or ()):
+            raise TierRequestError("messages: this tier's server is sent text only", "messages", "unsupported_content")
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         """Return the parameters that are set."""
@@ -212,14 +219,7 @@ class TritonWire(RemoteWire):
     def _text(self, request: GenerationRequest) -> str:
         if request.messages is None:
             return str(request.prompt)
-        if self._tokenizer is None:
-            raise TierRequestError(
-                "messages: this tier's server is sent text, and the catalogue names no remote.tokenizer whose template "
-                "would write a conversation; use completions with a prompt",
-                "messages",
-            )
-        if any(message.parts for message in request.messages):
-            raise TierRequestError("messages: this tier's server is sent text only", "messages", "unsupported_content")
+        assert self._tokenizer is not None, "the request has been checked"
         controls = self._tokenizer.control_tokens
         for message in request.messages:
             forged = next((token for token in controls if token and token in message.content), None)
@@ -258,10 +258,20 @@ class TritonTensorRtLlmWire(TritonWire):
         "min_tokens",
     )
 
-    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
-        """See `TritonWire.body`."""
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        super().check(request)
         if request.include_stop:
             raise TierRequestError("include_stop_str_in_output: the TensorRT-LLM backend drops stop strings", "stop")
+        grammar = request.sampling.grammar
+        if grammar is not None and grammar.kind not in _GUIDES:
+            raise TierRequestError(
+                f"structured_outputs: a grammar of kind {grammar.kind!r} is not among what this tier's server takes",
+                "structured_outputs",
+            )
+
+    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+        """See `TritonWire.body`."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "text_input": text,
@@ -287,12 +297,7 @@ class TritonTensorRtLlmWire(TritonWire):
         grammar = request.sampling.grammar
         if grammar is None:
             return {}
-        kind = _GUIDES.get(grammar.kind)
-        if kind is None:
-            raise TierRequestError(
-                f"structured_outputs: a grammar of kind {grammar.kind!r} is not among what this tier's server takes",
-                "structured_outputs",
-            )
+        kind = _GUIDES[grammar.kind]
         told = {"guided_decoding_guide_type": kind}
         return told if kind == "json" else told | {"guided_decoding_guide": grammar.text}
 
@@ -315,13 +320,17 @@ class TritonVllmWire(TritonWire):
         "stop_token_ids",
     )
 
-    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
-        """See `TritonWire.body`."""
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        super().check(request)
         if request.sampling.grammar is not None:
             raise TierRequestError(
                 "response_format: Triton's vLLM backend has no grammars; leave it out, or name another tier",
                 "response_format",
             )
+
+    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+        """See `TritonWire.body`."""
         sampling = self._sampling(request) | {"max_tokens": max_tokens}
         if request.stop:
             sampling["stop"] = list(request.stop)

@@ -110,11 +110,15 @@ class RemoteWire(ABC):
         that it may be sent once more."""
         return False
 
+    def check(self, request: GenerationRequest) -> None:  # noqa: B027 - some kinds support everything
+        """Raise `TierRequestError` for what this kind of server does not support and an answer cannot do without.
+        Routing asks before it chooses a tier, so it takes no longer than to look at the fields."""
+
     @abstractmethod
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """Return what to send, with this limit of the answer if it is not None, which it never is for a server that
-        needs one. Nothing is added to what the caller and the catalogue set. Raises `TierRequestError` for what this
-        kind of server does not support."""
+        needs one. Nothing is added to what the caller and the catalogue set. The request has been
+        checked. Raises `TierRequestError` for a conversation that this kind of server cannot read."""
 
     @abstractmethod
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:

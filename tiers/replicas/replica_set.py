@@ -15,7 +15,7 @@ import msgspec
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
-from tiers.errors import CatalogError, TierError, TierUnavailableError
+from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.usage_counter import Tally
 from tiers.replicas.balancer import Balancer
@@ -149,6 +149,10 @@ class ReplicaSet(Tier):
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """See `RemoteTier.count_prompt_tokens`."""
         return next(iter(self._tiers.values())).count_prompt_tokens(request)
+
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.refusal`: the servers are of one kind."""
+        return next(iter(self._tiers.values())).refusal(request)
 
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the queues of the replicas that take requests, of which a request
