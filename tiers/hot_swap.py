@@ -6,6 +6,7 @@ import msgspec
 
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.attempt import ReplicaStatus
+from tiers.errors import TierRequestError
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 
@@ -42,6 +43,7 @@ class ReloadableTier(Tier):
         tier = self._current
         self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
         self.core_name, self.num_layers, self.version = tier.core_name, tier.num_layers, tier.version
+        self.max_output = tier.max_output
 
     async def close(self) -> None:
         """See `Tier.close`."""
@@ -54,6 +56,10 @@ class ReloadableTier(Tier):
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """See `Tier.count_prompt_tokens`."""
         return self._current.count_prompt_tokens(request)
+
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.refusal`."""
+        return self._current.refusal(request)
 
     @property
     def weights(self) -> str:

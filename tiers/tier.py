@@ -9,9 +9,11 @@ import msgspec
 from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.protocol.evidence import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
+from tiers.answer_limit import answer_limit
 from tiers.attempt import ReplicaStatus, ReplicaTry
 from tiers.content_parts import ContentPart
 from tiers.engines.engine_status import EngineStatus
+from tiers.errors import TierRequestError
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -24,8 +26,9 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One turn, with content flattened to text. `tool_calls` are an assistant's; a turn of the role `tool` is the
     result of the call `tool_call_id`.
 
-    `parts`: the whole content in order, texts included, if there is more than text; else empty. `content` then is the
-    text of its text parts. `reasoning`: the thoughts before an assistant's answer, for servers that read them again.
+    `parts`: the whole content in order, texts included, if there is more than text; else empty. `content` is the text
+    of the text parts, each on lines of its own. `reasoning`: the thoughts before an assistant's answer, for servers
+    that read them again.
     """
 
     role: str
@@ -40,7 +43,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def of_parts(cls, role: str, parts: Iterable[ContentPart], **fields: Any) -> "ChatMessage":
         """Return a turn of `parts`; `fields` are the others."""
         every = tuple(parts)
-        text = "".join(part.text for part in every)
+        text = "\n".join(part.text for part in every if part.type == "text")
         is_text = all(part.type == "text" for part in every)
         return cls(role=role, content=text, parts=() if is_text else every, **fields)
 
@@ -123,19 +126,33 @@ class UsageMeter:
         return Usage.total(count() for count in self._counts)
 
 
+class Sent:
+    """What became of a request at a server elsewhere: `max_tokens`, the limit of a choice that it was sent with, None
+    without one; `dropped`, the names of the caller's fields that the server's API does not have."""
+
+    __slots__ = ("dropped", "max_tokens")
+
+    def __init__(self) -> None:
+        self.max_tokens: int | None = None
+        self.dropped: tuple[str, ...] = ()
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a tier needs to answer; exactly one of `messages` and `prompt` is set.
 
     `prompt` (text, or token ids of the tier's model) is continued raw, without a chat template. `max_tokens` None means
-    the tier's default length, at most what the context allows. `sampling.max_tokens` is ignored. `strict_deadline`: an
-    answer that starts after `deadline` is useless, so it may be refused early. `reasoning_budget` bounds the thinking
-    tokens of a chain-of-thought tier; None is its default, or a share of it by `reasoning_effort`.
-    `template_variables`: further ones of the model's chat template, plain JSON; a remote server gets them if its kind
-    takes any. `include_stop`: the stop string that ends an answer is part of it. `echo`: every choice starts with the
-    raw prompt, with its log-probabilities if `sampling.logprobs` asks for any; then `max_tokens` may be 0.
-    `sampling.grammar` constrains the answer, not the thoughts before it. `tooling`: tools that the answer may or must
-    call. `response_format` is the caller's own form of the grammar, for servers that accept it. `adapter`: a LoRA
-    adapter loaded over the tier's model; "" for the model alone (see docs/lora.md). `evidence`: what an in-process
+    the default length of a tier in process, and no limit for a server elsewhere, unless its API needs one; always at
+    most what the context allows. `given`: fields that caller or catalogue set, so that a server elsewhere gets them
+    even with their neutral value. `passed`: the caller's fields that mean something to a provider alone, by OpenAI's
+    names. `sent`: filled as a server elsewhere gets the request; copies of it share it. `sampling.max_tokens` is
+    ignored. `strict_deadline`: an answer that starts after `deadline` is useless, so it may be refused early.
+    `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default, or a share of it by
+    `reasoning_effort`. `template_variables`: further ones of the model's chat template, plain JSON; a remote server
+    gets them if its kind takes any. `include_stop`: the stop string that ends an answer is part of it. `echo`: every
+    choice starts with the raw prompt, with its log-probabilities if `sampling.logprobs` asks for any; then `max_tokens`
+    may be 0. `sampling.grammar` constrains the answer, not the thoughts before it. `tooling`: tools that the answer may
+    or must call. `response_format` is the caller's own form of the grammar, for servers that accept it. `adapter`: a
+    LoRA adapter loaded over the tier's model; "" for the model alone (see docs/lora.md). `evidence`: what an in-process
     model reports about its computation. `whole`: the caller needs no stream, so a remote server may answer in one
     piece. `meter`: counts the request's usage while it is answered; copies of the request share it. `prompts_read`: the
     tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is encoded
@@ -165,6 +182,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     evidence: EvidenceRequest | None = None
     whole: bool = False
     trace: TraceHeaders | None = None
+    given: tuple[str, ...] = ()
+    passed: dict[str, Any] = {}
+    sent: Sent = msgspec.field(default_factory=Sent)
     meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
     prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
 
@@ -276,6 +296,7 @@ class Tier(ABC):
     - `core_name` is the catalogue's name of the core that computes the tier; None for a server elsewhere.
     - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.
     - `version`: `Catalog.tier_fingerprint` of the entry that it was built from; "" for one of no catalogue.
+    - `max_output`: the most tokens that its model can answer, as published for a server elsewhere; None: not known.
     """
 
     name: str
@@ -285,6 +306,7 @@ class Tier(ABC):
     core_name: str | None = None
     num_layers: int = 0
     version: str = ""
+    max_output: int | None = None
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do what of `start` needs no core yet, such as reading a tokeniser."""
@@ -309,6 +331,19 @@ class Tier(ABC):
         """Like `count_prompt_tokens`; for a prompt longer than `most` the result may be any number above `most`. Call
         it on a thread the first time for a long prompt; after that it is immediate."""
         return self.count_prompt_tokens(request)
+
+    def most_answer_tokens(self, stated: int | None, prompt_tokens: int) -> int:
+        """Return the most output tokens of a choice after a prompt of so many, where caller or catalogue `stated` a
+        limit, or None did."""
+        published = self.max_output
+        if stated is not None and published is not None:
+            stated = min(stated, published)
+        return answer_limit(stated, published, self.max_context, prompt_tokens)
+
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """Return why the tier can never serve a request with such fields, whatever its prompt; None if it can. Never
+        blocks. A tier in process serves all that its declared capabilities promise."""
+        return None
 
     @abstractmethod
     def load(self) -> TierLoad:

@@ -48,6 +48,10 @@ class AnswerSource(Protocol):
     @property
     def cached(self) -> CacheUse | None: ...
 
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The caller's fields that the server behind the tier has not got, because its API lacks them."""
+
     async def __anext__(self) -> Delta: ...
 
     async def aclose(self) -> None:

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
 
+import msgspec
+
 from classifier.decision import Decision
 from gateway.answering.active_probes import ActiveProbes
 from gateway.answering.bill import Bill
@@ -16,7 +18,7 @@ from gateway.logs.log_format import FIELDS
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
-from gateway.tenancy.cost_bound import MostTokens, most_tokens, most_usd
+from gateway.tenancy.cost_bound import MostTokens, most_answer_tokens, most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
@@ -26,6 +28,9 @@ from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
 
 log = logging.getLogger(__name__)
+
+# The other fields that mean something to a provider are heard here, too: prefixes are cached, tags recorded.
+_NOT_IN_PROCESS = ("verbosity",)
 
 
 class Generation:
@@ -62,7 +67,7 @@ class Generation:
         self._replicas: list[ReplicaTry] = []
         self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
         self._spec = routing.spec(tier.number)
-        self._requests = request.generations(self._spec)
+        self._requests = self._asked()
         self._most = self._most_tokens()
         # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
@@ -110,6 +115,13 @@ class Generation:
         verdict = self.verdict
         p_ok = self.decision.inputs.prediction.p_ok if verdict is None else verdict.p_ok
         return p_ok[self.tier.number - 1]
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The caller's fields that the server of the tier has not got, because its API lacks them."""
+        if self._spec.remote is None:
+            return tuple([name for name in _NOT_IN_PROCESS if name in self.request.passed])
+        return self._requests[0].sent.dropped
 
     def bill(self) -> Bill:
         """The bill so far; before the end, as if the generation were aborted now."""
@@ -235,6 +247,14 @@ class Generation:
         self.decision, self.rerouted = ordinary, True
         return tier
 
+    def _asked(self) -> list[GenerationRequest]:
+        """Return the requests for the tier; charged to a budget, they bound the answer by the tokens that are held."""
+        requests = self.request.generations(self._spec)
+        if not self.request.caller.allowance.budgets:
+            return requests
+        held = most_answer_tokens(self.request, self.tier, self._spec)
+        return [msgspec.structs.replace(one, max_tokens=held) for one in requests]
+
     def _next_up(self) -> Tier | None:
         """Return the next tier that is allowed and that the caller's budgets cover."""
         higher = self._routing.next_up(self.decision, self.tier.number)
@@ -253,7 +273,7 @@ class Generation:
         self._held.clear()
         self.usage, self._replicas = None, []
         self._spec = self._routing.spec(tier.number)
-        self._requests = self.request.generations(self._spec)
+        self._requests = self._asked()
         self._most = self._most_tokens()
         self._deltas = _generate(tier, self._requests, self.request.n)
 
@@ -273,6 +293,7 @@ class Generation:
             model=self.tier.model,
             status=status,
             cost_usd=cost_usd(self._spec, usage),
+            max_tokens=self._requests[0].sent.max_tokens,
             error=None if error is None else f"{type(error).__name__}: {error}",
             stage=None if verdict is None else verdict.stage,
             p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],

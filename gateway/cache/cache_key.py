@@ -10,7 +10,7 @@ from gateway.requests.inference_request import InferenceRequest
 from tiers.catalog.tier_spec import TierSpec
 
 # Another number for another form of what is kept: answers of both never meet in one Redis.
-VERSION = 1
+VERSION = 2
 
 
 def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
@@ -19,7 +19,8 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
     The chosen tier is part of it, and so are the limits on which tiers may take over. What only
     words the answer (streaming, usage, tags) is not.
     """
-    unset = {name: getattr(spec.sampling, name) for name in request.unset}
+    usual = spec.sampling.given()
+    unset = {name: usual[name] for name in request.unset if name in usual}
     allowed = request.caller.tiers
     parts = (
         VERSION,
@@ -44,6 +45,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         request.template_variables,
         request.tooling,
         request.response_format,
+        request.passed.get("verbosity"),
         request.wanted_quality,
         max(request.min_tier or 0, request.caller.min_tier or 0) or None,
         request.max_cost_usd,

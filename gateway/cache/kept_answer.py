@@ -55,6 +55,9 @@ def _words(delta: Delta) -> Delta:
 class Replay:
     """Source of an answer that is `kept`; nothing is computed, and its reader owes nothing."""
 
+    # No server gets the request.
+    dropped: tuple[str, ...] = ()
+
     def __init__(self, kept: KeptAnswer, decision: Decision, tier: Tier, cached: CacheUse) -> None:
         self.decision, self.tier, self.cached = decision, tier, cached
         self.attempted = time.monotonic()

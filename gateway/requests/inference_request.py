@@ -17,7 +17,7 @@ Prompt = str | list[int]
 CacheMode = Literal["use", "refresh", "exact", "off"]
 TIER_DEFAULTS = SamplingDefaults.__struct_fields__
 _MOST_TOKENS = "most tokens"
-# Of a context, for an answer that may be cut to it: with less, an agent's ends in the middle of a call.
+# Of a context, for an answer: with less, an agent's ends in the middle of a call.
 LEAST_SHARE = 16
 
 
@@ -27,13 +27,14 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
     no worse than the strongest tier's, None for the server's default. `deadline_seconds`: the caller's bound on the
     time to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`:
-    sampling fields left to the tier. `adapter`: what follows the colon of `requested_model`, "" for none.
+    sampling fields left to the tier; `given`: the caller's that a server elsewhere gets even with their neutral value.
+    `usual_max_tokens`: `max_tokens` is the API's own default, which a server elsewhere is not sent. `passed`: see
+    `GenerationRequest`. `adapter`: what follows the colon of `requested_model`, "" for none.
     `service_tier`: repeated in the answer. `metadata`: the caller's tags, recorded as they are. `user`: its
     end user, by whose name experiments are split; not recorded. `conversation`: the caller's id of it, None if it is
-    recognised by its messages. `cut_to_context`: `max_tokens` is an upper bound that a tier's context may fall short
-    of. `slo`: its service class. `cache`: how the response cache may be used, None for its default rule.
-    `dropped_turns`: how many of its oldest turns were left out, because no tier could read them all. `echo`,
-    `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…` fields: see `GenerationRequest`.
+    recognised by its messages. `slo`: its service class. `cache`: how the response cache may be used, None for its
+    default rule. `dropped_turns`: how many of its oldest turns were left out, because no tier could read them all.
+    `echo`, `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…` fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -43,13 +44,15 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     arrival: float
     created_at: float
     unset: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     messages: list[ChatMessage] | None = None
     prompts: list[Prompt] | None = None
     stream: bool = False
     caller: Caller = KEYLESS
     store_texts: bool = True
     max_tokens: int | None = None
-    cut_to_context: bool = False
+    usual_max_tokens: bool = False
+    passed: dict[str, Any] = {}
     stop: tuple[str, ...] = ()
     tooling: Tooling | None = None
     response_format: dict[str, Any] | None = None
@@ -98,9 +101,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         return free and self.tooling is None and not self.adapter
 
     def least_room(self, max_context: int) -> int:
-        """The tokens that a context of so many must have left for the answer."""
-        wanted = self.max_tokens or 1
-        return min(wanted, max(1, max_context // LEAST_SHARE)) if self.cut_to_context else wanted
+        """The tokens that a context of so many must have left for the answer: `max_tokens` is an upper bound, which an
+        answer may fall short of."""
+        return min(self.max_tokens or 1, max(1, max_context // LEAST_SHARE))
 
     @property
     def choices(self) -> int:
@@ -121,7 +124,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def is_deterministic(self, spec: TierSpec) -> bool:
         """Whether the tier of `spec` gives equal requests equal answers: with temperature 0 or a seed, all draws of our
         tiers are functions of the request (SPEC GW-04); of other servers it is what the caller asked for."""
-        temperature = spec.sampling.temperature if "temperature" in self.unset else self.sampling.temperature
+        left_open = "temperature" in self.unset
+        temperature = spec.sampling.temperature if left_open else self.sampling.temperature
         return self.sampling.seed is not None or temperature == 0
 
     def most_prompt_tokens(self) -> int:
@@ -145,7 +149,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def _generation(self, spec: TierSpec, request_id: str, prompt: Prompt | None) -> GenerationRequest:
-        changes = {name: getattr(spec.sampling, name) for name in self.unset}
+        defaults = spec.sampling
+        changes = {name: value for name in self.unset if (value := getattr(defaults, name)) is not None}
+        given = (*self.given, *changes) if changes else self.given
         drawn = self.best_of or self.n
         if drawn > self.n and self.sampling.logprobs is None:
             changes["logprobs"] = 0  # the best choices are ranked by them
@@ -156,7 +162,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             messages=self.messages,
             prompt=prompt,
             sampling=msgspec.structs.replace(self.sampling, **changes),
-            max_tokens=self.max_tokens,
+            max_tokens=None if self.usual_max_tokens and spec.remote is not None else self.max_tokens,
+            given=given,
+            passed=self.passed,
             stop=self.stop,
             n=drawn,
             echo=self.echo,

@@ -9,10 +9,11 @@ import msgspec
 from classifier.decision import Exclusion
 from gateway.errors import ApiError, bad_request
 from gateway.requests.inference_request import InferenceRequest
-from tiers.catalog.capabilities import Capability
+from tiers.catalog.capabilities import MEDIA, Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.content_parts import PartType
+from tiers.remote.optional_fields import NEUTRAL, SAMPLING, sampling_of
 from tiers.tier import Tier, TierLoad
 
 NOT_ALLOWED = "the key may not use it"
@@ -24,14 +25,18 @@ _MEDIA: Mapping[PartType, tuple[Capability, str]] = {
 
 
 class Need(msgspec.Struct, frozen=True):
-    """`param`: where the request says so; `subject`: what it is there; `noun`: what the tier has to support."""
+    """`param`: where the request says so; `subject`: what it is there; `noun`: what the tier has to support.
+    `refusal`: what the API of the tier's server cannot do, in its own words, instead of a declared capability."""
 
-    capability: Capability
+    capability: Capability | None
     param: str
-    subject: str
-    noun: str
+    subject: str = ""
+    noun: str = ""
+    refusal: str = ""
 
 
+FIRST_EXTENSION = len(SAMPLING)
+"""Of the sampling fields: those before it are known to every kind of server, or can be left out."""
 MAX_SCORES = 1 << 17
 """Log-probabilities of repeated prompts in one answer: about 4 MB of JSON, as much as a request may have."""
 
@@ -56,6 +61,29 @@ def lacking(needs: Collection[Need], spec: TierSpec) -> list[Need]:
     return [need for need in needs if need.capability not in has]
 
 
+def is_plain(request: InferenceRequest) -> bool:
+    """Whether every kind of server can serve the fields of the request, or drop them: a chat of texts with common
+    sampling."""
+    sampling = request.sampling
+    bound = sampling.grammar is not None or sampling.logit_bias or sampling.logprobs is not None
+    extended = bound or request.echo or request.include_stop or request.n > 1
+    if extended or request.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
+        return False
+    return not any(message.parts for message in request.messages)
+
+
+def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spec: TierSpec) -> list[Need]:
+    """Return what the tier lacks for the request: of `needs` what it is not declared to support, else what the API of
+    its server cannot do."""
+    lacks = lacking(needs, spec) if needs else []
+    if lacks or spec.remote is None:
+        return lacks
+    refused = tier.refusal(request.generations(spec)[0])
+    if refused is None:
+        return []
+    return [Need(None, refused.param or "", refusal=str(refused).partition(";")[0])]
+
+
 class Excluded(msgspec.Struct, frozen=True, kw_only=True):
     """Tiers that cannot take a request now. `too_long`: those among them whose context is too short for it;
     `incapable`: those that lack what it needs, with what they lack."""
@@ -74,7 +102,7 @@ def exclusions(
 ) -> Excluded:
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
-    needs = needs_of(request)
+    needs, plain = needs_of(request), is_plain(request)
     most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
     for number, tier in tiers.items():
@@ -83,9 +111,10 @@ def exclusions(
         spec = catalog.tiers[number - 1]
         if not request.caller.lists(number):
             reason: str | None = NOT_ALLOWED
-        elif needs and (lacks := lacking(needs, spec)):
+        elif (needs or not plain) and (lacks := lacks_of(request, needs, tier, spec)):
             excluded.incapable[number] = lacks
-            reason = f"it does not support {' and '.join(need.noun for need in lacks)}"
+            declared = " and ".join(need.noun for need in lacks if not need.refusal)
+            reason = f"it does not support {declared}" if declared else lacks[0].refusal
         elif (may_be_too_long and tier.max_context) and (
             reason := _context_problem(request, most, tier, spec)
             or (_scores_problem(request, tier, spec) if many_scores else None)
@@ -101,7 +130,11 @@ def exclusions(
 
 
 def unsupported(
-    request: InferenceRequest, incapable: Mapping[int, list[Need]], wanted: Sequence[int], specs: Sequence[TierSpec]
+    request: InferenceRequest,
+    incapable: Mapping[int, list[Need]],
+    wanted: Sequence[int],
+    specs: Sequence[TierSpec],
+    tiers: Mapping[int, Tier],
 ) -> ApiError:
     """Return the 400 for a request whose needs none of the tiers `wanted` supports, by what each lacks (`incapable`);
     it names the tiers of `specs` that do."""
@@ -109,10 +142,15 @@ def unsupported(
     need = (common or incapable[wanted[-1]])[0]
     who = f"tier {wanted[0]} does not" if len(wanted) == 1 else "no tier that may answer this request does"
     what = need.noun if common else " and ".join(one.noun for one in needs_of(request))
-    able = [f"tier-{spec.number} ({spec.name})" for spec in specs if not lacking(needs_of(request), spec)]
+    needs = needs_of(request)
+    able = [f"tier-{s.number} ({s.name})" for s in specs if not lacks_of(request, needs, tiers[s.number], s)]
+    is_content = need.capability in MEDIA or need.param == "messages"
+    code = "unsupported_content" if is_content else "unsupported_parameter"
+    if need.refusal:
+        others = f"it is supported by {', '.join(able)}" if able else "no other tier of the catalogue does it either"
+        return bad_request(f"{need.refusal}; {others}.", need.param or None, code)
     declaring = f"no tier of the catalogue is declared to (capabilities = {{ {need.capability} = true }})"
     others = f"it is supported by {', '.join(able)}" if able else declaring
-    code = "unsupported_content" if need.capability in ("vision", "audio", "files") else "unsupported_parameter"
     return bad_request(f"{need.subject} is not supported: {who} support {what}; {others}.", need.param, code)
 
 

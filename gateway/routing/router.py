@@ -347,7 +347,7 @@ class RoutingService:
             return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
         own = [k for k in wanted if request.caller.lists(k)]
         if own and all(k in excluded.incapable for k in own):
-            return unsupported(request, excluded.incapable, own, self.catalog.tiers)
+            return unsupported(request, excluded.incapable, own, self.catalog.tiers, self.tiers)
         never = all(k in excluded.incapable or k in excluded.too_long for k in own)
         if never and (too_long := [k for k in own if k in excluded.too_long]):
             return bad_request(

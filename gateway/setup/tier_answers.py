@@ -111,18 +111,11 @@ def _shown(spec: TierSpec, tier: Tier) -> str:
 
 
 async def _answer(spec: TierSpec, tier: Tier, answer: TierAnswer) -> TierAnswer:
-    sampling = SamplingParams(
-        temperature=spec.sampling.temperature,
-        top_p=spec.sampling.top_p,
-        top_k=spec.sampling.top_k,
-        min_p=spec.sampling.min_p,
-        repetition_penalty=spec.sampling.repetition_penalty,
-    )
     request = GenerationRequest(
         request_id=f"check-{spec.number}",
-        sampling=sampling,
+        sampling=SamplingParams(**spec.sampling.given()),
         messages=[ChatMessage(role="user", content=QUESTION)],
-        max_tokens=min(MAX_TOKENS, spec.max_tokens),
+        max_tokens=spec.stated_limit(MAX_TOKENS),
     )
     began, first, text, usage = time.perf_counter(), None, "", Usage()
     async with aclosing(tier.generate(request)) as deltas:  # type: ignore[type-var]

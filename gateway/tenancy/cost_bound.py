@@ -1,4 +1,5 @@
-"""The upper bound of an answer's cost: a tokeniser makes at most one token per byte, and tiers stop at their limits."""
+"""The upper bound of an answer's cost: a tokeniser makes at most one token per byte, and tiers stop at their limits,
+thoughts that no caller sees included."""
 
 from typing import NamedTuple
 
@@ -39,9 +40,19 @@ def most_tokens(request: InferenceRequest, tier: Tier, spec: TierSpec) -> MostTo
     """Return the most tokens of one attempt by `tier`."""
     media = sum(message.media_tokens for message in request.messages or () if message.parts)
     prompt = (request.most_prompt_tokens() + (_MEDIA_FACTOR - 1) * media) * len(request.prompts or [None])
-    answer = min(spec.answer_limit(request.max_tokens), tier.max_context)
+    answer = most_answer_tokens(request, tier, spec)
     drawn = request.choices // request.n * (request.best_of or request.n) * spec.samples_per_choice
     return MostTokens(prompt, drawn * answer)
+
+
+def most_answer_tokens(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
+    """Return the limit of a choice: of a tier in process its own, of a server elsewhere what it is sent if the request
+    is charged to a budget."""
+    stated = spec.stated_limit(request.max_tokens)
+    if spec.remote is None:
+        return tier.max_context if stated is None else min(stated, tier.max_context)
+    shortest = min(tier.count_prompt_tokens(one) for one in request.generations(spec))
+    return tier.most_answer_tokens(stated, shortest)
 
 
 def most_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float:

@@ -242,7 +242,7 @@ async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collect
 async def _sampled(tier: Tier, spec: TierSpec, question: Question, temperature: float) -> _Answered:
     local = spec.remote is None
     thinking = spec.policy.budget_tokens if isinstance(spec.policy, ChainOfThoughtSpec) else 0
-    sampling = SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": temperature})
+    sampling = SamplingParams(**spec.sampling.given() | {"temperature": temperature})
     request = GenerationRequest(
         request_id=f"outcome-{tier.number}-{question.row}-{temperature:g}",
         messages=[ChatMessage(role="user", content=question.prompt)],

@@ -153,7 +153,7 @@ async def ask(tier: Tier, spec: TierSpec, request_id: str, prompt: str) -> Given
         request_id=request_id,
         messages=[ChatMessage(role="user", content=prompt)],
         # Other sampling options matter to tiers that sample at any requested temperature (self-consistency).
-        sampling=SamplingParams(**msgspec.structs.asdict(spec.sampling) | {"temperature": 0.0}),
+        sampling=SamplingParams(**spec.sampling.given() | {"temperature": 0.0}),
         max_tokens=_max_tokens(spec),
     )
     answer = CollectedChoice()

@@ -19,12 +19,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     If the answer was judged by its own evidence: the `stage` (`prefill` in old records), P(no worse) of this very
     answer, and the `reason` for or against escalation. `replicas`: the replicas that were asked, if the tier has
     several. `claimed`: the tokens that a server elsewhere reported where they cannot be, so that others are billed.
+    `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none.
     """
 
     tier: int
     model: str
     status: AttemptStatus
     cost_usd: float
+    max_tokens: int | None = None
     error: str | None = None
     stage: Literal["prefill", "opening", "whole", "agreement"] | None = None
     p_ok: float | None = None

@@ -29,14 +29,14 @@ def test_parts_go_to_an_openai_compatible_server_as_they_came_and_in_order() -> 
 
 
 def test_the_content_of_a_turn_is_the_text_of_its_parts() -> None:
-    assert ChatMessage.of_parts("user", PARTS).content == "What is this?"
-    assert ChatMessage.of_parts("user", [text_part("a"), text_part("b")]) == ChatMessage(role="user", content="ab")
+    assert ChatMessage.of_parts("user", PARTS).content == "What is \nthis?"
+    assert ChatMessage.of_parts("user", [text_part("a"), text_part("b")]) == ChatMessage(role="user", content="a\nb")
 
 
 def test_a_record_keeps_kind_size_and_digest_and_none_of_the_data() -> None:
     turn = ChatMessage.of_parts("user", PARTS)
 
-    assert turn.recorded_content() == "What is this?"
+    assert turn.recorded_content() == "What is \nthis?"
     assert turn.attachments == f"[image, 825 bytes, {PARTS[1].digest}]"
     assert len(PARTS[1].digest) == 32
 

@@ -156,7 +156,7 @@ def _read_openai(call: Call) -> dict[str, Any]:
     body = call.body
     return {
         "messages": [ChatMessage(**message) for message in body["messages"]],
-        "sampling": SamplingParams(temperature=body["temperature"], logprobs=body.get("top_logprobs")),
+        "sampling": SamplingParams(temperature=body.get("temperature", 1.0), logprobs=body.get("top_logprobs")),
         "max_tokens": body["max_tokens"],
         "stop": tuple(body.get("stop", ())),
         "n": body.get("n", 1),

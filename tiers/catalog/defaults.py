@@ -29,9 +29,10 @@ from tiers.catalog.price_list import listed_model
 from tiers.catalog.providers import PROVIDERS, provider_remote
 from tiers.catalog.tier_spec import (
     NO_PRICE,
-    USUAL_CONTEXT,
     USUAL_OBJECTIVE,
+    USUAL_SAMPLING,
     ChainOfThoughtSpec,
+    SamplingDefaults,
     SelfConsistencySpec,
     TierSpec,
 )
@@ -65,8 +66,7 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
         url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
         remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
         remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
-        # A provider's own defaults: some of its models refuse others.
-        return {"sampling": {"temperature": 1.0, "top_p": 1.0}, **written, "remote": remote}
+        return {**written, "remote": remote}
     if "url" in tier and "remote" not in tier:
         remote = {"base_url": written.pop("url")}
         remote |= {key: written.pop(key) for key in ("model", *TierSpec.SHORT_FORM) if key in written}
@@ -168,13 +168,13 @@ def _with_tokens(tier: TierSpec, contexts: Mapping[str, int | None]) -> TierSpec
         answer *= tier.policy.samples
     elif isinstance(tier.policy, ChainOfThoughtSpec):
         answer += tier.policy.budget_tokens
-    context = (tier.remote.max_context or USUAL_CONTEXT) if tier.remote else contexts.get(str(tier.model))
+    answered = msgspec.structs.replace(tier, expected_answer_tokens=tier.expected_answer_tokens or answer)
+    if tier.remote is not None:
+        return answered
+    context = contexts.get(str(tier.model))
     most = LOCAL_MAX_TOKENS if context is None else min(MAX_TOKENS, context // 2)
-    return msgspec.structs.replace(
-        tier,
-        expected_answer_tokens=tier.expected_answer_tokens or answer,
-        max_tokens=tier.max_tokens or most,
-    )
+    sampling = SamplingDefaults(**USUAL_SAMPLING.given() | tier.sampling.given())
+    return msgspec.structs.replace(answered, max_tokens=tier.max_tokens or most, sampling=sampling)
 
 
 def _with_latency(tier: TierSpec) -> TierSpec:

@@ -86,7 +86,7 @@ PROVIDERS: dict[ProviderName, Provider] = {
         base_url="https://api.mistral.ai/v1",
         path="/v1",
         key_variables=("MISTRAL_API_KEY",),
-        remote={"stream_usage": False},
+        remote={"stream_usage": False, "service_fields": False},
     ),
     "openai": Provider(
         base_url="https://api.openai.com/v1", path="/v1", key_variables=("OPENAI_API_KEY",), remote=_LATER_LIMIT

@@ -1,7 +1,7 @@
 """One tier of a catalogue as typed data: model or server, decoding policy, sampling, price and objective."""
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -67,6 +67,8 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rejects the field. `stream_whole`: stream from the server even if the caller wants the whole answer. A hanging
     server is then detected after `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
     `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
+    `service_fields`: whether the server gets fields of the caller that mean something to a provider alone (`user`,
+    `store`, `metadata`, `prompt_cache_key` and the like); switch it off for a server that refuses them.
     `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
     server tells, else `USUAL_CONTEXT`. `engine`, instead of an address: the server is a process that AIO starts itself,
     at an address of its own choice.
@@ -90,6 +92,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stream_usage: bool = True
     stream_whole: bool = False
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    service_fields: bool = True
 
     @property
     def servers(self) -> list[ReplicaSpec]:
@@ -159,13 +162,22 @@ PolicySpec = PlainSpec | SelfConsistencySpec | ChainOfThoughtSpec
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Values for requests that do not set them (SPEC GW-04)."""
+    """Values for requests that do not set them (SPEC GW-04); None: the catalogue sets none. A tier in process then has
+    those of `USUAL_SAMPLING`, and a server elsewhere its own."""
 
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.7
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
-    top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
-    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    repetition_penalty: Positive = 1.0
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Positive | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the values that are set."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+
+
+USUAL_SAMPLING = SamplingDefaults(temperature=0.7, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.0)
+"""Of tiers in process."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,7 +219,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tokens, reasoning and discarded samples included; it determines predicted costs.
     `mean_latency_ms` is the expected duration of an answer; routing uses it until there are measurements. `max_tokens`
     bounds the output of one request, and `default_max_tokens` that of a request without its own bound; None means
-    `max_tokens`. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
+    `max_tokens`. Without either, a server elsewhere gets only the caller's bound; 0 there is no bound.
+    `max_output_tokens`: the most that the model of a server elsewhere can answer, as its maker publishes it; None: what
+    the server tells of it. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
 
@@ -228,6 +242,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mean_latency_ms: Positive = 0.0
     max_tokens: Count = 0
     default_max_tokens: Count | None = None
+    max_output_tokens: Count | None = None
     tool_dialect: DialectName | None = None
     capabilities: Capabilities = Capabilities()
 
@@ -255,10 +270,12 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         usual = USUAL if self.remote is None else USUAL_OF_KIND.get(self.remote.kind, USUAL)
         return self.capabilities.over(usual)
 
-    def answer_limit(self, max_tokens: int | None) -> int:
-        """Return the most output tokens of a choice for a request with this `max_tokens`; None: it sets none."""
+    def stated_limit(self, max_tokens: int | None) -> int | None:
+        """Return the most output tokens of a choice that the catalogue or a request with this `max_tokens` sets; None:
+        neither does."""
         wanted = self.default_max_tokens if max_tokens is None else max_tokens
-        return self.max_tokens if wanted is None else min(wanted, self.max_tokens)
+        limits = [limit for limit in (wanted, self.max_tokens or None) if limit is not None]
+        return min(limits, default=None)
 
     @property
     def samples_per_choice(self) -> int:

@@ -235,19 +235,19 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
             f"{where}.objective.ttft_ms = {tier.objective.ttft_ms:g}: the first token cannot be due after the whole "
             f"answer, mean_latency_ms = {tier.mean_latency_ms:g}"
         )
-    if tier.default_max_tokens is not None and tier.default_max_tokens > tier.max_tokens:
+    if tier.remote is None and tier.max_output_tokens is not None:
+        yield f"{where}.max_output_tokens: of a server elsewhere; a model in process is bounded by max_tokens"
+    if tier.default_max_tokens is not None and 0 < tier.max_tokens < tier.default_max_tokens:
         yield (
             f"{where}.default_max_tokens = {tier.default_max_tokens}: must not pass max_tokens = {tier.max_tokens}, "
             "the most that a request may ask for"
         )
     if isinstance(tier.policy, ChainOfThoughtSpec):
         needed = tier.policy.budget_tokens + tier.policy.min_answer_tokens
-        if needed > tier.answer_limit(None):
+        limit = tier.stated_limit(None)
+        if limit is not None and needed > limit:
             bound = "max_tokens" if tier.default_max_tokens is None else "default_max_tokens"
-            yield (
-                f"{where}.policy: budget_tokens + min_answer_tokens = {needed} must not pass "
-                f"{bound} = {tier.answer_limit(None)}"
-            )
+            yield f"{where}.policy: budget_tokens + min_answer_tokens = {needed} must not pass {bound} = {limit}"
         probes = tier.policy.settled_probes * (tier.policy.probe_every_tokens + tier.policy.probe_tokens)
         if probes > tier.policy.budget_tokens:
             yield (

@@ -7,18 +7,23 @@ import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
     CONTEXT_CODE,
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
     Blocks,
+    Media,
     answer_schema,
     call_arguments,
+    check_provider,
     is_system,
     media_of,
-    require_conversation,
+    media_parts,
+    published_by,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -40,6 +45,9 @@ BUDGET_MODELS = (
     "claude-sonnet-4-2025",
     "claude-sonnet-4-5",
 )
+# By OpenAI's names: which classes of service Anthropic's API has.
+SERVICE_TIERS = {"auto": "auto", "default": "standard_only"}
+_KNOWN = frozenset({"temperature", "top_p", "top_k", "reasoning_effort", BUDGET, "parallel_tool_calls"})
 EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
 _CACHED = {"type": "ephemeral"}
 
@@ -48,6 +56,7 @@ class AnthropicWire(RemoteWire):
     """Anthropic, or another server with its Messages API."""
 
     one_choice = True
+    needs_limit = True
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
@@ -66,6 +75,10 @@ class AnthropicWire(RemoteWire):
             )
         return None
 
+    def published_output(self, body: bytes) -> int | None:
+        """See `RemoteWire.published_output`."""
+        return published_by(body, ("max_tokens", "max_output_tokens"))
+
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`: an account without credit is refused with 400."""
         return "credit balance" in error.message
@@ -77,9 +90,22 @@ class AnthropicWire(RemoteWire):
             error.param, error.code = "messages", CONTEXT_CODE
         return error
 
-    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        check_provider(request, NAME)
+        if answer_schema(request, NAME) == {}:
+            raise TierRequestError(
+                f"response_format: {NAME} takes a json_schema, not any JSON object; give a schema, or name another "
+                "tier",
+                "response_format",
+            )
+        for part in media_parts(request):
+            _source(part)
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`."""
-        messages = require_conversation(request, NAME)
+        assert max_tokens is not None, "the API needs a limit"
+        messages = request.messages or []
         streamed = not request.whole or self._remote.stream_whole
         body: dict[str, Any] = {
             "model": self._remote.model,
@@ -93,13 +119,15 @@ class AnthropicWire(RemoteWire):
             body["stop_sequences"] = list(request.stop)
         body |= _tools(request)
         if (schema := answer_schema(request, NAME)) is not None:
-            body["output_config"] = {"format": {"type": "json_schema", "schema": _required(schema)}}
+            body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         thinking = thinking_fields(self._remote.model, request, max_tokens)
         output = body.get("output_config", {}) | thinking.pop("output_config", {})
         body |= thinking | ({"output_config": output} if output else {})
-        if thinking.get("thinking", {}).get("type") not in ("enabled", "adaptive"):
-            body |= _sampling(request)
-        return WireCall("messages", _encode(body), streamed)
+        sampling = sampling_fields(request, thinking)
+        passed, known = _passed(request.passed)
+        dropped = dropped_fields(request, _KNOWN | known)
+        dropped += dropped_sampling(request, sampling) + dropped_thinking(request, thinking)
+        return WireCall("messages", _encode(body | sampling | passed), streamed, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`."""
@@ -231,17 +259,22 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
         if part.type == "text":
             blocks += [{"type": "text", "text": part.text}] if part.text.strip() else []
             continue
-        media = media_of(part, NAME)
-        if media.kind == "audio":
-            raise TierRequestError(f"messages: {NAME} reads no audio; name another tier", "messages")
+        media = _source(part)
         source = {"type": "base64", "media_type": media.type, "data": media.data}
         source = {"type": "url", "url": media.url} if media.url else source
         blocks.append({"type": "image" if media.kind == "image" else "document", "source": source})
     return blocks
 
 
-def thinking_fields(model: str, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
-    """Return the fields for the requested thinking; {} leaves it to the model.
+def _source(part: ContentPart) -> Media:
+    media = media_of(part, NAME)
+    if media.kind == "audio":
+        raise TierRequestError(f"messages: {NAME} reads no audio; name another tier", "messages")
+    return media
+
+
+def thinking_fields(model: str, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
+    """Return the fields for the requested thinking; {} leaves it to the model. `max_tokens` None: as many as it can.
 
     A forced call excludes thinking. With a budget, so does a loop of calls: the thoughts before the calls would have to
     be repeated with their signature, which a conversation in OpenAI's form has lost.
@@ -256,22 +289,54 @@ def thinking_fields(model: str, request: GenerationRequest, max_tokens: int) -> 
         fields: dict[str, Any] = {"thinking": {"type": "adaptive", "display": "summarized"}}
         return fields | ({"output_config": {"effort": EFFORTS[effort]}} if effort is not None else {})
     wanted = budget if budget is not None else THINKING_TOKENS[effort or "medium"]
-    room = max_tokens - MIN_THINKING_TOKENS
+    room = wanted if max_tokens is None else max_tokens - MIN_THINKING_TOKENS
     answers = [message for message in request.messages or [] if message.role == "assistant"]
     if room < MIN_THINKING_TOKENS or (answers and answers[-1].tool_calls):
         return {}
     return {"thinking": {"type": "enabled", "budget_tokens": max(MIN_THINKING_TOKENS, min(wanted, room))}}
 
 
-def _sampling(request: GenerationRequest) -> dict[str, Any]:
-    """Return the parameters that differ from the API's defaults. Models refuse `temperature` with `top_p`."""
-    sampling = request.sampling
-    fields: dict[str, Any] = {}
-    if sampling.temperature != 1.0:
+def sampling_fields(request: GenerationRequest, thinking: dict[str, Any]) -> dict[str, Any]:
+    """Return the sampling parameters that are set. Models refuse all of them while they think, and `temperature` with
+    `top_p`."""
+    if thinking.get("thinking", {}).get("type") in ("enabled", "adaptive"):
+        return {}
+    sampling, given = request.sampling, request.given
+    fields: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
+    if sampling.temperature != 1.0 or ("temperature" in given and sampling.top_p == 1.0):
         fields["temperature"] = min(sampling.temperature, 1.0)
-    elif sampling.top_p != 1.0:
+    elif sampling.top_p != 1.0 or "top_p" in given:
         fields["top_p"] = sampling.top_p
-    return fields | ({"top_k": sampling.top_k} if sampling.top_k else {})
+    return fields
+
+
+def dropped_sampling(request: GenerationRequest, sent: dict[str, Any]) -> tuple[str, ...]:
+    """Return the sampling parameters of Anthropic's that are set and not `sent` as they are."""
+    asked = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+    values = {name: getattr(request.sampling, name) for name in asked}
+    return tuple([name for name, neutral in asked.items() if values[name] not in (neutral, sent.get(name))])
+
+
+def dropped_thinking(request: GenerationRequest, sent: dict[str, Any]) -> tuple[str, ...]:
+    """Return the fields that ask for thoughts, if none of them are `sent`."""
+    if sent:
+        return ()
+    asked = (("reasoning_effort", request.reasoning_effort), (BUDGET, request.reasoning_budget))
+    return tuple([name for name, value in asked if value is not None])
+
+
+def _passed(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the fields for what the caller said of its user and its class of service, and which names these are."""
+    fields: dict[str, Any] = {}
+    known: set[str] = set()
+    for name in ("user", "safety_identifier"):
+        if name in passed and "metadata" not in fields:
+            fields["metadata"] = {"user_id": passed[name]}
+            known.add(name)
+    if (wanted := SERVICE_TIERS.get(passed.get("service_tier", ""))) is not None:
+        fields["service_tier"] = wanted
+        known.add("service_tier")
+    return fields, frozenset(known)
 
 
 def _tools(request: GenerationRequest) -> dict[str, Any]:
@@ -289,15 +354,6 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
     if not tooling.parallel and tooling.choice != "none":
         choice["disable_parallel_tool_use"] = True
     return {"tools": tools, "tool_choice": choice}
-
-
-def _required(schema: dict[str, Any]) -> dict[str, Any]:
-    if not schema:
-        raise TierRequestError(
-            f"response_format: {NAME} takes a json_schema, not any JSON object; give a schema, or name another tier",
-            "response_format",
-        )
-    return schema
 
 
 def _start(index: int, block: _Block | None, blocks: Blocks) -> list[Delta]:

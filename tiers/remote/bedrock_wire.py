@@ -10,18 +10,22 @@ import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
+from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.remote.anthropic_wire import thinking_fields
+from tiers.remote.anthropic_wire import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.event_stream import EventStreamParser
 from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
     CONTEXT_CODE,
     Blocks,
+    Media,
     answer_schema,
     call_arguments,
+    check_provider,
     is_system,
     media_of,
-    require_conversation,
+    media_parts,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -38,6 +42,11 @@ MISSING_CREDENTIALS = (
     "no AWS credentials found: set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
     "AWS_PROFILE after `aws sso login`, or run where a role is attached"
 )
+_SAMPLING = {"temperature": "temperature", "top_p": "topP"}
+_KNOWN = frozenset({*_SAMPLING, "top_k", "reasoning_effort", BUDGET})
+_SERVICE_TIERS = ("priority", "default", "flex")
+# What Bedrock's own client takes as a tag.
+_TAG = re.compile(r"[a-zA-Z0-9\s:_@$#=/+,.-]{0,256}")
 _REGION = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
 
 
@@ -104,29 +113,43 @@ class BedrockWire(RemoteWire):
             error.param, error.code = "messages", CONTEXT_CODE
         return error
 
-    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
-        """See `RemoteWire.call`."""
-        messages = require_conversation(request, NAME)
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        check_provider(request, NAME)
         if answer_schema(request, NAME) is not None:
             raise TierRequestError(
                 f"response_format: {NAME}'s Converse has no structured output; leave it out, or name another tier",
                 "response_format",
             )
+        for part in media_parts(request):
+            _inline(part)
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        """See `RemoteWire.call`."""
+        messages = request.messages or []
         streamed = not request.whole or self._remote.stream_whole
-        body: dict[str, Any] = {"messages": message_turns(messages), "inferenceConfig": {"maxTokens": max_tokens}}
+        body: dict[str, Any] = {"messages": message_turns(messages)}
+        inference: dict[str, Any] = {} if max_tokens is None else {"maxTokens": max_tokens}
         if system := system_text(messages):
             body["system"] = [{"text": system}]
         if request.stop:
-            body["inferenceConfig"]["stopSequences"] = list(request.stop)
+            inference["stopSequences"] = list(request.stop)
         if tools := _tools(request, messages):
             body["toolConfig"] = tools
         further = self._thinking(request, max_tokens)
-        if further.get("thinking", {}).get("type") not in ("enabled", "adaptive"):
-            body["inferenceConfig"] |= _sampling(request)
+        sampling = sampling_fields(request, further)
+        sampling.pop("top_k", None)
+        inference |= {_SAMPLING[name]: value for name, value in sampling.items()}
+        if inference:
+            body["inferenceConfig"] = inference
         if further:
             body["additionalModelRequestFields"] = further
+        passed, known = _passed(request.passed)
+        dropped = dropped_fields(request, _KNOWN | known)
+        dropped += dropped_sampling(request, sampling) + dropped_thinking(request, further)
         path = f"model/{quote(self._remote.model, safe='')}/"
-        return WireCall(path + ("converse-stream" if streamed else "converse"), _encode(body), streamed)
+        path += "converse-stream" if streamed else "converse"
+        return WireCall(path, _encode(body | passed), streamed, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`: the usage comes last."""
@@ -173,7 +196,7 @@ class BedrockWire(RemoteWire):
                 blocks.unknown = blocks.unknown or "a block of an unknown kind"
         return deltas + ([] if said.stop_reason is None else _end(said.stop_reason, blocks))
 
-    def _thinking(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
+    def _thinking(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
         """Return Anthropic's fields for its models; the others' have no common form."""
         _, is_claude, model = self._remote.model.partition("anthropic.")
         return thinking_fields(model, request, max_tokens) if is_claude else {}
@@ -277,10 +300,7 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
         if part.type == "text":
             blocks += [{"text": part.text}] if part.text.strip() else []
             continue
-        media = media_of(part, NAME)
-        if media.url or media.kind == "audio":
-            what = "audio" if media.kind == "audio" else "an address of an image or file; send its data"
-            raise TierRequestError(f"messages: {NAME} does not read {what}", "messages")
+        media = _inline(part)
         subtype = media.type.partition("/")[2]
         if media.kind == "image":
             blocks.append({"image": {"format": subtype, "source": {"bytes": media.data}}})
@@ -292,11 +312,26 @@ def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
     return blocks
 
 
-def _sampling(request: GenerationRequest) -> dict[str, Any]:
-    """Return the parameters that differ from 1. Some models refuse `temperature` with `topP`."""
-    if request.sampling.temperature != 1.0:
-        return {"temperature": min(request.sampling.temperature, 1.0)}
-    return {"topP": request.sampling.top_p} if request.sampling.top_p != 1.0 else {}
+def _inline(part: ContentPart) -> Media:
+    media = media_of(part, NAME)
+    if media.url or media.kind == "audio":
+        what = "audio" if media.kind == "audio" else "an address of an image or file; send its data"
+        raise TierRequestError(f"messages: {NAME} does not read {what}", "messages")
+    return media
+
+
+def _passed(passed: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the fields for the caller's tags and its class of service, and which names these are."""
+    fields: dict[str, Any] = {}
+    known: set[str] = set()
+    tags, tier = passed.get("metadata"), passed.get("service_tier")
+    if tags and all(_TAG.fullmatch(text) for pair in tags.items() for text in pair):
+        fields["requestMetadata"] = tags
+        known.add("metadata")
+    if tier in _SERVICE_TIERS:
+        fields["serviceTier"] = {"type": tier}
+        known.add("service_tier")
+    return fields, frozenset(known)
 
 
 def _tools(request: GenerationRequest, messages: list[ChatMessage]) -> dict[str, Any]:

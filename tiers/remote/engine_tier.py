@@ -8,7 +8,7 @@ import msgspec
 from inference_core.io.background_tasks import once
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.engines.engine_status import EngineStatus
-from tiers.errors import CatalogError, TierUnavailableError
+from tiers.errors import CatalogError, TierRequestError, TierUnavailableError
 from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
@@ -28,7 +28,7 @@ class EngineTier(Tier):
         if spec.remote is None or spec.remote.engine is None:
             raise CatalogError(f"tier '{spec.name}' has no engine")
         self.name, self.number, self.model = spec.name, spec.number, spec.remote.model
-        self.max_context = spec.remote.max_context or USUAL_CONTEXT
+        self.max_context, self.max_output = spec.remote.max_context or USUAL_CONTEXT, spec.max_output_tokens
         self._spec, self._remote, self._status = spec, spec.remote, status
         self._served: tuple[str, int] = ("", 0)
         self._server: RemoteTier | None = None
@@ -57,6 +57,10 @@ class EngineTier(Tier):
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """See `Tier.count_prompt_tokens`."""
         return self._standby.count_prompt_tokens(request)
+
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.refusal`."""
+        return self._standby.refusal(request)
 
     def load(self) -> TierLoad:
         """See `Tier.load`."""

@@ -11,15 +11,18 @@ from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
+from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
     CONTEXT_CODE,
     THINKING_TOKENS,
     Blocks,
     answer_schema,
     call_arguments,
+    check_provider,
     is_system,
     media_of,
-    require_conversation,
+    media_parts,
+    published_by,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -32,6 +35,9 @@ NAME = "Gemini"
 # Google's own value for calls whose thoughts come from elsewhere; without any signature Gemini 3 refuses the turn.
 UNSIGNED = "skip_thought_signature_validator"
 LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+# OpenAI's names, Gemini's and the neutral values.
+_SAMPLING = (("temperature", "temperature", 1.0), ("top_p", "topP", 1.0), ("top_k", "topK", 0), ("seed", "seed", None))
+_KNOWN = frozenset({*(name for name, _, _ in _SAMPLING), "reasoning_effort", BUDGET})
 _VERSION = re.compile(r"gemini-(\d+)")
 # Least budget of the models that cannot stop thinking.
 _LEAST_BUDGET = 128
@@ -60,6 +66,10 @@ class GeminiWire(RemoteWire):
             )
         return None
 
+    def published_output(self, body: bytes) -> int | None:
+        """See `RemoteWire.published_output`."""
+        return published_by(body, ("outputTokenLimit",))
+
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`: a wrong key is refused with 400."""
         return "API key" in error.message or "API Key" in error.message
@@ -73,9 +83,16 @@ class GeminiWire(RemoteWire):
             error.retry_after_seconds = min(float(delay[1]), MAX_RETRY_AFTER_SECONDS)
         return error
 
-    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        check_provider(request, NAME)
+        answer_schema(request, NAME)
+        for part in media_parts(request):
+            media_of(part, NAME)
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`."""
-        messages = require_conversation(request, NAME)
+        messages = request.messages or []
         streamed = not request.whole or self._remote.stream_whole
         body: dict[str, Any] = {
             "contents": contents(messages),
@@ -84,7 +101,8 @@ class GeminiWire(RemoteWire):
         if system := system_text(messages):
             body["systemInstruction"] = {"parts": [{"text": system}]}
         method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
-        return WireCall(f"{self._path}:{method}", _encode(body | _tools(request)), streamed)
+        dropped = dropped_fields(request, _KNOWN)
+        return WireCall(f"{self._path}:{method}", _encode(body | _tools(request)), streamed, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
@@ -94,16 +112,14 @@ class GeminiWire(RemoteWire):
         """See `RemoteWire.read_whole`."""
         return _deltas(_parsed(body), tally)
 
-    def _generation(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
-        sampling = request.sampling
-        given = (
-            ("temperature", sampling.temperature, 1.0),
-            ("topP", sampling.top_p, 1.0),
-            ("topK", sampling.top_k, 0),
-            ("seed", sampling.seed, None),
-        )
-        fields: dict[str, Any] = {name: value for name, value, default in given if value != default}
-        fields["maxOutputTokens"] = max_tokens
+    def _generation(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for name, theirs, neutral in _SAMPLING:
+            value = getattr(request.sampling, name)
+            if value != neutral or (name in request.given and value):
+                fields[theirs] = value
+        if max_tokens is not None:
+            fields["maxOutputTokens"] = max_tokens
         if request.stop:
             fields["stopSequences"] = list(request.stop)
         if (schema := answer_schema(request, NAME)) is not None:

@@ -3,26 +3,22 @@
 import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError
+from tiers.remote.optional_fields import ALL_SAMPLING, NEUTRAL, SERVICE_FIELDS, sampling_of
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, TextLogprob, Usage
 from tiers.tool_types import Tool, ToolCallDelta
 
 MAX_RETRY_AFTER_SECONDS = 300.0
-DEFAULTS = SamplingParams()
 # Kinds of servers that render the model's own chat template: they take its variables, and earlier thoughts.
 TEMPLATED = ("vllm", "sglang", "llama-server")
-EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
-_OPTIONAL = ("presence_penalty", "frequency_penalty", "seed", *EXTENSIONS)
-_optional_of = attrgetter(*_OPTIONAL)
-_USUAL = _optional_of(DEFAULTS)
+# All that text completions have of the fields that mean something to a provider alone.
+_OF_COMPLETIONS = ("user",)
 
 
 class WireError(msgspec.Struct):
@@ -149,18 +145,14 @@ class Chunk(msgspec.Struct):
 
 
 def request_body(
-    remote: RemoteSpec, request: GenerationRequest, max_tokens: int, *, streamed: bool = True
+    remote: RemoteSpec, request: GenerationRequest, max_tokens: int | None, *, streamed: bool = True
 ) -> dict[str, Any]:
-    """Return the JSON body of a call. Fields beyond OpenAI's are sent only if they are set."""
-    sampling = request.sampling
+    """Return the JSON body of a call: what caller or catalogue set, the model, and what reading the answer needs."""
+    sampling, given = request.sampling, request.given
     is_chat = request.messages is not None
-    body: dict[str, Any] = {
-        "model": remote.model,
-        "stream": streamed,
-        remote.max_tokens_field if is_chat else "max_tokens": max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-    }
+    body: dict[str, Any] = {"model": remote.model, "stream": streamed}
+    if max_tokens is not None:
+        body[remote.max_tokens_field if is_chat else "max_tokens"] = max_tokens
     if request.messages is not None:
         templated = remote.kind in TEMPLATED
         body["messages"] = [_wire_message(message, templated) for message in request.messages]
@@ -170,15 +162,16 @@ def request_body(
         body["prompt"] = request.prompt
     if streamed and remote.stream_usage:
         body["stream_options"] = {"include_usage": True}
-    if (given := _optional_of(sampling)) != _USUAL:
-        body |= {name: value for name, value, usual in zip(_OPTIONAL, given, _USUAL, strict=True) if value != usual}
+    if given or sampling_of(sampling) != NEUTRAL:
+        triples = zip(ALL_SAMPLING, sampling_of(sampling), NEUTRAL, strict=True)
+        body |= {name: value for name, value, neutral in triples if value != neutral or name in given}
     if sampling.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if request.stop:
         body["stop"] = list(request.stop)
     if request.include_stop:
         body["include_stop_str_in_output"] = True
-    if request.n != 1:
+    if request.n != 1 or "n" in given:
         body["n"] = request.n
     if is_chat and request.reasoning_effort is not None:
         body["reasoning_effort"] = request.reasoning_effort
@@ -186,7 +179,13 @@ def request_body(
         body["thinking_token_budget"] = request.reasoning_budget
     body |= _constraints(request)
     if sampling.logprobs is not None:
-        body |= {"logprobs": True, "top_logprobs": sampling.logprobs} if is_chat else {"logprobs": sampling.logprobs}
+        body["logprobs"] = is_chat or sampling.logprobs
+        if is_chat and (sampling.logprobs or "top_logprobs" in given):
+            body["top_logprobs"] = sampling.logprobs
+    if request.passed:
+        for name in SERVICE_FIELDS if is_chat else _OF_COMPLETIONS:
+            if name in request.passed:
+                body[name] = request.passed[name]
     return body
 
 
@@ -223,18 +222,24 @@ def _constraints(request: GenerationRequest) -> dict[str, Any]:
         body["structured_outputs"] = {name: msgspec.json.decode(text) if grammar.kind == "choice" else value}
     if tooling is not None:
         body["tools"] = [_wire_tool(tool) for tool in tooling.tools]
-        named = {"type": "function", "function": {"name": tooling.name}}
-        body["tool_choice"] = named if tooling.choice == "named" else tooling.choice
-        if not tooling.parallel:
-            body["parallel_tool_calls"] = False
+        if tooling.choice == "named":
+            body["tool_choice"] = {"type": "function", "function": {"name": tooling.name}}
+        elif tooling.choice != "auto" or "tool_choice" in request.given:
+            body["tool_choice"] = tooling.choice
+        if "parallel_tool_calls" in request.given or not (tooling.parallel or tooling.choice == "named"):
+            body["parallel_tool_calls"] = tooling.parallel
     return body
 
 
 def _wire_tool(tool: Tool) -> dict[str, Any]:
-    definition = tool.definition()
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.parameters is not None:
+        function["parameters"] = tool.parameters
     if tool.strict:
-        definition["function"]["strict"] = True
-    return definition
+        function["strict"] = True
+    return {"type": "function", "function": function}
 
 
 def parse_chunk(data: bytes) -> Chunk:

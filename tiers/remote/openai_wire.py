@@ -7,40 +7,67 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
-from tiers.remote.openai_format import WireError, parse_chunk, parse_error, request_body
+from tiers.remote.openai_format import TEMPLATED, WireError, parse_chunk, parse_error, request_body
+from tiers.remote.optional_fields import (
+    ALL_SAMPLING,
+    BUDGET,
+    SAMPLING,
+    SERVICE_FIELDS,
+    THOUGHTS,
+    VARIABLES,
+    dropped_fields,
+)
 from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest
 
-# What a request can do without.
-_HINTS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "reasoning_effort")
+# What a request can do without, and a model may refuse.
+_HINTS = (*SAMPLING, "reasoning_effort", *SERVICE_FIELDS)
+_REFUSALS = ("unsupported_value", "unsupported_parameter", "unknown_parameter")
+_CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls"})
+_TEXT_FIELDS = frozenset(ALL_SAMPLING)
 _encode = msgspec.json.Encoder().encode
 
 
 class OpenAIWire(RemoteWire):
-    """Any OpenAI-compatible server."""
+    """Any OpenAI-compatible server. `bounds_thoughts`: whether it takes vLLM's bound of thinking tokens.
+    `service_fields`: which of them it takes."""
 
     health_path = "models"
     models_path = "models"
+    bounds_thoughts = False
+    service_fields = frozenset(SERVICE_FIELDS)
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
+        own = {VARIABLES, THOUGHTS} if remote.kind in TEMPLATED else set()
+        own |= {BUDGET} if self.bounds_thoughts else set()
+        services = self.service_fields if remote.service_fields else frozenset()
+        self._chat_fields = _CHAT_FIELDS | own | services
+        self._text_fields = _TEXT_FIELDS | services & {"user"}
 
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`: some servers use 400 where OpenAI uses 404."""
         return error.code == "model_not_found"
 
-    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`."""
         streamed = not request.whole or self._remote.stream_whole
         body = self.extended(request_body(self._remote, request, max_tokens, streamed=streamed), request)
+        known = self.known_fields(is_chat=request.messages is not None)
+        dropped = dropped_fields(request, known)
+        for name in dropped:
+            body.pop(name, None)
         path = "completions" if request.messages is None else "chat/completions"
-        return WireCall(path, _encode(body), streamed)
+        return WireCall(path, _encode(body), streamed, dropped)
+
+    def known_fields(self, *, is_chat: bool) -> frozenset[str]:
+        """Return which of the fields that an answer can do without the server gets."""
+        return self._chat_fields if is_chat else self._text_fields
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Return the body with this server's own fields. OpenAI's API bounds no thoughts and rejects unknown fields."""
-        body.pop("thinking_token_budget", None)
+        """Return the body with this server's own fields."""
         return body
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
@@ -62,13 +89,10 @@ class VllmWire(OpenAIWire):
 
     health_path = "../health"
     tells_logprobs = True
+    bounds_thoughts = True
     queue = QueueMetric(
         "../metrics", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:request_success_total"
     )
-
-    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Return the body as it is."""
-        return body
 
 
 class LlamaServerWire(OpenAIWire):
@@ -83,7 +107,17 @@ class SglangWire(OpenAIWire):
 
     health_path = "../health"
     tells_logprobs = True
+    bounds_thoughts = True
     queue = QueueMetric("../metrics", "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_requests_total")
+
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        grammar = request.sampling.grammar
+        if request.response_format is None and grammar is not None and grammar.kind == "lark":
+            raise TierRequestError(
+                "structured_outputs: a Lark grammar is not among what SGLang takes; name another tier",
+                "structured_outputs",
+            )
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
         """Use SGLang's own fields for grammars."""
@@ -100,40 +134,34 @@ class SglangWire(OpenAIWire):
             return body | {"regex": value}
         if name == "choice":
             return body | {"regex": "|".join(re.escape(choice) for choice in value)}
-        raise TierRequestError(
-            "structured_outputs: a Lark grammar is not among what SGLang takes", "structured_outputs"
-        )
+        return body
 
 
 class TensorRtLlmWire(OpenAIWire):
-    """`trtllm-serve`."""
+    """`trtllm-serve`, which refuses fields that it does not know."""
 
     health_path = "../health"
+    service_fields = frozenset({"user"})
     program = "trtllm-serve"
 
-    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Use only OpenAI's fields."""
-        body.pop("thinking_token_budget", None)
-        if "structured_outputs" in body:
-            raise TierRequestError(
-                f"structured_outputs: {self.program} takes response_format alone; leave it out or name another tier",
-                "structured_outputs",
-            )
-        return body
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        require_form(request, self.program)
 
 
 class TgiWire(TensorRtLlmWire):
     """Hugging Face's Text Generation Inference, which like `trtllm-serve` takes OpenAI's fields alone."""
 
     program = "Text Generation Inference"
+    service_fields = frozenset(SERVICE_FIELDS)
     queue = QueueMetric("../metrics", "tgi_batch_current_size", "tgi_queue_size", "tgi_request_success")
 
 
 class OpenAIProviderWire(OpenAIWire):
     """A provider with OpenAI's API on the internet: OpenAI itself, OpenRouter, Groq and others.
 
-    Reasoning models refuse `temperature`, `top_p` and penalties. Values that are the API's own defaults are not sent;
-    a parameter that the model once refused is not sent again.
+    Reasoning models refuse `temperature`, `top_p` and penalties. A parameter that the model once refused is not sent
+    again.
     """
 
     def __init__(self, remote: RemoteSpec) -> None:
@@ -142,7 +170,7 @@ class OpenAIProviderWire(OpenAIWire):
 
     def adapts_to(self, refusal: TierRequestError) -> bool:
         """See `RemoteWire.adapts_to`."""
-        known = refusal.code in ("unsupported_value", "unsupported_parameter") and refusal.param in _HINTS
+        known = refusal.code in _REFUSALS and refusal.param in _HINTS
         if not known or refusal.param in self._refused:
             return False
         self._refused.add(str(refusal.param))
@@ -153,17 +181,17 @@ class OpenAIProviderWire(OpenAIWire):
         return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
 
     def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Leave out default sampling; refuse grammars that only vLLM takes."""
-        if "structured_outputs" in body:
-            raise TierRequestError(
-                "structured_outputs: this tier's provider takes response_format alone; leave it out or name another "
-                "tier",
-                "structured_outputs",
-            )
-        for name in ("temperature", "top_p"):
-            if body[name] == 1.0:
-                del body[name]
+        """Leave out what the model refused."""
+        # With its neutral value, too, it would be refused again.
         return {name: value for name, value in body.items() if name not in self._refused} if self._refused else body
+
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        require_form(request, "this tier's provider")
+
+    def known_fields(self, *, is_chat: bool) -> frozenset[str]:
+        """See `OpenAIWire.known_fields`."""
+        return super().known_fields(is_chat=is_chat) - self._refused
 
 
 class AzureWire(OpenAIProviderWire):
@@ -172,6 +200,15 @@ class AzureWire(OpenAIProviderWire):
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
         """See `RemoteWire.key_headers`."""
         return [(b"api-key", key.encode())] if key else []
+
+
+def require_form(request: GenerationRequest, server: str) -> None:
+    """Raise TierRequestError for a grammar of vLLM's own."""
+    if request.response_format is None and request.sampling.grammar is not None:
+        raise TierRequestError(
+            f"structured_outputs: {server} takes response_format alone; leave it out or name another tier",
+            "structured_outputs",
+        )
 
 
 def _read(data: bytes, tally: Tally) -> list[Delta]:

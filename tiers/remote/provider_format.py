@@ -1,12 +1,15 @@
 """What the wires of Anthropic, Gemini and Bedrock share: checks of a request, turns and parts of a conversation."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError
+from tiers.remote.server_models import published_output
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import ToolCall, ToolCallDelta
 
@@ -17,8 +20,8 @@ THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24_576,
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,")
 
 
-def require_conversation(request: GenerationRequest, provider: str) -> list[ChatMessage]:
-    """Return the messages. Raises TierRequestError for what no provider with an API of its own can serve.
+def check_provider(request: GenerationRequest, provider: str) -> None:
+    """Raise TierRequestError for what no provider with an API of its own can serve.
 
     Penalties, `seed` and other hints that a provider does not know are not sent; what the caller would read in the
     answer is refused.
@@ -34,7 +37,12 @@ def require_conversation(request: GenerationRequest, provider: str) -> list[Chat
     ):
         if asked:
             raise TierRequestError(f"{name}: not among what {provider} takes; leave it out, or name another tier", name)
-    return request.messages
+
+
+def media_parts(request: GenerationRequest) -> Iterator[ContentPart]:
+    """Return the parts of all messages that are no text."""
+    for message in request.messages or ():
+        yield from (part for part in message.parts if part.type != "text")
 
 
 def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] | None:
@@ -60,6 +68,15 @@ def answer_schema(request: GenerationRequest, provider: str) -> dict[str, Any] |
         "response_format, or name another tier",
         "structured_outputs",
     )
+
+
+def published_by(body: bytes, fields: tuple[str, ...]) -> int | None:
+    """Return the most tokens of an answer that a provider's description of a model tells under one of `fields`."""
+    try:
+        entry = msgspec.json.decode(body)
+    except JSON_ERRORS:
+        return None
+    return published_output(entry, fields) if isinstance(entry, dict) else None
 
 
 def system_text(messages: list[ChatMessage]) -> str:

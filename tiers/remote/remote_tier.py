@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -14,7 +15,6 @@ import httpx
 import msgspec
 
 from inference_core.io.background_tasks import repeated
-from tiers.answer_limit import answer_limit
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import (
     CatalogError,
@@ -61,6 +61,11 @@ MOST_NAMED = 12
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
 OPERATOR_STATUSES = (401, 402, 403, 404, 407)
+# How Anthropic, OpenAI and Bedrock refuse a limit above what the model can answer.
+_MOST_ANSWERED = re.compile(
+    r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
+    r"|exceeds the model limit of (\d{1,10})"
+)
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 TRY_LATER_STATUSES = (408, 409, 425)
 # 529: Anthropic's "overloaded".
@@ -87,7 +92,7 @@ class RemoteTier(Tier):
         if spec.remote is None:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
-        self.max_context = spec.remote.max_context or USUAL_CONTEXT
+        self.max_context, self.max_output = spec.remote.max_context or USUAL_CONTEXT, spec.max_output_tokens
         self._spec, self._remote = spec, spec.remote
         self._key = environ.get(spec.remote.api_key_env or "", "").strip()
         self._cooldown_seconds, self._clock, self._connect = cooldown_seconds, clock, connect
@@ -120,14 +125,18 @@ class RemoteTier(Tier):
         if not self._wire.health_path:
             return
         seen = await self._look(self._wire.health_path, MAX_MODELS_BYTES)
-        if self._wire.models_path is not None and (not self._remote.model or self._remote.max_context is None):
-            is_seen = self._wire.models_path == self._wire.health_path
+        is_known = self._remote.model and self._remote.max_context is not None
+        is_seen = self._wire.models_path == self._wire.health_path
+        if self._wire.models_path is not None and (is_seen or not is_known):
             self._take_model(parse_models(*seen) if is_seen else await self.listed_models())
         if (path := self._wire.model_path) is not None:
-            problem = self._wire.model_problem(*(seen if path == self._wire.health_path else await self._look(path)))
+            status, body = seen if path == self._wire.health_path else await self._look(path)
+            problem = self._wire.model_problem(status, body)
             if problem is not None:
                 self._cool_down()
                 raise TierUnavailableError(f"{self._where} {self._scrub(problem)}")
+            if self.max_output is None and status == 200:
+                self.max_output = self._wire.published_output(body)
 
     async def listed_models(self) -> list[ServerModel] | None:
         """Return the server's models; None if it does not list them. Raises `TierUnavailableError`."""
@@ -154,8 +163,12 @@ class RemoteTier(Tier):
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
             self._wire = wire_of(msgspec.structs.replace(self._spec, remote=self._remote))
-        if self._remote.max_context is None and found is not None and found.name == self.model:
+        if found is None or found.name != self.model:
+            return
+        if self._remote.max_context is None:
             self.max_context = found.max_context or self.max_context
+        if self.max_output is None:
+            self.max_output = found.max_output
 
     async def _look(self, path: str, most: int = MAX_ERROR_BYTES) -> tuple[int, bytes]:
         """Return status and body of a GET. Raises `TierUnavailableError` if the server is unreachable or refuses."""
@@ -265,7 +278,7 @@ class RemoteTier(Tier):
             try:
                 await self._check(response, call, pieces)
             except TierRequestError as error:
-                if not self._wire.adapts_to(error):
+                if not (self._wire.adapts_to(error) or self._learns_limit(error, tally)):
                     raise
                 await response.aclose()
                 call = self._call(request, tally)
@@ -360,6 +373,20 @@ class RemoteTier(Tier):
             size += _text_tokens(json.dumps(tool.definition(), check_circular=False))
         return max(1, size)
 
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.refusal`: no server elsewhere repeats a prompt, and its kind decides the rest."""
+        if request.echo:
+            return TierRequestError(
+                f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
+                "name a tier that runs here",
+                "echo",
+            )
+        try:
+            self._wire.check(request)
+        except TierRequestError as error:
+            return error
+        return None
+
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the server's queue, and whether the last failure is long enough
         ago."""
@@ -378,22 +405,29 @@ class RemoteTier(Tier):
         return {place: self._queue.waiting(self._clock())}
 
     def _call(self, request: GenerationRequest, tally: Tally) -> WireCall:
-        """Return what to send. Raises TierRequestError for what no remote server supports."""
-        if request.echo:
-            raise TierRequestError(
-                f"echo: tier '{self.name}' is served elsewhere and cannot repeat or score a prompt; leave echo out, or "
-                "name a tier that runs here",
-                "echo",
-            )
-        room = max(1, self.max_context - tally.prompt_tokens)
-        tally.max_tokens = min(room, self._spec.answer_limit(request.max_tokens or None))
-        return self._wire.call(request, tally.max_tokens)
+        """Return what to send. Raises TierRequestError for what the server does not support."""
+        if (refusal := self.refusal(request)) is not None:
+            raise refusal
+        stated = self._spec.stated_limit(request.max_tokens or None)
+        tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
+        sent = None if stated is None and not self._wire.needs_limit else tally.max_tokens
+        call = self._wire.call(request, sent)
+        request.sent.max_tokens, request.sent.dropped = sent, call.dropped
+        return call
+
+    def _learns_limit(self, refusal: TierRequestError, tally: Tally) -> bool:
+        """Return whether a limit was refused with the most that the model can answer, which is known from now on."""
+        told = _MOST_ANSWERED.search(str(refusal))
+        most = 0 if told is None else int(next(filter(None, told.groups())))
+        if not 0 < most < tally.max_tokens:
+            return False
+        self.max_output = most
+        return True
 
     def _bounds(self, request: GenerationRequest, tally: Tally) -> AnswerBounds:
-        """Return how much the server may answer, by the limit that it was sent, else by the room in the context."""
-        limit = answer_limit(tally.max_tokens or None, None, self.max_context, tally.prompt_tokens)
+        """Return how much the server may answer."""
         tally.scored = request.sampling.logprobs is not None
-        return bounds_of(request.n, limit, request.sampling, cumulative=self._remote.cumulative_text)
+        return bounds_of(request.n, tally.max_tokens, request.sampling, cumulative=self._remote.cumulative_text)
 
     @staticmethod
     def _pieces(response: Reply | httpx.Response, deadline: float) -> AsyncIterator[bytes]:

@@ -1,7 +1,7 @@
 """What an OpenAI-compatible server says of its models at `GET /models`."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,13 +13,16 @@ log = logging.getLogger(__name__)
 
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "n_ctx")
 """vLLM and SGLang; OpenRouter and Together; Groq; llama.cpp (in `meta`)."""
+_OUTPUT_FIELDS = ("max_output_tokens", "max_completion_tokens", "outputTokenLimit")
+"""LiteLLM; Groq and OpenRouter (in `top_provider`); Gemini."""
 
 
 class ServerModel(msgspec.Struct, frozen=True):
-    """One model of a server; `max_context` in tokens, None if the server does not say."""
+    """One model of a server; `max_context`, and `max_output` of one answer, in tokens: None if it does not say."""
 
     name: str
     max_context: int | None = None
+    max_output: int | None = None
 
 
 def parse_models(status: int, body: bytes) -> list[ServerModel] | None:
@@ -35,7 +38,7 @@ def parse_models(status: int, body: bytes) -> list[ServerModel] | None:
     if not isinstance(entries, list):
         return None
     models = [
-        ServerModel(entry["id"], _context(entry))
+        ServerModel(entry["id"], _context(entry), published_output(entry))
         for entry in entries
         if isinstance(entry, dict) and isinstance(entry.get("id"), str) and not entry.get("parent")
     ]
@@ -54,10 +57,20 @@ def chosen_model(wanted: str, models: list[ServerModel]) -> ServerModel | None:
     return named or (models[0] if len(models) == 1 else None)
 
 
+def published_output(entry: Mapping[str, Any], fields: Sequence[str] = _OUTPUT_FIELDS) -> int | None:
+    """Return the most tokens of an answer that a model's entry tells; None if it does not."""
+    return _first_count(entry, "top_provider", fields)
+
+
 def _context(entry: Mapping[str, Any]) -> int | None:
-    meta = entry.get("meta")
-    for table in (entry, meta if isinstance(meta, dict) else {}):
-        for field in _CONTEXT_FIELDS:
+    return _first_count(entry, "meta", _CONTEXT_FIELDS)
+
+
+def _first_count(entry: Mapping[str, Any], inner: str, fields: Sequence[str]) -> int | None:
+    """Return the first count of tokens among `fields` of the entry or of its table `inner`."""
+    further = entry.get(inner)
+    for table in (entry, further if isinstance(further, dict) else {}):
+        for field in fields:
             if (value := context_of(table.get(field))) is not None:
                 return value
     return None

@@ -21,6 +21,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import CatalogError, TierError, TierRequestError
 from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.optional_fields import dropped_fields
 from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
@@ -78,6 +79,8 @@ class TritonWire(RemoteWire):
     """The shared part of both backends. `needed`: inputs that every request needs."""
 
     health_path = "v2/health/ready"
+    # Without one the backends end an answer after 16 tokens, or refuse the request.
+    needs_limit = True
     needed: tuple[str, ...]
     # The sampling parameters that the backend supports under the same name.
     names: tuple[str, ...]
@@ -131,17 +134,18 @@ class TritonWire(RemoteWire):
     def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
         """Return the fields of a generate request."""
 
-    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`."""
+        assert max_tokens is not None, "the backends need a limit"
         streamed = not request.whole or self._remote.stream_whole
-        self._check(request)
         body = self.body(self._text(request), request, max_tokens, streamed=streamed)
+        dropped = dropped_fields(request, frozenset({*self.names, "temperature", "top_p", "top_k"}))
         model = f"v2/models/{self._remote.model}"
         if streamed:
-            return WireCall(f"{model}/generate_stream", _encode(body), True)
+            return WireCall(f"{model}/generate_stream", _encode(body), True, dropped)
         if self._remote.whole_path == "infer":
-            return WireCall(f"{model}/infer", _encode(_inference(body)), False)
-        return WireCall(f"{model}/generate", _encode(body), False)
+            return WireCall(f"{model}/infer", _encode(_inference(body)), False, dropped)
+        return WireCall(f"{model}/generate", _encode(body), False, dropped)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`."""
@@ -175,8 +179,8 @@ class TritonWire(RemoteWire):
             deltas.append(Delta(finish_reason="length" if reason == "length" else "stop"))
         return deltas
 
-    def _check(self, request: GenerationRequest) -> None:
-        """Raise `TierRequestError` for fields that the backend lacks."""
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
         sampling = request.sampling
         told = {
             "n": request.n != 1,
@@ -198,24 +202,24 @@ class TritonWire(RemoteWire):
                     "name another tier",
                     name,
                 )
-
-    def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
-        """Return the parameters that differ from their neutral value."""
-        return {
-            name: getattr(sampling, name) for name in self.names if getattr(sampling, name) != getattr(_DEFAULTS, name)
-        }
-
-    def _text(self, request: GenerationRequest) -> str:
-        if request.messages is None:
-            return str(request.prompt)
-        if self._tokenizer is None:
+        if request.messages is not None and self._remote.tokenizer is None:
             raise TierRequestError(
                 "messages: this tier's server is sent text, and the catalogue names no remote.tokenizer whose template "
                 "would write a conversation; use completions with a prompt",
                 "messages",
             )
-        if any(message.parts for message in request.messages):
+        if any(message.parts for message in request.messages or ()):
             raise TierRequestError("messages: this tier's server is sent text only", "messages", "unsupported_content")
+
+    def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
+        """Return the parameters that are set."""
+        values = {name: getattr(request.sampling, name) for name in self.names}
+        return {n: value for n, value in values.items() if value != getattr(_DEFAULTS, n) or n in request.given}
+
+    def _text(self, request: GenerationRequest) -> str:
+        if request.messages is None:
+            return str(request.prompt)
+        assert self._tokenizer is not None, "the request has been checked"
         controls = self._tokenizer.control_tokens
         for message in request.messages:
             forged = next((token for token in controls if token and token in message.content), None)
@@ -254,10 +258,20 @@ class TritonTensorRtLlmWire(TritonWire):
         "min_tokens",
     )
 
-    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
-        """See `TritonWire.body`."""
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        super().check(request)
         if request.include_stop:
             raise TierRequestError("include_stop_str_in_output: the TensorRT-LLM backend drops stop strings", "stop")
+        grammar = request.sampling.grammar
+        if grammar is not None and grammar.kind not in _GUIDES:
+            raise TierRequestError(
+                f"structured_outputs: a grammar of kind {grammar.kind!r} is not among what this tier's server takes",
+                "structured_outputs",
+            )
+
+    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+        """See `TritonWire.body`."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "text_input": text,
@@ -273,20 +287,17 @@ class TritonTensorRtLlmWire(TritonWire):
         if sampling.temperature == 0:
             body["top_k"] = 1
         else:
-            body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
             body |= {"top_k": sampling.top_k} if sampling.top_k else {}
-        return body | self._sampling(sampling) | self._guide(request)
+            for name in ("temperature", "top_p"):
+                if getattr(sampling, name) != 1.0 or name in request.given:
+                    body[name] = getattr(sampling, name)
+        return body | self._sampling(request) | self._guide(request)
 
     def _guide(self, request: GenerationRequest) -> dict[str, Any]:
         grammar = request.sampling.grammar
         if grammar is None:
             return {}
-        kind = _GUIDES.get(grammar.kind)
-        if kind is None:
-            raise TierRequestError(
-                f"structured_outputs: a grammar of kind {grammar.kind!r} is not among what this tier's server takes",
-                "structured_outputs",
-            )
+        kind = _GUIDES[grammar.kind]
         told = {"guided_decoding_guide_type": kind}
         return told if kind == "json" else told | {"guided_decoding_guide": grammar.text}
 
@@ -309,15 +320,18 @@ class TritonVllmWire(TritonWire):
         "stop_token_ids",
     )
 
-    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
-        """See `TritonWire.body`."""
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`."""
+        super().check(request)
         if request.sampling.grammar is not None:
             raise TierRequestError(
                 "response_format: Triton's vLLM backend has no grammars; leave it out, or name another tier",
                 "response_format",
             )
-        sampling = self._sampling(request.sampling) | {"max_tokens": max_tokens}
-        sampling |= {"temperature": request.sampling.temperature}
+
+    def body(self, text: str, request: GenerationRequest, max_tokens: int, *, streamed: bool) -> dict[str, Any]:
+        """See `TritonWire.body`."""
+        sampling = self._sampling(request) | {"max_tokens": max_tokens}
         if request.stop:
             sampling["stop"] = list(request.stop)
         if request.include_stop:

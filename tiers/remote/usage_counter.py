@@ -22,10 +22,10 @@ class Tally:
 
     `reported`: the server's own counts so far, as far as they are possible: of the prompt within `bounds`, of the
     output at most the limit. `claimed`: the same as the server said it. `prompt_tokens`: our estimate. `max_tokens`:
-    the limit per choice, 0 before the request. `heard`: all text of a server with a single choice; None before the
-    first. `sent`: whether the request is on its way to the server. `notes`: what a wire remembers of the answer between
-    its events. `said`: bytes of all output so far, scores and ids included. `scored`: whether log-probabilities were
-    asked for; others are dropped.
+    the most output tokens of a choice, sent to the server or not; 0 before the request. `heard`: all text of a server
+    with a single choice; None before the first. `sent`: whether the request is on its way to the server. `notes`: what
+    a wire remembers of the answer between its events. `said`: bytes of all output so far, scores and ids included.
+    `scored`: whether log-probabilities were asked for; others are dropped.
     """
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:

@@ -18,11 +18,13 @@ MOST_REQUESTS = 1_000_000
 
 
 class WireCall(NamedTuple):
-    """One POST: `path` is relative to the server's `base_url`. `streamed`: the answer is a stream of events."""
+    """One POST: `path` is relative to the server's `base_url`. `streamed`: the answer is a stream of events. `dropped`:
+    the caller's fields that are set and not in the body, because the server's API does not have them."""
 
     path: str
     body: bytes
     streamed: bool
+    dropped: tuple[str, ...] = ()
 
 
 class QueueMetric(NamedTuple):
@@ -60,7 +62,8 @@ class RemoteWire(ABC):
     `queue`: where it reports the number of its requests, if it does. `model_path`: where it describes the model, if it
     does; `models_path`: where it lists all its models, as OpenAI does. `tells_logprobs`: whether every model of such a
     server gives log-probabilities; some of OpenAI's reject a request for them. `one_choice`: an answer has one choice,
-    so several are several requests. `signs`: whether each request is signed, by `signature`.
+    so several are several requests. `signs`: whether each request is signed, by `signature`. `needs_limit`: whether a
+    request must bound its answer; those of other servers do so only where caller, catalogue or a budget does.
     """
 
     health_path: str
@@ -70,6 +73,7 @@ class RemoteWire(ABC):
     models_path: str | None = None
     one_choice: bool = False
     signs: bool = False
+    needs_limit: bool = False
 
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
         """Return the headers of every request that carry the API key; `key` is "" without one."""
@@ -95,6 +99,10 @@ class RemoteWire(ABC):
         """Return why the model described by a GET of `model_path` cannot serve the tier; None if it can."""
         return None
 
+    def published_output(self, body: bytes) -> int | None:
+        """Return the most tokens of an answer that the model described by `body` can give; None if it does not tell."""
+        return None
+
     def is_about_model(self, error: WireError) -> bool:
         """Return whether a request was refused because of its model, its key or the account, which is the operator's
         concern and never the caller's."""
@@ -105,9 +113,15 @@ class RemoteWire(ABC):
         that it may be sent once more."""
         return False
 
+    def check(self, request: GenerationRequest) -> None:  # noqa: B027 - some kinds support everything
+        """Raise `TierRequestError` for what this kind of server does not support and an answer cannot do without.
+        Routing asks before it chooses a tier, so it takes no longer than to look at the fields."""
+
     @abstractmethod
-    def call(self, request: GenerationRequest, max_tokens: int) -> WireCall:
-        """Return what to send. Raises `TierRequestError` for what this kind of server does not support."""
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        """Return what to send, with this limit of the answer if it is not None, which it never is for a server that
+        needs one. Nothing is added to what the caller and the catalogue set. The request has been
+        checked. Raises `TierRequestError` for a conversation that this kind of server cannot read."""
 
     @abstractmethod
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:

@@ -16,7 +16,7 @@ from inference_core.io.background_tasks import repeated
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
-from tiers.errors import CatalogError, TierError, TierUnavailableError
+from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.balancer import Balancer
 from tiers.replicas.hedged_request import ReplicaRace
@@ -75,7 +75,7 @@ class ReplicaSet(Tier):
         if remote is None or not remote.servers:
             raise CatalogError(f"tier '{spec.name}' has no remote servers")
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
-        self.max_context = remote.max_context or USUAL_CONTEXT
+        self.max_context, self.max_output = remote.max_context or USUAL_CONTEXT, spec.max_output_tokens
         self._total_seconds, self._clock = remote.total_timeout_seconds, clock
         self._tiers = {
             server.base_url: RemoteTier(msgspec.structs.replace(spec, remote=remote.alone(server)), environ=environ)
@@ -106,6 +106,7 @@ class ReplicaSet(Tier):
             log.warning("a replica is not there: %s", error)
         started = [tier for tier, error in zip(self._tiers.values(), outcomes, strict=True) if error is None]
         self.model, self.max_context = started[0].model, min(tier.max_context for tier in started)
+        self.max_output = min([tier.max_output for tier in started if tier.max_output is not None], default=None)
         if self._watching is None and any(tier.tells_queue for tier in self._tiers.values()):
             self._watching = repeated(self._watch_queues, f"queues of tier {self.number}")
 
@@ -148,6 +149,10 @@ class ReplicaSet(Tier):
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """See `RemoteTier.count_prompt_tokens`."""
         return next(iter(self._tiers.values())).count_prompt_tokens(request)
+
+    def refusal(self, request: GenerationRequest) -> TierRequestError | None:
+        """See `Tier.refusal`: the servers are of one kind."""
+        return next(iter(self._tiers.values())).refusal(request)
 
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the queues of the replicas that take requests, of which a request

@@ -12,6 +12,8 @@ from gateway.api.inference.constraints import format_of, template_variables_of, 
 from gateway.api.inference.parsing import (
     check_chat,
     check_completion,
+    given_of,
+    passed_of,
     priority_of,
     sampling_params,
     served_tier,
@@ -52,7 +54,7 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
     )
 
 
-def chat_request(parts: Parts, given: Received, body: ChatRequest, *, cut_to_context: bool = False) -> InferenceRequest:
+def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
     caller, routing = given.caller, parts.routing
@@ -68,12 +70,13 @@ def chat_request(parts: Parts, given: Received, body: ChatRequest, *, cut_to_con
         arrival=given.arrival,
         created_at=time.time(),
         unset=unset_of(body),
+        given=given_of(body),
+        passed=passed_of(body, caller.priority_ceiling),
         messages=messages,
         stream=bool(body.stream),
         caller=caller,
         store_texts=parts.settings.store_texts and caller.consent and body.store is not False,
         max_tokens=token_limit(body),
-        cut_to_context=cut_to_context,
         stop=stops_of(body),
         tooling=tooling_of(body),
         response_format=format_of(body.response_format),
@@ -111,11 +114,14 @@ def completion_request(parts: Parts, given: Received, body: CompletionRequest) -
         arrival=given.arrival,
         created_at=time.time(),
         unset=unset_of(body),
+        given=given_of(body),
+        passed=passed_of(body),
         prompts=prompts,
         stream=bool(body.stream),
         caller=caller,
         store_texts=parts.settings.store_texts and caller.consent,
         max_tokens=token_limit(body),
+        usual_max_tokens=body.max_tokens is None,
         stop=stops_of(body),
         n=body.n or 1,
         best_of=body.best_of,

@@ -124,7 +124,7 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
         return content
     if not content:
         raise bad_request("A message needs content: a string or a list of parts.", where, "invalid_value")
-    return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
+    return "\n".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
 
 
 def _part(part: ContentPart, where: str) -> str:

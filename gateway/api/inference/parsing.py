@@ -25,6 +25,7 @@ from gateway.requests.caller import CALLER, Caller
 from gateway.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.requests.slo_class import SERVICE_TIERS, SloName, slo_class
 from inference_core.protocol import SamplingParams
+from tiers.remote.optional_fields import ALL_SAMPLING, SERVICE_FIELDS
 from tiers.tier import ChatMessage
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -35,6 +36,10 @@ IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
 
 PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
+# Those that providers have; `batch` is our own.
+SERVICE_TIERS_ELSEWHERE = ("auto", "default", "flex", "priority", "scale")
+# Besides the sampling fields: what is not sent where it has its usual value, unless the caller said so.
+_SAYING = (*ALL_SAMPLING, "n", "top_logprobs", "tool_choice", "parallel_tool_calls")
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
 
@@ -293,6 +298,25 @@ def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
 def unset_of(body: Sampling) -> tuple[str, ...]:
     """The sampling fields that the caller left to the tier."""
     return tuple([name for name in TIER_DEFAULTS if getattr(body, name) is None])
+
+
+def given_of(body: Sampling) -> tuple[str, ...]:
+    """The fields that the caller set and whose neutral value says something to a server elsewhere."""
+    return tuple([name for name in _SAYING if getattr(body, name, None) is not None])
+
+
+def passed_of(body: Sampling, ceiling: int = 0) -> dict[str, Any]:
+    """The fields that mean something to a provider alone, as the caller set them. `ceiling`: the most urgent class that
+    the caller's key may ask for, of a provider too."""
+    passed = {name: value for name in SERVICE_FIELDS if (value := getattr(body, name, None)) is not None}
+    asked = passed.get("service_tier")
+    if asked is None:
+        return passed
+    if PRIORITY_OF_SERVICE_TIER[asked] < ceiling:
+        return passed | {"service_tier": SERVICE_TIERS[ceiling]}
+    if asked not in SERVICE_TIERS_ELSEWHERE:
+        del passed["service_tier"]
+    return passed
 
 
 def stops_of(body: Sampling) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ MAX_MESSAGES = 2048
 # Parts of messages and calls in them, over a conversation; also items that it is given as.
 MAX_PARTS = 8192
 
-# Fields of a chat that change at most the speed or the style of an answer: accepted without effect.
-HARMLESS = ("prediction", "verbosity")
+# Fields of a chat that change at most the speed of an answer: accepted without effect.
+HARMLESS = ("prediction",)
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
@@ -240,6 +240,7 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     store: bool | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     modalities: list[str] | None = None
@@ -252,7 +253,7 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     thinking_token_budget: NaturalInt | None = None
     chat_template_kwargs: TemplateVariables | None = None
-    verbosity: Unsupported = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     web_search_options: Unsupported = None
 
 

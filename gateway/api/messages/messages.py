@@ -37,7 +37,10 @@ async def messages(request: HttpRequest) -> ASGIApp:
     parts, given = parts_of(request), received(request)
     chat = chat_of(body)
     try:
-        inference_request = chat_request(parts, given, chat.request, cut_to_context=True)
+        inference_request = chat_request(parts, given, chat.request)
+        # Anthropic's metadata is the name of the user, and no tags.
+        passed = {name: value for name, value in inference_request.passed.items() if name != "metadata"}
+        inference_request = msgspec.structs.replace(inference_request, passed=passed)
         return await respond(request, parts, inference_request, MessagesFormat(given.request_id, body.thinking))
     except ApiError as error:
         raise chat.renamed(error) from None

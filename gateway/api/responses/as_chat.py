@@ -70,6 +70,8 @@ def chat_of(body: ResponsesRequest, earlier: Sequence[Item] = ()) -> ChatRequest
         service_tier=body.service_tier,
         user=body.user,
         safety_identifier=body.safety_identifier,
+        prompt_cache_key=body.prompt_cache_key,
+        prompt_cache_retention=body.prompt_cache_retention,
     )
 
 

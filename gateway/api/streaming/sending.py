@@ -1,7 +1,7 @@
 """Answer a request over HTTP, whole or as a stream of events; the bytes go straight to the server."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -101,24 +101,26 @@ async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
 
 def _early_headers(request: HttpRequest, inference_request: InferenceRequest, answer_format: AnswerFormat) -> Headers:
     named = (b"x-aio-decision-id", inference_request.request_id.encode())
-    return [named, *_id_headers(request, inference_request.request_id, answer_format)]
+    return [named, *_id_headers(request, inference_request.request_id, answer_format), *ignored_header(request)]
 
 
 def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
     headers = {**response_headers(answer, whole=not answer.request.stream), **answer.rate_headers}
     found = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
-    return found + _id_headers(request, answer.request.request_id, answer_format)
+    found += _id_headers(request, answer.request.request_id, answer_format)
+    return found + ignored_header(request, answer.source.dropped)
 
 
 def _id_headers(request: HttpRequest, request_id: str, answer_format: AnswerFormat) -> Headers:
     own = (caller_request_id(request.headers.get("x-request-id")) or request_id).encode()
-    return [(name, own) for name in answer_format.id_headers] + ignored_header(request)
+    return [(name, own) for name in answer_format.id_headers]
 
 
-def ignored_header(request: HttpRequest) -> Headers:
-    """The header that names the fields of the request's body that were ignored, if there are any."""
-    names = request.scope["state"].get(IGNORED)
-    return [(b"x-aio-ignored-fields", shown_names(names).encode())] if names else []
+def ignored_header(request: HttpRequest, dropped: Sequence[str] = ()) -> Headers:
+    """The header that names the fields of the request's body that were ignored, and those that the server of the tier
+    has not got (`dropped`), if there are any."""
+    names = [*request.scope["state"].get(IGNORED, ()), *dropped]
+    return [(b"x-aio-ignored-fields", shown_names(list(dict.fromkeys(names))).encode())] if names else []
 
 
 class KeepAlive:

@@ -11,6 +11,8 @@ from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "Say hello."}]
+LONG_TEXT = " ".join(["word"] * 250)
+LONG = [{"role": "user", "content": LONG_TEXT}]
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 
@@ -243,11 +245,15 @@ async def test_a_prompt_longer_than_every_context_is_refused_with_the_arithmetic
     check_envelope(answer, 400, "prompt", "context_length_exceeded")
 
 
-async def test_prompt_and_answer_together_must_fit_the_context(gateway: RunningGateway) -> None:
-    answer = await gateway.http.post(CHAT, json={"model": "tier-1", "messages": HELLO, "max_tokens": 251})
-    check_envelope(answer, 400, "messages", "context_length_exceeded")
-    answer = await gateway.http.post(CHAT, json={"model": "tier-1", "messages": HELLO, "max_tokens": 250})
-    assert answer.status_code == 200
+async def test_a_prompt_must_leave_a_sixteenth_of_the_context_and_a_limit_beyond_it_is_cut(
+    gateway: RunningGateway,
+) -> None:
+    for path, asked in ((CHAT, {"messages": HELLO}), (TEXT, {"prompt": "Once"})):
+        answer = await gateway.http.post(path, json={"model": "tier-1", "max_tokens": 32_000} | asked)
+        assert answer.status_code == 200, answer.text
+    for path, asked, param in ((CHAT, {"messages": LONG}, "messages"), (TEXT, {"prompt": LONG_TEXT}, "prompt")):
+        answer = await gateway.http.post(path, json={"model": "tier-1", "max_tokens": 32_000} | asked)
+        check_envelope(answer, 400, param, "context_length_exceeded")
 
 
 @pytest.mark.parametrize(

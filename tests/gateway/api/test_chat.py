@@ -119,14 +119,14 @@ async def test_content_parts_are_joined_and_developer_is_system(gateway: Running
         model="tier-1",
         messages=[
             {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "Say "}, {"type": "text", "text": "hello."}]},
+            {"role": "user", "content": [{"type": "text", "text": "Say"}, {"type": "text", "text": "hello."}]},
         ],
     )
     messages = gateway.tier(1).requests[0].messages
     assert messages is not None
     assert [(message.role, message.content) for message in messages] == [
         ("system", "Be brief."),
-        ("user", "Say hello."),
+        ("user", "Say\nhello."),
     ]
 
 

@@ -117,15 +117,15 @@ async def test_a_strict_key_is_refused_fields_without_effect_and_can_be_made_len
     keyed: RunningGateway,
 ) -> None:
     strict = await key_with(keyed, "changing", strict=True)
-    body = {"model": "tier-1", "messages": HELLO, "verbosity": "low"}
+    body = {"model": "tier-1", "messages": HELLO, "prediction": {"type": "content", "content": "x"}}
 
     refused = await keyed.http.post("/v1/chat/completions", json=body, headers=strict)
     changed = await keyed.http.patch("/admin/api/keys/changing", json={"terms": {"strict": False}})
     answered = await keyed.http.post("/v1/chat/completions", json=body, headers=strict)
 
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "verbosity")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prediction")
     assert changed.status_code == 200, changed.text
-    assert answered.headers["x-aio-ignored-fields"] == "verbosity"
+    assert answered.headers["x-aio-ignored-fields"] == "prediction"
 
 
 async def test_a_strict_server_refuses_unknown_fields_of_every_caller(tmp_path: Path) -> None:

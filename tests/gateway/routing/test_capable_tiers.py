@@ -65,9 +65,9 @@ async def test_the_official_clients_image_audio_and_file_reach_a_capable_tier_as
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_plain_question_still_goes_to_any_tier_as_text(gateway: RunningGateway, noting: Noting) -> None:
-    await ask(gateway, [{"type": "text", "text": "Say "}, {"type": "text", "text": "hello."}], model="tier-1")
+    await ask(gateway, [{"type": "text", "text": "Say"}, {"type": "text", "text": "hello."}], model="tier-1")
 
-    assert noting.bodies[0]["messages"][1]["content"] == "Say hello."
+    assert noting.bodies[0]["messages"][1]["content"] == "Say\nhello."
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -161,7 +161,7 @@ async def test_the_record_keeps_kind_and_size_and_no_picture(gateway: RunningGat
     turn = found.json()["messages"][0]
 
     assert PNG[30:80] not in found.text
-    assert turn["content"] == "Compare  with this."
+    assert turn["content"] == "Compare \n with this."
     assert turn["attachments"].startswith("[image, 720 bytes, ")
     assert [kind.split(",")[0] for kind in turn["attachments"].split("[")[1:]] == ["image", "audio", "file"]
 

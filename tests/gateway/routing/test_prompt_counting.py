@@ -77,11 +77,11 @@ async def test_a_prompt_of_too_many_bytes_is_refused_without_being_encoded(
 
 
 async def test_what_the_bytes_do_not_tell_is_counted(laptop: RunningGateway, encoding: list[bool]) -> None:
-    answer = await asked(laptop, IN_DOUBT, "tier-2", max_tokens=4000)
+    answer = await asked(laptop, "word " * 7800, "tier-2", max_tokens=4000)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
     # The template's tokens in addition to those of the words.
-    assert 5000 < int(error["message"].split("at least ")[1].split()[0]) < 5100
+    assert 7800 < int(error["message"].split("at least ")[1].split()[0]) < 7900
     assert encoding == [False]
 
 

@@ -42,7 +42,9 @@ def test_a_name_and_a_model_or_a_url_make_a_tier(tmp_path: Path) -> None:
     assert (small.url, small.model_name) == ("http://localhost:8001/v1", "small")
     assert (large.model, catalog.core.models[0].path) == ("Qwen3-8B-Q4_0", "models/Qwen3-8B-Q4_0.gguf")
     assert catalog.core_names == ["cpu"]
-    assert all(tier.max_tokens and tier.mean_latency_ms and tier.expected_answer_tokens for tier in catalog.tiers)
+    assert all(tier.mean_latency_ms and tier.expected_answer_tokens for tier in catalog.tiers)
+    assert (small.stated_limit(None), small.stated_limit(9), large.stated_limit(None)) == (None, 9, 2048)
+    assert (small.sampling.given(), large.sampling.temperature, large.sampling.top_p) == ({}, 0.7, 0.9)
 
 
 def test_the_remote_model_name_and_the_key_variable_can_be_given_with_the_url() -> None:

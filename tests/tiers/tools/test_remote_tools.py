@@ -32,8 +32,11 @@ def test_tools_travel_as_openai_has_them() -> None:
         {"type": "function", "function": {"name": "add", "parameters": ADD.parameters, "strict": True}}
     ]
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "add"}}
-    assert sent["parallel_tool_calls"] is False
+    assert "parallel_tool_calls" not in sent, "a named choice says that already"
     assert body(tooling=Tooling(tools=(ADD,), choice="required"))["tool_choice"] == "required"
+    assert body(tooling=Tooling(tools=(ADD,), parallel=False))["parallel_tool_calls"] is False
+    assert "tool_choice" not in body(tooling=Tooling(tools=(ADD,)))
+    assert body(tooling=Tooling(tools=(ADD,)), given=("tool_choice",))["tool_choice"] == "auto"
 
 
 def test_calls_and_results_of_a_conversation_travel_too() -> None:

@@ -1,0 +1,120 @@
+"""The limit of an answer: the caller's, else what the model's maker publishes, else what the context leaves."""
+
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+
+from inference_core.protocol import SamplingParams
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.provider_shapes import WHOLE_MESSAGE
+from tests.tiers.tier_world import remote_spec
+from tiers.answer_limit import answer_limit
+from tiers.errors import TierRequestError
+from tiers.remote.remote_tier import RemoteTier
+from tiers.remote.server_models import ServerModel, parse_models
+from tiers.tier import ChatMessage, GenerationRequest
+
+MOST = 64
+
+
+@pytest.mark.parametrize(
+    ("requested", "published", "prompt", "limit"),
+    [
+        (None, None, 96, 4000),
+        (None, 1000, 96, 1000),
+        (None, 8000, 96, 4000),
+        (7, 1000, 96, 7),
+        (32_000, 1000, 96, 4000),
+        (None, None, 9000, 1),
+        (5, None, 4096, 1),
+    ],
+)
+def test_a_limit_is_the_callers_else_the_published_one_and_at_most_the_room(
+    requested: int | None, published: int | None, prompt: int, limit: int
+) -> None:
+    assert answer_limit(requested, published, 4096, prompt) == limit
+
+
+@pytest.mark.parametrize(
+    ("entry", "most"),
+    [
+        ({"id": "m"}, None),
+        ({"id": "m", "max_output_tokens": 8000}, 8000),
+        ({"id": "m", "max_completion_tokens": 9000, "context_window": 10_000}, 9000),
+        ({"id": "m", "top_provider": {"max_completion_tokens": 7000}}, 7000),
+        ({"id": "m", "top_provider": {"max_completion_tokens": None}}, None),
+        ({"id": "m", "max_output_tokens": True}, None),
+        ({"id": "m", "max_output_tokens": 10**30}, None),
+    ],
+)
+def test_a_server_tells_how_long_its_models_answers_may_be(entry: dict[str, Any], most: int | None) -> None:
+    models = parse_models(200, msgspec.json.encode({"data": [entry]}))
+    assert models == [ServerModel("m", entry.get("context_window"), most)]
+
+
+def asking(**fields: Any) -> GenerationRequest:
+    turn = ChatMessage(role="user", content="Hello")
+    return GenerationRequest(request_id="r", sampling=SamplingParams(), messages=[turn], whole=True, **fields)
+
+
+async def claude(call: Call) -> None:
+    if (asked := call.body["max_tokens"]) > MOST:
+        message = f"max_tokens: {asked} > {MOST}, which is the maximum allowed number of output tokens for claude"
+        error = {"type": "invalid_request_error", "message": message}
+        await call.reply(400, {"type": "error", "error": error})
+    else:
+        await call.reply(200, WHOLE_MESSAGE)
+
+
+async def described(call: Call) -> None:
+    await call.reply(200, {"type": "model", "id": "m", "max_input_tokens": 1000, "max_tokens": MOST})
+
+
+async def answered(tier: RemoteTier, request: GenerationRequest) -> None:
+    async with aclosing(tier.generate(request)) as deltas:  # type: ignore[type-var]
+        async for _ in deltas:
+            pass
+
+
+def unbounded(url: str) -> RemoteTier:
+    return RemoteTier(
+        msgspec.structs.replace(remote_spec(url, kind="anthropic"), max_tokens=0, default_max_tokens=None)
+    )
+
+
+async def test_a_maximum_that_a_refusal_tells_is_kept_to_from_then_on() -> None:
+    async with LoopbackServer(claude) as server:
+        tier = unbounded(server.base_url)
+        first, second = asking(), asking(max_tokens=1000)
+        await answered(tier, first)
+        await answered(tier, second)
+        sent = [call.body["max_tokens"] for call in server.calls]
+        assert sent[0] == tier.max_context - tier.count_prompt_tokens(first)
+        assert sent[1:] == [MOST, MOST]
+        assert (first.sent.max_tokens, second.sent.max_tokens, tier.max_output) == (MOST, MOST, MOST)
+        await tier.close()
+
+
+async def test_a_maximum_that_the_server_publishes_needs_no_refusal() -> None:
+    async with LoopbackServer(claude) as server:
+        server.looked_at = described
+        tier = unbounded(server.base_url)
+        await tier.start()
+        await answered(tier, asking())
+        assert [call.body["max_tokens"] for call in server.calls] == [MOST]
+        await tier.close()
+
+
+async def test_another_refusal_is_not_tried_again() -> None:
+    async def refusing(call: Call) -> None:
+        error = {"type": "invalid_request_error", "message": "max_tokens: 9 > 9, which is the maximum allowed"}
+        await call.reply(400, {"type": "error", "error": error})
+
+    async with LoopbackServer(refusing) as server:
+        tier = unbounded(server.base_url)
+        with pytest.raises(TierRequestError):
+            await answered(tier, asking(max_tokens=9))
+        assert len(server.calls) == 1
+        await tier.close()
