@@ -147,6 +147,8 @@ class BedrockWire(RemoteWire):
         passed, known = _passed(request.passed)
         dropped = dropped_fields(request, _KNOWN | known)
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, further)
+        if tools and request.tooling is not None and request.tooling.choice == "none":
+            dropped += ("tool_choice",)
         path = f"model/{quote(self._remote.model, safe='')}/"
         path += "converse-stream" if streamed else "converse"
         return WireCall(path, _encode(body | passed), streamed, dropped)

@@ -163,6 +163,18 @@ async def test_a_chat_reaches_every_kind_of_server_with_its_own_fields_alone(rec
         assert (body, told) == (expected, ignored), f"{tier}: {given}"
 
 
+async def test_a_choice_that_bedrock_lacks_is_named(recorded: Recorded) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "1"},
+    ]
+    sent = {"model": "bedrock", "messages": turns, "tools": [TOOL], "tool_choice": "none"}
+    body, ignored = await recorded.got("/v1/chat/completions", sent)
+    assert ("toolChoice" in body["toolConfig"], ignored) == (False, "tool_choice")
+
+
 async def test_a_stream_asks_for_its_usage_and_for_nothing_else(recorded: Recorded) -> None:
     body, _ = await recorded.got("/v1/chat/completions", {"model": "url", "stream": True} | CHAT)
     usage = {"stream_options": {"include_usage": True}}
