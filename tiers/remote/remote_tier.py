@@ -367,8 +367,9 @@ class RemoteTier(Tier):
     def _bounds(self, request: GenerationRequest, tally: Tally) -> AnswerBounds:
         """Return how much the server may answer, by the limit that it was sent, else by the room in the context."""
         limit = answer_limit(tally.max_tokens or None, None, self.max_context, tally.prompt_tokens)
-        tally.scored = request.sampling.logprobs is not None
-        return bounds_of(request.n, limit, request.sampling, cumulative=self._remote.cumulative_text)
+        logprobs = request.sampling.logprobs
+        tally.scored = logprobs is not None
+        return bounds_of(request.n, limit, logprobs, cumulative=self._remote.cumulative_text)
 
     @staticmethod
     def _pieces(response: Reply | httpx.Response, deadline: float) -> AsyncIterator[bytes]:
