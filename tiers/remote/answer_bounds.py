@@ -1,8 +1,8 @@
 """How much a server elsewhere may answer: far more than any honest answer within its limit of tokens has."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
-from inference_core.protocol import SamplingParams
 from tiers.errors import TierAnswerTooLongError
 
 # Bytes of texts, thoughts, calls and log-probabilities by token. Four are usual; the longest tokens of known
@@ -47,11 +47,12 @@ class AnswerBounds(NamedTuple):
         return f"the server answered {what} than the {most:,} that {self.tokens:,} tokens may have; it was cut off"
 
 
-def bounds_of(n: int, limit: int, sampling: SamplingParams, *, cumulative: bool = False) -> AnswerBounds:
-    """Return the bounds of an answer with `n` choices of at most `limit` tokens. `cumulative`: each event repeats the
-    text before it."""
+@lru_cache(1024)
+def bounds_of(n: int, limit: int, logprobs: int | None, *, cumulative: bool = False) -> AnswerBounds:
+    """Return the bounds of an answer with `n` choices of at most `limit` tokens. `logprobs`: the alternatives of each
+    token that were asked for. `cumulative`: each event repeats the text before it."""
     tokens = n * limit
-    scored = 0 if sampling.logprobs is None else 1 + sampling.logprobs
+    scored = 0 if logprobs is None else 1 + logprobs
     said = SAID_BYTES + tokens * (SAID_BYTES_PER_TOKEN + scored * LOGPROB_SAID_BYTES)
     each = WIRE_BYTES_PER_TOKEN + scored * LOGPROB_WIRE_BYTES
     wire = WIRE_BYTES + tokens * each

@@ -46,6 +46,7 @@ class HttpConnection(asyncio.Protocol):
         # Bytes that were no body: of heads, then of chunk extensions and trailers.
         self._framing = self._fields = self._interim = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._seconds = self._deadline = self._wait_began = 0.0
         self._paused = False
         self._error: Exception | None = None
         self._is_untouched = True
@@ -66,32 +67,32 @@ class HttpConnection(asyncio.Protocol):
         """Whether the whole answer has arrived and been read."""
         return self._has_end and not self._pieces
 
-    def send(self, request: bytes, deadline: float) -> None:
-        """Start an exchange that has to end by `deadline`, in the loop's time."""
+    def send(self, request: bytes, seconds: float, deadline: float) -> None:
+        """Start an exchange that has to end by `deadline`, in the loop's time; each wait is at most `seconds`."""
         assert self._transport is not None
         self.used += 1
         self.status, self.headers, self._error = 0, [], None
         self._framing = self._fields = self._interim = 0
         self._in_exchange, self._has_head, self._has_end, self._is_untouched = True, False, False, True
-        self._timer = self._loop.call_at(deadline, self._expire)
+        self._seconds, self._deadline = seconds, deadline
+        self._timer = self._loop.call_at(min(deadline, self._loop.time() + seconds), self._look_at_time)
         self._transport.write(request)
 
-    async def read_head(self, seconds: float) -> None:
-        """Wait for status and headers, each time at most `seconds`. Raises `httpx.TransportError`."""
+    async def read_head(self) -> None:
+        """Wait for status and headers. Raises `httpx.TransportError`."""
         while not self._has_head:
             if self._error is not None:
                 raise self._error
-            await self._wait(seconds)
+            await self._wait()
 
-    async def read(self, seconds: float) -> bytes:
-        """Return what has arrived of the body, at most `READ_BYTES`, after at most `seconds`; b"" at its end. Raises
-        `httpx.TransportError`."""
+    async def read(self) -> bytes:
+        """Return what has arrived of the body, at most `READ_BYTES`; b"" at its end. Raises `httpx.TransportError`."""
         while not self._pieces:
             if self._has_end:
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._wait(seconds)
+            await self._wait()
         data = self._pieces.popleft()
         self._size -= len(data) + PIECE_BYTES
         if self._pieces:
@@ -129,25 +130,32 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _wait(self, seconds: float) -> None:
-        self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._time_out, seconds)
+    async def _wait(self) -> None:
+        self._waiter, self._wait_began = self._loop.create_future(), self._loop.time()
         try:
             await self._waiter
         finally:
-            timer.cancel()
             self._waiter = None
 
-    def _time_out(self, seconds: float) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(httpx.ReadTimeout(f"nothing came for {seconds:g} s"))
-
-    def _expire(self) -> None:
-        """End an exchange that has had its time: what of it was not read is dropped."""
-        if self._in_exchange and not self._has_end:
+    def _look_at_time(self) -> None:
+        """End a wait or an exchange that has had its time; else look again when that can be. An exchange has this one
+        timer, so that a wait, of which a stream has one for each token, sets none."""
+        self._timer = None
+        if not self._in_exchange or self._has_end:
+            return
+        now = self._loop.time()
+        if now >= self._deadline:
+            # What was not read is dropped.
             self._refuse(httpx.ReadTimeout("the whole answer takes too long"))
             self._pieces.clear()
             self._size = 0
+            return
+        is_waited_for = self._waiter is not None and not self._waiter.done()
+        due = (self._wait_began if is_waited_for else now) + self._seconds
+        if self._waiter is not None and is_waited_for and now >= due:
+            self._waiter.set_exception(httpx.ReadTimeout(f"nothing came for {self._seconds:g} s"))
+            due = now + self._seconds
+        self._timer = self._loop.call_at(min(self._deadline, due), self._look_at_time)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -65,12 +65,12 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
     async def _exchange(self, connection: HttpConnection, raw: bytes, seconds: float, deadline: float) -> "Reply":
         try:
-            connection.send(raw, deadline)
-            await connection.read_head(seconds)
+            connection.send(raw, seconds, deadline)
+            await connection.read_head()
         except BaseException:
             connection.close()
             raise
-        return Reply(connection, self._idle, seconds)
+        return Reply(connection, self._idle)
 
     def _kept(self) -> HttpConnection | None:
         """Return the most recently used connection; close those that were idle for too long."""
@@ -110,11 +110,11 @@ class Reply(httpx.AsyncByteStream):
     """An answer: status, headers, and the body as it arrives. Closing it returns the connection, or closes that if more
     was to come."""
 
-    def __init__(self, connection: HttpConnection, idle: deque[HttpConnection], seconds: float) -> None:
+    def __init__(self, connection: HttpConnection, idle: deque[HttpConnection]) -> None:
         self.status_code = connection.status
         self.headers = headers_by_name(connection.headers)
         self._connection: HttpConnection | None = connection
-        self._idle, self._seconds = idle, seconds
+        self._idle = idle
 
     @property
     def is_whole(self) -> bool:
@@ -129,7 +129,7 @@ class Reply(httpx.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        data = b"" if self._connection is None else await self._connection.read(self._seconds)
+        data = b"" if self._connection is None else await self._connection.read()
         if not data:
             raise StopAsyncIteration
         return data

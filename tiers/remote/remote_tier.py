@@ -426,8 +426,9 @@ class RemoteTier(Tier):
 
     def _bounds(self, request: GenerationRequest, tally: Tally) -> AnswerBounds:
         """Return how much the server may answer."""
-        tally.scored = request.sampling.logprobs is not None
-        return bounds_of(request.n, tally.max_tokens, request.sampling, cumulative=self._remote.cumulative_text)
+        logprobs = request.sampling.logprobs
+        tally.scored = logprobs is not None
+        return bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
 
     @staticmethod
     def _pieces(response: Reply | httpx.Response, deadline: float) -> AsyncIterator[bytes]:
@@ -437,9 +438,10 @@ class RemoteTier(Tier):
     def _said(self, events: list[ServerSentEvent], tally: Tally, bounds: AnswerBounds) -> tuple[list[Delta], bool]:
         """Return the deltas of `events`, and whether the last event is among them."""
         said: list[Delta] = []
+        if events and len(events[0].data) > UNCOUNTED_JSON_BYTES:
+            # Only the first can be larger than the piece that completed it.
+            bounds.require_json(events[0].data)
         for event in events:
-            if len(event.data) > UNCOUNTED_JSON_BYTES:
-                bounds.require_json(event.data)
             deltas = self._wire.read_event(event, tally)
             if deltas is None:
                 return said, True

@@ -266,7 +266,7 @@ async def test_text_beyond_all_measure_ends_the_attempt_and_is_billed_by_our_cou
 
     assert isinstance(error, TierAnswerTooLongError)
     text = sum(len(delta.text) for delta in said)
-    bounds = bounds_of(1, request.max_tokens or 0, request.sampling)
+    bounds = bounds_of(1, request.max_tokens or 0, None)
     assert 0 < text <= bounds.said + READ_BYTES
     assert sent.bytes < MOST // 4
     assert request.meter.usage().completion_tokens == min(request.max_tokens or 0, -(-text // 4))
@@ -405,9 +405,9 @@ async def test_an_honest_answer_of_wide_tokens_is_within_all_bounds(limit: int) 
 
 
 def test_bounds_grow_with_what_was_asked_for() -> None:
-    plain = bounds_of(1, 100, chat().sampling)
-    many = bounds_of(4, 100, chat().sampling)
-    huge = bounds_of(128, 10**6, chat().sampling)
+    plain = bounds_of(1, 100, None)
+    many = bounds_of(4, 100, None)
+    huge = bounds_of(128, 10**6, None)
 
     assert plain.said < many.said < huge.said
     assert plain.wire < many.wire < huge.wire
