@@ -21,7 +21,7 @@ TEMPLATE_TOKENS_PER_TURN = 16
 TEMPLATE_TOKENS = 64
 # Our own instructions, and those of the templates that have any, are shorter than this.
 TEMPLATE_TOKENS_FOR_TOOLS = 2048
-# A server may put instructions of its own before every prompt, which nobody here sees.
+# A server may put instructions of its own before every prompt, which are not seen here.
 SERVER_TOKENS = 4096
 
 
@@ -32,6 +32,28 @@ class PromptBounds(NamedTuple):
     most: int
 
 
+class Conversation(msgspec.Struct, frozen=True):
+    """What a prompt that is a conversation is made of."""
+
+    messages: Sequence[ChatMessage]
+    tooling: Tooling | None
+    template_variables: dict[str, Any]
+
+    def most_tokens(self) -> int:
+        """Return an upper bound on its tokens; images, audio and files count as estimated."""
+        text = 0
+        for message in self.messages:
+            text += num_bytes(message.recorded_content())
+            if message.parts or message.reasoning:
+                text += num_bytes(message.reasoning) + message.media_tokens
+        if self.tooling is not None:
+            tools = sum(len(msgspec.json.encode(tool.definition())) for tool in self.tooling.tools)
+            text += TEMPLATE_TOKENS_FOR_TOOLS + tools
+        if self.template_variables:
+            text += len(msgspec.json.encode(self.template_variables))
+        return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
+
+
 def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
     """Return the bounds of the prompt of `request` at a server elsewhere. Tokens of images, audio and files do not
     follow from their bytes: a prompt with any has at most `max_context`, which the tier can read. Their tokens, those
@@ -40,7 +62,8 @@ def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
         own = most_tokens_of(request.prompt or "")
         least = _least(own if isinstance(request.prompt, list) else _estimate(own))
         return PromptBounds(least, own + TEMPLATE_TOKENS + SERVER_TOKENS)
-    most = SERVER_TOKENS + most_tokens(request.messages, request.tooling, request.template_variables)
+    conversation = Conversation(request.messages, request.tooling, request.template_variables)
+    most = SERVER_TOKENS + conversation.most_tokens()
     if any(message.parts for message in request.messages):
         most = max(most, max_context)
     return PromptBounds(_least(sum(_estimate(num_bytes(message.content)) for message in request.messages)), most)
@@ -49,21 +72,6 @@ def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
 def least_tokens(size: int) -> int:
     """Return the least tokens that a server may honestly count of a text of `size` bytes."""
     return _least(_estimate(size)) if size else 0
-
-
-def most_tokens(messages: Sequence[ChatMessage], tooling: Tooling | None, template_variables: dict[str, Any]) -> int:
-    """Return an upper bound on the tokens of a conversation; images, audio and files count as estimated."""
-    text = 0
-    for message in messages:
-        text += num_bytes(message.recorded_content())
-        if message.parts or message.reasoning:
-            text += num_bytes(message.reasoning) + message.media_tokens
-    if tooling is not None:
-        tools = sum(len(msgspec.json.encode(tool.definition())) for tool in tooling.tools)
-        text += TEMPLATE_TOKENS_FOR_TOOLS + tools
-    if template_variables:
-        text += len(msgspec.json.encode(template_variables))
-    return text + TEMPLATE_TOKENS_PER_TURN * len(messages) + TEMPLATE_TOKENS
 
 
 def most_tokens_raw(prompts: Sequence[str | list[int]]) -> int:

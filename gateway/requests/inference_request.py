@@ -9,7 +9,7 @@ from gateway.requests.slo_class import SLO_CLASSES, SloName
 from gateway.requests.trace_context import TraceContext
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
-from tiers.prompt_bounds import most_tokens, most_tokens_of, most_tokens_raw
+from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
 from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
 from tiers.tool_types import Tooling
 
@@ -133,7 +133,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def _most_prompt_tokens(self) -> int:
         if self.messages is not None:
-            return most_tokens(self.messages, self.tooling, self.template_variables)
+            return Conversation(self.messages, self.tooling, self.template_variables).most_tokens()
         return most_tokens_raw(self.prompts or ())
 
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:

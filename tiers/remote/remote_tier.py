@@ -390,7 +390,7 @@ class RemoteTier(Tier):
         return self._wire.call(request, tally.max_tokens)
 
     def _bounds(self, request: GenerationRequest, tally: Tally) -> AnswerBounds:
-        """Return how much the server may answer, by the limit that it was told, else by the room in the context."""
+        """Return how much the server may answer, by the limit that was sent, else by the room in the context."""
         limit = answer_limit(tally.max_tokens or None, None, self.max_context, tally.prompt_tokens)
         tally.scored = request.sampling.logprobs is not None
         return bounds_of(request.n, limit, request.sampling, cumulative=self._remote.cumulative_text)

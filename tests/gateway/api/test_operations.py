@@ -9,6 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.settings import Settings
+from inference_core.io import background_tasks
+from inference_core.io.background_tasks import repeated
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.tier import TierLoad
 
@@ -29,6 +31,30 @@ async def test_a_gateway_without_a_healthy_tier_is_alive_but_not_ready(gateway: 
     ready = await gateway.http.get("/health/ready")
     assert ready.status_code == 503
     assert ready.json()["problems"] == {"tiers": "no tier takes requests"}
+
+
+async def test_a_background_task_that_fails_degrades_the_gateway_and_goes_on(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_tasks, "FIRST_PAUSE_SECONDS", 0.0)
+    failed, goes_on = False, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise OverflowError("a secret")
+        goes_on.set()
+        await asyncio.sleep(3600)
+
+    task = repeated(work, "watch")
+    await asyncio.wait_for(goes_on.wait(), 30)
+    ready = await gateway.http.get("/health/ready")
+    task.cancel()
+    await asyncio.wait([task])
+    problems = {"task watch": "failed (OverflowError); the log has more"}
+    assert (ready.status_code, ready.json()) == (200, {"status": "degraded", "problems": problems})
+    assert (await gateway.http.get("/health/ready")).json() == {"status": "ok"}
 
 
 async def test_metrics_are_in_prometheus_format_under_vllms_names(gateway: RunningGateway) -> None:

@@ -50,7 +50,8 @@ async def words(asked: Asked) -> None:
             where[key] = odd[3]
     lines = [b"x-request-id: " + b"r" * 5000, b"openai-processing-ms: NaN", b"retry-after: 1e999"]
     if draw.random() < 0.4:
-        status = draw.choice([400, 404, 429, 500, 503])
+        # Few that make the gateway pass the tier over for a while.
+        status = draw.choice([400] * 12 + [404, 429, 503])
         error = {"message": odd[0], "type": odd[1], "code": odd[2], "param": odd[3]}
         body = json.dumps({"error": error, "message": odd[0]}).encode()
         await asked.head(*lines, b"content-length: %d" % len(body), status=status, kind="application/json")
