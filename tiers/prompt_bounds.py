@@ -21,7 +21,7 @@ TEMPLATE_TOKENS_PER_TURN = 16
 TEMPLATE_TOKENS = 64
 # Our own instructions, and those of the templates that have any, are shorter than this.
 TEMPLATE_TOKENS_FOR_TOOLS = 2048
-# A server may put instructions of its own before every prompt, which nobody here sees.
+# A server may put instructions of its own before every prompt, which are not seen here.
 SERVER_TOKENS = 4096
 
 

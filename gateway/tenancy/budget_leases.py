@@ -41,7 +41,7 @@ class BudgetsUnavailableError(Exception):
 class Slice(msgspec.Struct):
     """A lease in micro-dollars: granted by the book, spent, and held for running requests.
 
-    What is spent has fractions, so that many small answers are not free; the book keeps whole micro-dollars and is told
+    What is spent has fractions, so that many small answers are not free; the book keeps whole micro-dollars and gets
     the sum rounded up. `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`:
     spending last reported to the book. `refused` micro-dollars were too much at `refused_at` (monotonic seconds).
     """
@@ -63,7 +63,7 @@ class Slice(msgspec.Struct):
 
     @property
     def whole_spent(self) -> int:
-        """What the book is told."""
+        """What is reported to the book."""
         return math.ceil(self.spent)
 
     def needed(self, more: int) -> int:

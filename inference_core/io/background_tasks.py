@@ -33,7 +33,7 @@ def repeated(work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[N
 
 
 def once(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Start `work` as a task that nobody has to await: it never raises, and is not repeated."""
+    """Start `work` as a task that need not be awaited: it never raises, and is not repeated."""
     return asyncio.create_task(_noted(work, name), name=name)
 
 

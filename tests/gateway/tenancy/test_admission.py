@@ -199,7 +199,7 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
             await replica.parts.tenancy.budget_leases.close()
         listed = await replicas[0].http.get("/admin/api/budgets", headers=bearer(ADMIN))
         (row,) = listed.json()["rows"]
-        # Each replica's sum is told rounded up to the micro-dollar.
+        # Each replica's sum is reported rounded up to the micro-dollar.
         assert spent - 1e-12 <= row["spent_usd"] <= spent + len(replicas) * 1e-6
         assert row["leased_usd"] == 0
 

@@ -73,7 +73,7 @@ def test_more_requests_than_any_server_holds_are_no_report() -> None:
 
 
 async def test_the_watch_of_a_queue_outlives_every_page() -> None:
-    """A load is told again once the server is sensible again."""
+    """The load is known again once the server is sensible again."""
     pages = iter(["1e308", "NaN", "1e400", "-5", "7"])
 
     async def look(call: Call) -> None:
