@@ -46,7 +46,7 @@ def aio(cluster: Any, folder: Path, *words: str) -> "subprocess.CompletedProcess
         "AIO_CLUSTER": cluster.address,
         "AIO_DATA_DIR": str(folder / "data"),
         "AIO_CACHE_DIR": str(folder / "cache"),
-        "AIO_DRAIN_SECONDS": "20",
+        "AIO_DRAIN_SECONDS": "120",
     }
     return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=PATIENCE)
 
