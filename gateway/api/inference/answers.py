@@ -166,7 +166,8 @@ def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAns
 
 
 def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatChoice:
-    custom = custom_names(answer.request.tooling)
+    tooling = answer.request.tooling
+    custom = frozenset() if tooling is None else custom_names(tooling)
     calls = [_call(call, custom) for call in choice.tool_calls]
     content, thoughts = choice.text or (None if calls else ""), choice.reasoning or None
     message = ChatMessageBody("assistant", content, None, [], thoughts, thoughts, calls or None)

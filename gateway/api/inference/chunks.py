@@ -89,7 +89,8 @@ class ChatChunks:
         ]
         self._after = b'},"logprobs":null,"finish_reason":null}' + self._template.tail
         self._calls: dict[int, BlockOrder] = {}  # by choice
-        self._custom = custom_names(answer.request.tooling)
+        tooling = answer.request.tooling
+        self._custom = frozenset() if tooling is None else custom_names(tooling)
         self._inputs: dict[tuple[int, int], InputReader] = {}  # of calls of custom tools, by choice and number
 
     def opening(self) -> bytes:

@@ -32,10 +32,8 @@ def as_function(tool: CustomTool, where: str) -> Tool:
     return Tool(name=tool.name, description=described or None, parameters=parameters, strict=True, custom=True)
 
 
-def custom_names(tooling: Tooling | None) -> frozenset[str]:
+def custom_names(tooling: Tooling) -> frozenset[str]:
     """The names of the custom tools among a request's."""
-    if tooling is None:
-        return frozenset()
     return frozenset([tool.name for tool in tooling.tools if tool.custom])
 
 

@@ -1,5 +1,6 @@
 """A Response as OpenAI shapes it: what was asked for, and the items of the answer so far."""
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ class ResponseBody:
         self._exchange, self._answer = exchange, answer
         self._own = _own(exchange, answer, sampling)
         self.streamed: list[dict[str, Any]] = []
+        self._earlier: Counter[str] = Counter()  # streamed items by the prefix of their ids
         self._finished: dict[str, Any] | None = None
         self._tools = called_tools(body.tools or ())
         self._seals = SEALED_REASONING in (body.include or ())
@@ -78,6 +80,11 @@ class ResponseBody:
             items.append(self.message_item(choice.text, self.status, drawn))
         return items + [self.call_item(place, call, self.status) for place, call in calls]
 
+    def add(self, item: dict[str, Any]) -> None:
+        """Add an item of the stream that is done."""
+        self.streamed.append(item)
+        self._earlier[item["id"].partition("_")[0]] += 1
+
     def reasoning_item(self, text: str) -> dict[str, Any]:
         """What was thought before the answer, or between its items."""
         parts = [self.reasoning_part(text)] if text else []
@@ -112,7 +119,7 @@ class ResponseBody:
 
     def _item_id(self, prefix: str) -> str:
         """The id of the next item of this kind: a stream may have several."""
-        earlier = sum(item["id"].startswith(f"{prefix}_") for item in self.streamed)
+        earlier = self._earlier[prefix]
         return f"{prefix}_{self._id}-{earlier}" if earlier else f"{prefix}_{self._id}"
 
     @property

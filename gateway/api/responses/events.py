@@ -115,7 +115,7 @@ class ResponseEvents:
         else:
             events = self._growth("response.function_call_arguments.done", name=item["name"], arguments=said)
         events += self._event("response.output_item.done", output_index=self._index, item=item)
-        self._body.streamed.append(item)
+        self._body.add(item)
         self._open = None
         return events
 
