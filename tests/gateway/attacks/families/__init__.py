@@ -4,7 +4,7 @@ from importlib import import_module
 
 from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
-FAMILIES = ("framing", "bodies", "texts", "streams", "access", "tenants", "disclosure")
+FAMILIES = ("framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "dependencies")
 
 
 def load_classes() -> dict[str, AttackClass]:
