@@ -50,6 +50,7 @@ from gateway.service import RecordSink, Service
 from gateway.settings import Settings
 from gateway.stores.redis_store import open_redis
 from gateway.stores.retries import background, until_it_works
+from gateway.telemetry.metrics_export.background_readings import BackgroundReadings
 from gateway.telemetry.metrics_export.metrics import Metrics
 from gateway.telemetry.metrics_export.overload_collector import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
@@ -116,10 +117,9 @@ def create_app(
             stack.enter_context(reloading_on_hangup(parts.reload))
             stack.enter_context(composition.metrics.loop_lag.sampled())
             yield
-            parts.not_ready["shutdown"] = "the server is shutting down"
-            left, _ = await asyncio.gather(
-                parts.service.drain(settings.drain_seconds), parts.jobs.drain(settings.drain_seconds)
-            )
+            # The server has waited for its callers already.
+            seconds = parts.begin_shutdown(settings.drain_seconds)
+            left, _ = await asyncio.gather(parts.service.drain(seconds), parts.jobs.drain(seconds))
             if left:
                 log.warning("%d answers did not end within %d s and are aborted", left, settings.drain_seconds)
 
@@ -218,6 +218,8 @@ class Composition:
         stack.push_async_callback(learning.close)
         core_knobs = CoreKnobs(engine.cores, database)
         replica_knobs = await self._start_replica_knobs(stack, engine)
+        jobs = Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs)
+        figures = self._figures(stack, engine, jobs, loop)
         parts = Parts(
             settings=settings,
             tenancy=tenancy,
@@ -252,7 +254,7 @@ class Composition:
                 fingerprints=lambda: self.catalog.tier_fingerprints,
             ),
             privacy=privacy,
-            jobs=Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs),
+            jobs=jobs,
             sessions=Sessions(database, tenancy.directory, tenancy.clock),
             identity_provider=self._identity_provider,
             live=await self._start_live(stack, routing, engine, loop),
@@ -267,7 +269,7 @@ class Composition:
             created=int(time.time()),
             not_ready=self.not_ready,
             away=engine.away,
-            refresh_metrics=lambda: self._refresh(engine, ledger, parts, loop),
+            refresh_metrics=lambda: self._refresh(ledger, parts, figures),
             peers=self._peers,
             proxies=await self._start_proxies(stack),
         )
@@ -424,14 +426,30 @@ class Composition:
         self.sinks.append(loop.offer)
         return loop
 
-    async def _refresh(self, engine: Engine, ledger: Ledger, parts: Parts, loop: QualityLoop | None) -> None:
+    def _figures(
+        self, stack: AsyncExitStack, engine: Engine, jobs: Jobs, loop: QualityLoop | None
+    ) -> BackgroundReadings:
+        """What a scrape shows of other processes, devices and the database."""
+
+        async def of_quality() -> None:
+            if loop is not None:
+                await loop.show(self.metrics)
+
+        figures = BackgroundReadings(
+            {
+                "cores": lambda: self.metrics.read_cores(engine.cores),
+                "GPUs": self.metrics.read_gpus,
+                "batches": jobs.show,
+                "quality": of_quality,
+            }
+        )
+        stack.push_async_callback(figures.close)
+        return figures
+
+    async def _refresh(self, ledger: Ledger, parts: Parts, figures: BackgroundReadings) -> None:
+        await figures.begin()
         status = ledger.status()
         self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
         self.metrics.in_flight.set(parts.service.in_flight)
         if isinstance(parts.cache.store, MemoryStore):
             self.metrics.show_cache(len(parts.cache.store), parts.cache.store.bytes)
-        await self.metrics.read_cores(engine.cores)
-        await self.metrics.read_gpus()
-        await parts.jobs.show()
-        if loop is not None:
-            await loop.show(self.metrics)

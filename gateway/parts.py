@@ -1,5 +1,6 @@
 """The parts of a running gateway that endpoints use, assembled once by `gateway.app`."""
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,7 +62,8 @@ class Parts:
     `not_ready` names what keeps the whole server from serving, with the reason; `away` names what else is missing
     (`Engine.away`), without which other tiers go on. `refresh_metrics` is awaited before every scrape. `peers`: the
     other gateway processes behind the same port, if this is one of several. `proxies`: those whose headers are
-    believed.
+    believed. `drain_until`: monotonic seconds until which a
+    shutdown waits for answers; None before one.
     """
 
     settings: Settings
@@ -95,6 +97,14 @@ class Parts:
     refresh_metrics: Callable[[], Awaitable[None]] = _nothing_to_refresh
     peers: Peers | None = None
     proxies: TrustedProxies = field(default_factory=partial(TrustedProxies, ""))
+    drain_until: float | None = None
+
+    def begin_shutdown(self, seconds: float) -> float:
+        """Be unready from now on; answers have `seconds` from the first call to end. Return those that are left."""
+        self.not_ready["shutdown"] = "the server is shutting down"
+        if self.drain_until is None:
+            self.drain_until = time.monotonic() + seconds
+        return max(self.drain_until - time.monotonic(), 0.0)
 
     @property
     def fingerprint(self) -> str:

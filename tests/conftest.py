@@ -14,6 +14,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import asyncpg
@@ -182,6 +183,22 @@ class PostgresServer:
         """Stop at once, as a crash would: clients lose their connections."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop all its processes with SIGSTOP: connections stay open, and nothing answers."""
+        postmaster = int((self._data / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text()
+        stopped = [postmaster, *map(int, children.split())]
+        for process in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+
     def emptied_database(self) -> str:
         """URL of the single database, emptied (a new database for every test costs hundreds of files each)."""
 
@@ -260,6 +277,16 @@ class RedisServer:
     def kill(self) -> None:
         """Stop at once, as a crash would: its contents are lost."""
         self._end(signal.SIGKILL)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop it with SIGSTOP: connections stay open, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def release(self) -> None:
         """Release the port."""

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 PART = "core"
 # The column's limit; a requested name may have any length.
 MAX_NAME = 64
+# Most that a change waits to be stored, behind others; it is stored later then.
+FLUSH_SECONDS = 5.0
 _CIRCUMSTANCES = ("model", "core", "keep")
 
 
@@ -151,7 +153,7 @@ class CoreKnobs:
         return True
 
     async def _flush(self) -> None:
-        async with self._writing:
+        async with asyncio.timeout(FLUSH_SECONDS), self._writing:
             waiting = list(self._unwritten)
             await record_knob_changes(self._engine, waiting)
             del self._unwritten[: len(waiting)]

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from types import FrameType
 from typing import Any, Final
 
@@ -32,7 +31,9 @@ from gateway.processes.announcement import (
     ready_text,
     url_of,
 )
+from gateway.processes.exit_deadline import CLOSE_SECONDS, THREADS_SECONDS, ExitDeadline
 from gateway.processes.listening import require_port
+from gateway.processes.name_lookup import new_loop
 from gateway.protocols.http_protocol import BoundedHttpProtocol
 from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
 from gateway.settings import Settings
@@ -67,7 +68,13 @@ class AnnouncedServer(uvicorn.Server):
         super().__init__(config)
         self._place, self._ready = place, ready
         self._unready, self._unready_seconds = unready, unready_seconds
+        self.exit_deadline = ExitDeadline()
         self._admin_key: str | None = None
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal, on an event loop that looks up names itself."""
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(self.serve(sockets=sockets))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Override uvicorn's, which would raise the signal again at the end."""
@@ -82,6 +89,9 @@ class AnnouncedServer(uvicorn.Server):
         while time.monotonic() < patience and not self.force_exit:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await super().shutdown(sockets)
+        if not self.force_exit:
+            self.exit_deadline.status = 0
+            self.exit_deadline.begin(THREADS_SECONDS)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print the announcement."""
@@ -185,8 +195,6 @@ def run_server(
         app,
         host=settings.host,
         port=settings.port,
-        # The faster one is part of the extra `server`.
-        loop="uvloop" if find_spec("uvloop") is not None else "asyncio",
         http=partial(  # type: ignore[arg-type]
             BoundedHttpProtocol,
             patience=settings.request_seconds,
@@ -207,7 +215,8 @@ def run_server(
     def unready() -> None:
         parts = litestar.state.get(PARTS)
         if parts is not None:
-            parts.not_ready["shutdown"] = "the server is shutting down"
+            parts.begin_shutdown(settings.unready_seconds + settings.drain_seconds)
+        server.exit_deadline.begin(settings.unready_seconds + settings.drain_seconds + CLOSE_SECONDS)
 
     def announcement(host: str, port: int) -> str:
         parts = litestar.state.get(PARTS)

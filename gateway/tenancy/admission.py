@@ -108,7 +108,9 @@ class AdmissionControl:
                 headers={"retry-after": str(max(1, math.ceil(left)))} if math.isfinite(left) else {},
             ) from error
         except BudgetsUnavailableError as error:
-            raise ApiError(503, "The budget cannot be checked. Try again later.", code="budget_unavailable") from error
+            raise ApiError(
+                503, "The budget cannot be checked: the database is down. Try again later.", code="budget_unavailable"
+            ) from error
 
     def leave(self, entry: Entry, tokens: int) -> None:
         """The request has ended and used this many tokens."""

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from decimal import Decimal
 
 import msgspec
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 # How long a refusal is reused before the book is asked again: another replica may have returned something.
 REFUSAL_SECONDS = 1.0
+# After a failure no request waits for the book again before this has passed.
+REST_SECONDS = 1.0
 _PERIODS = ("day", "month", "total")
 
 
@@ -44,6 +47,7 @@ class Slice(msgspec.Struct):
     What is spent has fractions, so that many small answers are not free; the book keeps whole micro-dollars and gets
     the sum rounded up. `valid_until`: monotonic seconds, after which it may have been granted to another. `reported`:
     spending last reported to the book. `refused` micro-dollars were too much at `refused_at` (monotonic seconds).
+    `talking`: held while the book is asked about this slice; other slices do not wait for it.
     """
 
     budget_id: str
@@ -55,6 +59,7 @@ class Slice(msgspec.Struct):
     reported: Decimal = Decimal(0)
     refused: int = 0
     refused_at: float = -REFUSAL_SECONDS
+    talking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
     @property
     def free(self) -> Decimal:
@@ -118,8 +123,7 @@ class BudgetLeases:
         self._book, self._clock, self._monotonic = book, clock, monotonic
         self._open = open_without_database
         self._slices: dict[tuple[str, str], Slice] = {}
-        # One exchange with the book at a time.
-        self._talking = asyncio.Lock()
+        self._rests_until = -REST_SECONDS
 
     def now(self) -> float:
         """Epoch seconds by the database."""
@@ -142,11 +146,16 @@ class BudgetLeases:
         return hold
 
     async def tell(self) -> None:
-        """Renew what is needed, return the rest, and report spending. Raises what the database raises."""
-        async with self._talking:
+        """Renew what is needed, return the rest, and report spending. Raises what the database raises.
+
+        A slice about which the book is being asked comes next time.
+        """
+        async with AsyncExitStack() as stack:
             began = self._monotonic()
-            parts = [part for part in self._slices.values() if self._has_news(part)]
+            free = [part for part in self._slices.values() if not part.talking.locked()]
+            parts = [part for part in free if self._has_news(part)]
             for part in parts:
+                await stack.enter_async_context(part.talking)
                 part.granted = min(part.granted, self._kept(part))
             statements = [
                 Statement(part.budget_id, part.period_key, part.whole_spent, part.granted, final=self._is_over(part))
@@ -172,8 +181,7 @@ class BudgetLeases:
         ]
         if statements:
             try:
-                async with self._talking:
-                    await self._book.tell(statements)
+                await self._book.tell(statements)
             except (SQLAlchemyError, OSError) as error:
                 log.warning("budgets: slices could not be returned, and expire: %s", type(error).__name__)
 
@@ -186,30 +194,37 @@ class BudgetLeases:
 
     async def _leased(self, budget: BudgetRef, amount: int) -> Slice | None:
         """As `_take`, with a slice fresh from the book; None if the budget was removed."""
-        async with self._talking:
-            part = self._take(budget, amount)
-            if part is not None:
-                return part
+        while True:
             part = self._slice(budget, period_key(budget.period, self._clock.now()))
-            began = self._monotonic()
-            if part.refused and amount >= part.refused and began < part.refused_at + REFUSAL_SECONDS:
-                raise BudgetExceededError(budget, amount, part.free)
-            try:
-                grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
-            except (SQLAlchemyError, OSError) as error:
-                if not self._open:
-                    raise BudgetsUnavailableError from error
-                part.held += amount
-                return part
-            if grant is None:
-                return None
-            self._granted(part, grant, began)
-            if part.free < amount:
-                part.refused, part.refused_at = amount, began
-                raise BudgetExceededError(budget, amount, part.free + grant.left)
-            part.refused = 0
+            async with part.talking:
+                # Of a period that has ended, the slice may be gone by now.
+                if self._slices.get((part.budget_id, part.period_key)) is part:
+                    return self._take(budget, amount) or await self._asked(part, budget, amount)
+
+    async def _asked(self, part: Slice, budget: BudgetRef, amount: int) -> Slice | None:
+        """As `_leased`, while no one else talks about this slice."""
+        began = self._monotonic()
+        if part.refused and amount >= part.refused and began < part.refused_at + REFUSAL_SECONDS:
+            raise BudgetExceededError(budget, amount, part.free)
+        try:
+            if began < self._rests_until:
+                raise TimeoutError("the database did not answer a moment ago")
+            grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
+        except (SQLAlchemyError, OSError) as error:
+            self._rests_until = self._monotonic() + REST_SECONDS
+            if not self._open:
+                raise BudgetsUnavailableError from error
             part.held += amount
             return part
+        if grant is None:
+            return None
+        self._granted(part, grant, began)
+        if part.free < amount:
+            part.refused, part.refused_at = amount, began
+            raise BudgetExceededError(budget, amount, part.free + grant.left)
+        part.refused = 0
+        part.held += amount
+        return part
 
     def _slice(self, budget: BudgetRef, key: str) -> Slice:
         return self._slices.setdefault((budget.budget_id, key), Slice(budget.budget_id, key))

@@ -3,6 +3,7 @@
 Over the leases of a budget in a period, the grants of active ones plus the spending of others never exceed the amount.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from migrations.tables.requests import requests
 from migrations.tables.tenancy import api_keys, budget_leases, budgets
 
 LEASE_SECONDS = 30.0
+# Most that a grant or a report takes: a request waits for it.
+TALK_SECONDS = 5.0
 # Share of the remainder that a replica is granted at once, if it needs less.
 SLICE_SHARE = 0.1
 _LEASES = budget_leases.c
@@ -107,7 +110,7 @@ class LeaseBook:
         engine = self._engine
         if engine.dialect.name == "sqlite":
             engine = engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
-        async with engine.begin() as connection:
+        async with asyncio.timeout(TALK_SECONDS), engine.begin() as connection:
             yield connection
 
     async def _locked_budget(self, connection: AsyncConnection, budget_id: str) -> dict[str, Any] | None:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from inference_core.errors import CoreGoneError
 from inference_core.transport.framing import MAX_FRAME_BYTES
+from inference_core.transport.heartbeat import LocalHeartbeat
 from inference_core.transport.unix_socket import StreamCoreClient
 
 Launch = Callable[[socket.socket], "subprocess.Popen[bytes]"]
 # A core ends within a step, and then unmaps its weights.
-END_SECONDS = 20.0
+END_SECONDS = 8.0
 
 
 class ChildCoreClient(StreamCoreClient):
@@ -59,7 +60,9 @@ class ChildCoreClient(StreamCoreClient):
             self.launch_ahead()
         assert self._ahead is not None
         (self._process, channel), self._ahead = self._ahead, None
-        transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: protocol, sock=channel)
+        transport, _ = await asyncio.get_running_loop().create_unix_connection(
+            lambda: LocalHeartbeat(protocol), sock=channel
+        )
         return transport
 
     async def _disconnect(self) -> None:

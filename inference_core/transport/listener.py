@@ -11,6 +11,7 @@ from pathlib import Path
 
 from inference_core.errors import CoreError
 from inference_core.protocol import AbortRequest, AddRequest
+from inference_core.transport.heartbeat import LOCAL_SILENT_SECONDS, Beats
 
 Protocols = Callable[[], asyncio.Protocol]
 
@@ -56,12 +57,14 @@ class Listener(ABC):
 class UnixListener(Listener):
     """A socket at `path`, readable by its owner alone.
 
-    The socket of a dead server is replaced; the socket of a live server and other files are not touched.
+    The socket of a dead server is replaced; the socket of a live server and other files are not touched. A client
+    gives it up when it is silent for `silent_seconds`.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, silent_seconds: float = LOCAL_SILENT_SECONDS) -> None:
         super().__init__()
         self.path = str(path)
+        self._silent_seconds = silent_seconds
         self._bound: socket.socket | None = None
         self._inode: int | None = None
 
@@ -76,7 +79,9 @@ class UnixListener(Listener):
     async def open(self, connection: Protocols) -> None:
         """See `Listener.open`."""
         assert self._bound is not None
-        self._listener = await asyncio.get_running_loop().create_unix_server(connection, sock=self._bound)
+        self._listener = await asyncio.get_running_loop().create_unix_server(
+            lambda: Beats(connection(), self._silent_seconds), sock=self._bound
+        )
 
     def _forget(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -118,7 +123,9 @@ class InheritedListener(Listener):
     async def open(self, connection: Protocols) -> None:
         """See `Listener.open`."""
         self._connected.setblocking(False)
-        await asyncio.get_running_loop().connect_accepted_socket(connection, self._connected)
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: Beats(connection(), LOCAL_SILENT_SECONDS), self._connected
+        )
 
     def _forget(self) -> None:
         """See `Listener._forget`: it is at no address."""

@@ -9,6 +9,7 @@ from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import Command, Event
 from inference_core.transport.event_client import EventClient
 from inference_core.transport.framing import MAX_FRAME_BYTES, FrameError, FrameReader, FrameWriter
+from inference_core.transport.heartbeat import LOCAL_SILENT_SECONDS, LocalHeartbeat
 
 
 class StreamCoreClient(EventClient):
@@ -60,16 +61,25 @@ class StreamCoreClient(EventClient):
 
 
 class SocketCoreClient(StreamCoreClient):
-    """The client of the `serve_core` that listens at `path`."""
+    """The client of the `serve_core` that listens at `path`. A core that is silent for `silent_seconds` is lost: its
+    process is stopped, or its machine has no processor for it."""
 
-    def __init__(self, path: str | Path, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        silent_seconds: float = LOCAL_SILENT_SECONDS,
+    ) -> None:
         super().__init__(max_frame_bytes=max_frame_bytes)
-        self._path = str(path)
+        self._path, self._silent_seconds = str(path), silent_seconds
 
     async def _reach(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await loop.create_unix_connection(lambda: protocol, self._path)
+            transport, _ = await loop.create_unix_connection(
+                lambda: LocalHeartbeat(protocol, self._silent_seconds), self._path
+            )
         except OSError as error:
             raise CoreGoneError(f"no core listens at {self._path}: {error}") from error
         return transport

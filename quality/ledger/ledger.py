@@ -26,6 +26,8 @@ _RETRY_FIRST_S = 0.05
 _BEHIND, _MOST_BATCHES = 16, 8
 # The disk counts as stalled if a record is not durable after this time.
 _PATIENCE_S = 1.0
+# And a process that ends leaves it after this time.
+_CLOSE_S = 5.0
 
 
 class LedgerClosedError(RuntimeError):
@@ -159,7 +161,13 @@ class Ledger:
         if not self._running:
             return
         self._running = False
-        await asyncio.to_thread(self._journal.close)
+        stalled = False
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.to_thread(self._journal.close)
+        except TimeoutError:
+            stalled = True
+            logger.error("the journal's disk does not answer; %d requests are not recorded", len(self._unjournaled))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(store_seconds):
                 await self._drained()
@@ -167,7 +175,8 @@ class Ledger:
         with contextlib.suppress(asyncio.CancelledError):
             await self._storing
         for folder in (self._folder, *self._orphans):
-            if self._backlog.needs_folder(folder.path):
+            # A stalled disk may still write what it was given.
+            if stalled or self._backlog.needs_folder(folder.path):
                 folder.release()
             else:
                 await asyncio.to_thread(folder.remove)

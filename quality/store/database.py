@@ -15,6 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 import migrations
 from inference_core.extras import require_extra
+from quality.store.time_limits import (
+    BUSY_MS,
+    CONNECT_SECONDS,
+    STATEMENT_SECONDS,
+    limit_waiting,
+    postgres_connection,
+    sqlite_connection,
+)
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -25,8 +33,6 @@ _DRIVERS = {
 }
 _MIGRATIONS = Path(migrations.__file__).parent
 _MIGRATION_LOCK = 0x41494F01  # PostgreSQL advisory lock number: "AIO", 1
-_BUSY_TIMEOUT_MS = 10_000
-_CONNECT_TIMEOUT_S = 5.0
 # SQLSTATE classes of errors in the data: 22 data exception, 23 integrity constraint violation.
 _DATA_SQLSTATES = ("22", "23")
 MOST_INTEGER = 2**63 - 1
@@ -50,7 +56,8 @@ def open_database(url: str) -> AsyncEngine:
     `engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")`. Deleted content is overwritten, because erasing a user
     must leave no text behind.
 
-    PostgreSQL connections are tested before use, so that no request fails after an outage has ended.
+    PostgreSQL connections are tested before use, so that no request fails after an outage has ended. What hangs ends
+    with a `TimeoutError`, which is an `OSError`, after the limits of `time_limits`.
 
     Raises:
         DatabaseUrlError: not a SQLite file or PostgreSQL URL.
@@ -162,19 +169,29 @@ def _parse(url: str) -> URL:
 _ALLOWED = "sqlite:///relative/path.db, sqlite:////absolute/path.db and postgresql://user:password@host:port/name"
 
 
-def _engine(url: URL, *, sqlite_pragmas: Sequence[str]) -> AsyncEngine:
+def _engine(
+    url: URL, *, sqlite_pragmas: Sequence[str], statement_seconds: float | None = STATEMENT_SECONDS
+) -> AsyncEngine:
+    """The only place that makes engines. `statement_seconds`: the limit of one statement on PostgreSQL."""
     arguments: dict[str, Any] = {
         "json_serializer": lambda value: msgspec.json.encode(value).decode(),
         "json_deserializer": msgspec.json.decode,
+        "pool_timeout": CONNECT_SECONDS,
     }
     if url.get_backend_name() == "postgresql":
         require_extra("postgres", "a PostgreSQL database")
-        return create_async_engine(url, pool_pre_ping=True, connect_args={"timeout": _CONNECT_TIMEOUT_S}, **arguments)
-    # The driver begins transactions only before some statements, so we begin them ourselves.
-    engine = create_async_engine(url, connect_args={"isolation_level": None}, **arguments)
-    _prepare_sqlite(
-        engine, [f"busy_timeout={_BUSY_TIMEOUT_MS}", "synchronous=FULL", "secure_delete=ON", *sqlite_pragmas]
-    )
+        limits = {
+            "timeout": CONNECT_SECONDS,
+            "command_timeout": statement_seconds,
+            "connection_class": postgres_connection(),
+        }
+        engine = create_async_engine(url, pool_pre_ping=True, connect_args=limits, **arguments)
+    else:
+        # The driver begins transactions only before some statements, so we begin them ourselves.
+        ours = {"isolation_level": None, "async_creator_fn": sqlite_connection}
+        engine = create_async_engine(url, connect_args=ours, **arguments)
+        _prepare_sqlite(engine, [f"busy_timeout={BUSY_MS}", "synchronous=FULL", "secure_delete=ON", *sqlite_pragmas])
+    limit_waiting(engine)
     return engine
 
 
@@ -223,7 +240,8 @@ async def _locked_connection(url: URL) -> AsyncIterator[AsyncConnection]:
     """Open a transaction that excludes every other migration of this database."""
     # Switching to WAL does not wait for other connections, so do it only here, under the lock file; it is permanent.
     # With foreign keys on, rebuilding a table would cascade to its children.
-    engine = _engine(url, sqlite_pragmas=("journal_mode=WAL", "foreign_keys=OFF"))
+    # A revision may take as long as it takes.
+    engine = _engine(url, sqlite_pragmas=("journal_mode=WAL", "foreign_keys=OFF"), statement_seconds=None)
     try:
         if url.get_backend_name() == "postgresql":
             async with engine.begin() as connection:

@@ -17,7 +17,12 @@ from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.settings import SettingsError
 from gateway.stores.database_reach import reached
-from gateway.tenancy.dashboard_users.identity_provider import Attempt, IdentityProvider, SignInError
+from gateway.tenancy.dashboard_users.identity_provider import (
+    Attempt,
+    IdentityProvider,
+    ProviderUnavailableError,
+    SignInError,
+)
 from gateway.tenancy.dashboard_users.sessions import Holder
 from gateway.tenancy.dashboard_users.users import admit_provider_user
 from gateway.tenancy.errors import TenancyError
@@ -51,7 +56,7 @@ async def leave_for_provider(request: HttpRequest) -> Response[Any]:
     try:
         address = await provider.address(attempt, _redirect_url(request))
     except (SignInError, SettingsError) as error:
-        return await _refused(request, str(error))
+        return await _refused(request, str(error), _status_of(error))
     kept = msgspec.json.encode(attempt).hex()
     # Lax: the provider's redirect back is a navigation from another site.
     name = cookie_name(request, COOKIE)
@@ -74,7 +79,7 @@ async def return_from_provider(request: HttpRequest) -> Response[Any]:
         order = Order(actor=f"user:{user.name}", now=parts_of(request).tenancy.clock.now())
         await reached(admit_provider_user(parts_of(request).database, user, order))
     except (SignInError, SettingsError, TenancyError) as error:
-        return await _refused(request, str(error))
+        return await _refused(request, str(error), _status_of(error))
     # The session's cookie is not sent along with a redirect that another site began, but with a page's own navigation.
     response = page(request, "signed_in.html", "Signed in", wanted=attempt.page)
     return await begin_session(request, Holder(user_name=user.name), "oidc", response)
@@ -97,6 +102,13 @@ def _redirect_url(request: HttpRequest) -> str:
     return parts_of(request).settings.oidc_redirect_url or f"{site_of(request)}{PATH}/callback"
 
 
-async def _refused(request: HttpRequest, problem: str) -> Response[Any]:
+def _status_of(error: Exception) -> int:
+    return 503 if isinstance(error, ProviderUnavailableError) else 401
+
+
+async def _refused(request: HttpRequest, problem: str, status: int = 401) -> Response[Any]:
     await note_failure(request, "session.refused", "", "oidc", problem)
-    return set_cookie(request, login_form(request, 401, problem), cookie_name(request, COOKIE), "", max_age=0)
+    form = login_form(request, status, problem)
+    if status == 503:
+        form.headers["retry-after"] = "5"
+    return set_cookie(request, form, cookie_name(request, COOKIE), "", max_age=0)

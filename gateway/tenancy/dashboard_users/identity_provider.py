@@ -1,11 +1,13 @@
 """Users of an OpenID provider: authorization code flow with PKCE (OpenID Connect Core 1.0, RFC 7636)."""
 
+import asyncio
 import base64
 import hashlib
 import importlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 from urllib.parse import urlencode
 
@@ -22,7 +24,8 @@ DISCOVERY = "/.well-known/openid-configuration"
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 METADATA_SECONDS = 3600.0
 _LEEWAY_SECONDS = 60
-_TIMEOUT_SECONDS = 10.0
+# Of one request to the provider, and of all those of a step of the sign-in.
+_TIMEOUT_SECONDS, _STEP_SECONDS = 5.0, 8.0
 # Of one of its answers; some have hundreds of keys.
 _MOST_BYTES = 2**20
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -30,6 +33,10 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 class SignInError(Exception):
     """A sign-in at the provider failed; the message may be shown to the user."""
+
+
+class ProviderUnavailableError(SignInError):
+    """The provider cannot be reached, or does not answer in time."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +93,7 @@ class IdentityProvider:
 
     async def address(self, attempt: Attempt, redirect_url: str) -> str:
         """Return the provider's page to which the browser is sent. Raises `SignInError`."""
-        async with _client() as client:
+        async with _step(self._issuer), _client() as client:
             metadata = await self._metadata(client)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
@@ -104,7 +111,7 @@ class IdentityProvider:
 
     async def user(self, code: str, attempt: Attempt, redirect_url: str) -> ProviderUser:
         """Return the user that the provider gave `code` for. Raises `SignInError`, also for a user without a role."""
-        async with _client() as client:
+        async with _step(self._issuer), _client() as client:
             metadata = await self._metadata(client)
             tokens = await self._tokens(client, metadata, code, attempt, redirect_url)
             claims = await self._claims(client, metadata, tokens.id_token, attempt.nonce)
@@ -202,6 +209,16 @@ def _name_of(claims: Mapping[str, Any]) -> str:
     raise SignInError("The account has no name that can be used here: preferred_username, email or sub.")
 
 
+@asynccontextmanager
+async def _step(issuer: str) -> AsyncIterator[None]:
+    """Raise `SignInError` if what happens in the block takes too long."""
+    try:
+        async with asyncio.timeout(_STEP_SECONDS):
+            yield
+    except TimeoutError:
+        raise ProviderUnavailableError(f"The provider {issuer} did not answer within {_STEP_SECONDS:g} s.") from None
+
+
 def _client() -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, headers={"accept": "application/json"})
 
@@ -216,7 +233,7 @@ async def _json(request: httpx.Request, client: httpx.AsyncClient, kind: type[T]
             raise SignInError(f"{where} answered {response.status_code}: {body[:200].decode(errors='replace')}")
         return msgspec.json.decode(body, type=kind)
     except httpx.HTTPError as error:
-        raise SignInError(f"{where} cannot be reached: {type(error).__name__}.") from None
+        raise ProviderUnavailableError(f"{where} cannot be reached: {type(error).__name__}.") from None
     except msgspec.MsgspecError:
         raise SignInError(f"{where} answered something that is not understood.") from None
 

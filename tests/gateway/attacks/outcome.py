@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 EXCUSED = {
     "too_many_connections": "the connections of other clients, a limit that tells clients to come back",
     "overloaded": "the requests of other clients, likewise",
+    "database_unavailable": "a database that is down, as all of these only where a class stopped it",
+    "budget_unavailable": "likewise",
+    "limits_unavailable": "a Redis that is down, likewise",
     "no_core": "a gateway whose tiers are all remote has no core to ask, whatever the input",
 }
 """Codes of documented 503 answers that no input causes by what it holds, with what does."""

@@ -76,7 +76,8 @@ class Browser:
 
 class Target:
     """A running gateway. `keys`: secrets by the names of `_make_keys`. `ids`: what ada has, by kind. `browsers`: where
-    the second administrator signed in before any attack. `hostile`: the server behind the target of this name."""
+    the second administrator signed in before any attack. `hostile`: the server behind the target of this name.
+    `services`: PostgreSQL and Redis of the target `shared`."""
 
     def __init__(self, name: str, aio: ServedProcess, data: Path, upstream: EchoUpstream, canary: Canary) -> None:
         self.name, self.aio, self.data, self.upstream, self.canary = name, aio, data, upstream, canary
@@ -87,6 +88,7 @@ class Target:
         self.ids: dict[str, str] = {}
         self.browsers: list[Browser] = []
         self.hostile: HostileUpstream | None = None
+        self.services: dict[str, Any] = {}
         self._lags_read: dict[Path, int] = {}
         self._log_read = 0
 
@@ -182,9 +184,12 @@ def _make_keys(target: Target) -> None:
         "revoked": {},
         "cheap": {"terms": {"tiers": [1]}},
         "narrow": {"terms": {"concurrency": 4}},
+        "budgeted": {},
     }
     for name, order in orders.items():
         target.keys[name] = target.order("POST", "/admin/api/keys", {"name": name} | order)["key"]
+    budget = {"kind": "key", "subject": "budgeted", "period": "total", "amount_usd": 1000.0}
+    target.order("PUT", "/admin/api/budgets", budget)
     target.order("POST", "/admin/api/keys/revoked/revoke", {"reason": "it leaked"})
     for key in ("revoked", "expired"):
         until(lambda key=key: target.client.ask("GET", "/v1/models", key=target.keys[key]).status == 401)
@@ -271,6 +276,7 @@ class Targets:
             "AIO_LOG_LEVEL": "info",
         }  # fmt: skip
         options: list[str] = []
+        services: dict[str, Any] = {}
         hostile = None
         if name == "hostile":
             hostile = stack.enter_context(hostile_upstream())
@@ -286,10 +292,15 @@ class Targets:
             environment["AIO_REDACTION"] = str(patterns)
         if name == "shared":
             options += ["--gateway-workers", "2"]
-            environment |= stack.enter_context(_servers())
+            services = stack.enter_context(_servers())
+            environment |= {
+                "AIO_DATABASE_URL": services["PostgreSQL"].emptied_database(),
+                "AIO_REDIS_URL": services["Redis"].url,
+            }
         aio = stack.enter_context(served(data, data / "cache", *options, environment=environment))
         target = Target(name, aio, data, self._upstream, self._canary)
         target.hostile = hostile
+        target.services = services
         stack.callback(target.client.close)
         if hostile is not None:
             _make_keys(target)
@@ -304,8 +315,8 @@ class Targets:
 
 
 @contextmanager
-def _servers() -> Iterator[dict[str, str]]:
-    """A PostgreSQL and a Redis of their own, as variables of the gateway."""
+def _servers() -> Iterator[dict[str, Any]]:
+    """A PostgreSQL and a Redis of their own, by name."""
     from tests.conftest import PostgresServer, RedisServer, _postgres_binaries
 
     binaries = _postgres_binaries()
@@ -316,7 +327,7 @@ def _servers() -> Iterator[dict[str, str]]:
     postgres = PostgresServer(binaries)
     postgres.start()
     try:
-        yield {"AIO_DATABASE_URL": postgres.emptied_database(), "AIO_REDIS_URL": redis.url}
+        yield {"PostgreSQL": postgres, "Redis": redis}
     finally:
         postgres.stop()
         postgres.remove()

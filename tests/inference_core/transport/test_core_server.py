@@ -19,6 +19,7 @@ from inference_core.transport.framing import FrameWriter
 from inference_core.transport.listener import UnixListener
 from inference_core.transport.server import CoreServer, _permanent, serve_core
 from inference_core.transport.unix_socket import SocketCoreClient
+from tests.polling import eventually
 
 
 @pytest.fixture
@@ -310,6 +311,45 @@ async def test_a_killed_server_process_can_be_replaced_on_the_same_path(path, as
             await anext(client.generate(ask(tokens=1)))
         assert not isinstance(caught.value, CoreLostError)
     await client.close()
+
+
+async def test_a_stopped_server_process_is_given_up_and_reached_again_once_it_goes_on(path, ask):
+    listener, client = UnixListener(path, silent_seconds=1.0), SocketCoreClient(path, silent_seconds=1.0)
+    process = multiprocessing.get_context("spawn").Process(target=serve_core, args=(ScriptedCore, listener))
+    process.start()
+    while True:
+        try:
+            await client.start()
+            break
+        except CoreGoneError:
+            assert process.is_alive()
+    heartbeat = client._transport.get_protocol()
+    await eventually(lambda: heartbeat._has_beaten)
+    outputs = await opened(client, ask(tokens=10**6))
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(CoreLostError, match="nothing was heard for 1 s"):
+        async for _ in outputs:
+            pass
+    waiting = asyncio.ensure_future(client.start())
+    os.kill(process.pid, signal.SIGCONT)
+    await waiting
+    assert await tokens_from(client, ask(tokens=4)) == expected_tokens([1, 2, 3], 0, 4)
+    await client.close()
+    process.kill()
+    await asyncio.to_thread(process.join, 60)
+
+
+async def test_a_server_that_sends_no_beats_is_waited_for(path, ask):
+    heard = asyncio.Event()
+    silent = await asyncio.start_unix_server(lambda reader, writer: heard.set(), path)
+    client = SocketCoreClient(path, silent_seconds=0.05)
+    starting = asyncio.ensure_future(client.start())
+    await heard.wait()
+    done, _ = await asyncio.wait({starting}, timeout=0.5)
+    assert not done
+    starting.cancel()
+    await client.close()
+    silent.close()
 
 
 @pytest.mark.parametrize("fails", [False, True])

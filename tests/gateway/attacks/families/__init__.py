@@ -6,6 +6,7 @@ from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
 FAMILIES = (
     "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "upstream_floods", "upstream_claims",
+    "dependencies",
 )  # fmt: skip
 
 

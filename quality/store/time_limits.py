@@ -1,0 +1,101 @@
+"""Time limits of the database's drivers: no statement waits for ever, whether a server, a network or a disk hangs.
+
+Every failure is a `TimeoutError`, and the connection that it happened on is not used again.
+"""
+
+import asyncio
+import functools
+import importlib
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import aiosqlite
+from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 3.0
+"""To open a connection, to wait for a free one, and to find out that one from the pool still answers."""
+STATEMENT_SECONDS = 30.0
+"""Of one statement on a connection that has just answered. Reports on millions of requests take some seconds."""
+COMMIT_SECONDS = 5.0
+"""Of a commit, which waits for a disk."""
+CLOSE_SECONDS = 0.5
+"""To part from a server in the regular way; after this the connection is cut."""
+BUSY_MS = 4_000
+"""How long SQLite waits for the lock of another writer."""
+MOST_STUCK = 32
+"""SQLite connections whose threads do not come back from the disk; beyond this none is opened."""
+
+_LIMITS = {"BEGIN": CONNECT_SECONDS, "ROLLBACK": CONNECT_SECONDS, "COMMIT": COMMIT_SECONDS}
+_stuck: set[aiosqlite.Connection] = set()
+
+
+def limit_waiting(engine: AsyncEngine) -> None:
+    """Discard the connection that a statement has waited on for too long, instead of asking it to roll back."""
+
+    @event.listens_for(engine.sync_engine, "handle_error")
+    def discard(context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, TimeoutError):
+            context.is_disconnect = True
+
+
+@functools.cache
+def postgres_connection() -> type[Any]:
+    """Return the class of asyncpg's connections with these limits; asyncpg is an optional dependency."""
+    asyncpg: Any = importlib.import_module("asyncpg")
+
+    class LimitedConnection(asyncpg.Connection):  # type: ignore[misc]
+        """BEGIN, with which every use of a pooled connection starts, and ROLLBACK are answered soon or never."""
+
+        async def execute(self, query: str, *args: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+            if timeout is None:
+                timeout = _LIMITS.get(query.rstrip(";").partition(" ")[0])
+            return await super().execute(query, *args, timeout=timeout)
+
+        async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await super().close(timeout=timeout)
+            except TimeoutError:
+                self.terminate()
+
+    return LimitedConnection
+
+
+class LimitedSqlite(aiosqlite.Connection):
+    """A connection whose thread may be stuck in a call to the disk: its caller is not."""
+
+    async def _execute(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        # aiosqlite sends everything to the thread of the connection this way.
+        async with asyncio.timeout(STATEMENT_SECONDS):
+            result: T = await super()._execute(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
+            return result
+
+    async def commit(self) -> None:
+        """Commit, as soon as the disk does."""
+        async with asyncio.timeout(COMMIT_SECONDS):
+            await super().commit()
+
+    async def close(self) -> None:
+        """Close it; if its thread is stuck, leave that to the thread."""
+        closing = asyncio.ensure_future(super().close())
+        done, _ = await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
+        if done:
+            await closing
+        else:
+            _stuck.add(self)
+            closing.add_done_callback(lambda _: _stuck.discard(self))
+
+
+def sqlite_connection(database: str, **arguments: Any) -> LimitedSqlite:
+    """Return an unopened connection to a SQLite file. Raises `TimeoutError` while too many are stuck."""
+    if len(_stuck) >= MOST_STUCK:
+        raise TimeoutError(f"the disk of the database does not answer: {MOST_STUCK} threads wait for it")
+    connection = LimitedSqlite(lambda: sqlite3.connect(database, **arguments), iter_chunk_size=64)
+    # A thread that is stuck must not keep the process from ending.
+    connection._thread.daemon = True
+    return connection
