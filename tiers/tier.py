@@ -274,6 +274,7 @@ class Tier(ABC):
     - `core_name` is the catalogue's name of the core that computes the tier; None for a server elsewhere.
     - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.
     - `version`: `Catalog.tier_fingerprint` of the entry that it was built from; "" for one of no catalogue.
+    - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
     """
 
     name: str
@@ -283,6 +284,7 @@ class Tier(ABC):
     core_name: str | None = None
     num_layers: int = 0
     version: str = ""
+    is_local: bool = False
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do what of `start` needs no core yet, such as reading a tokeniser."""

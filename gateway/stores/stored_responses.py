@@ -1,5 +1,6 @@
 """Responses kept in the database, so that a later request, on any gateway process, goes on from one by its id."""
 
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -8,7 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.api_objects import stored_responses
 from migrations.tables.audit import erasures
+from quality.records.rows import consent_of
 from quality.store.queries import exclude_erasures
+from tiers.consent import ALL, Consent
 
 # As many as the messages of a conversation may be, so that a cycle or a very long chain ends somewhere.
 MOST_IN_CHAIN = 2048
@@ -18,7 +21,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response and the items that its request gave, without those of the responses before it.
 
     `conversation`: the id by which routing recognises the conversation. `context_bytes`: size as JSON of the items of
-    this response and of all before it. `created_at`: UTC epoch seconds.
+    this response and of all before it. `created_at`: UTC epoch seconds. `consent`: of its request.
     """
 
     response_id: str
@@ -30,15 +33,18 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     input: Any
     response: Any
     created_at: float
+    consent: Consent = ALL
 
 
 class StoredContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request that names a previous response goes on from: `items` are inputs and outputs, oldest first."""
+    """What a request that names a previous response goes on from: `items` are inputs and outputs, oldest first;
+    `consent`: what all these requests consented to, which binds who goes on."""
 
     response_id: str
     conversation: str
     size: int
     items: list[dict[str, Any]]
+    consent: Consent = ALL
 
 
 class ContextTooLargeError(ValueError):
@@ -70,7 +76,7 @@ class StoredResponses:
         """Return the tenant's response of this id."""
         async with self._engine.connect() as connection:
             row = (await connection.execute(select(stored_responses).where(*_mine(tenant, response_id)))).first()
-        return None if row is None else StoredResponse(**row._mapping)
+        return None if row is None else StoredResponse(**dict(row._mapping) | {"consent": consent_of(row.consent)})
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete the response and its own items; return whether the tenant had it."""
@@ -97,7 +103,7 @@ class StoredResponses:
         )
         chain = chain.union_all(earlier)
         rows = (
-            select(columns.previous_response_id, columns.input, columns.response)
+            select(columns.previous_response_id, columns.input, columns.response, columns.consent)
             .join(chain, chain.c.response_id == columns.response_id)
             .order_by(chain.c.steps.desc())
         )
@@ -111,8 +117,13 @@ class StoredResponses:
         if not found or found[0].previous_response_id is not None:
             return None
         items = [item for row in found for item in (*row.input, *row.response["output"])]
+        consent = reduce(Consent.narrowed, (consent_of(row.consent) for row in found))
         return StoredContext(
-            response_id=response_id, conversation=known.conversation, size=known.context_bytes, items=items
+            response_id=response_id,
+            conversation=known.conversation,
+            size=known.context_bytes,
+            items=items,
+            consent=consent,
         )
 
 

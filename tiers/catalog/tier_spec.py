@@ -207,7 +207,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tokens, reasoning and discarded samples included; it determines predicted costs.
     `mean_latency_ms` is the expected duration of an answer; routing uses it until there are measurements. `max_tokens`
     bounds the output of one request, and `default_max_tokens` that of a request without its own bound; None means
-    `max_tokens`. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
+    `max_tokens`. `tool_dialect`: how the model writes tool calls, if its chat template does not show it. `local`:
+    whether what it is sent stays in the operator's network; None: as `is_local` says.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
 
@@ -230,6 +231,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     default_max_tokens: Count | None = None
     tool_dialect: DialectName | None = None
     capabilities: Capabilities = Capabilities()
+    local: bool | None = None
 
     @property
     def model_name(self) -> str:
@@ -248,6 +250,12 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.remote is not None and self.remote.engine is not None:
             return f"engine {self.remote.engine.kind}"
         return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether what the tier is sent stays in the operator's network: as declared, else where its model runs in AIO
+        or in an engine that AIO starts. Of a server with an address nothing is assumed."""
+        return self.remote is None or self.remote.engine is not None if self.local is None else self.local
 
     @property
     def has(self) -> frozenset[Capability]:

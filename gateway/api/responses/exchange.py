@@ -46,7 +46,7 @@ class Exchange:
         self._context = context
         self._store = StoredResponses(parts.database)
         # A redaction would change what models and tools had said.
-        self.stored = request.store_texts and not parts.settings.redaction
+        self.stored = request.consent.reuse and not parts.settings.redaction
 
     async def store(self, response: dict[str, Any]) -> None:
         """Store the finished response, if it is to be. On failure `stored` becomes False."""
@@ -72,6 +72,7 @@ class Exchange:
             context_bytes=own + (0 if context is None else context.size),
             input=msgspec.Raw(given),
             response=response,
+            consent=request.consent,
             created_at=request.created_at,
         )
 
@@ -87,7 +88,10 @@ async def exchange_of(parts: Parts, given: Received, body: ResponsesRequest) -> 
         request = chat_request(parts, given, chat_of(body, earlier))
     except ApiError as error:
         raise renamed(error) from None
-    if request.conversation is None and (context is not None or request.store_texts):
+    if context is not None:
+        own = request.own_consent.narrowed(context.consent)
+        request = msgspec.structs.replace(request, own_consent=own)
+    if request.conversation is None and (context is not None or request.consent.reuse):
         # Routing recognises the conversation by its first response, whatever instructions come with a turn.
         known = request.request_id if context is None else context.conversation
         request = msgspec.structs.replace(request, conversation=known)
