@@ -55,6 +55,7 @@ from gateway.api.messages.messages import messages
 from gateway.api.quality_loop.classifier_commands import begin_trial, end_trial, promote_version, roll_back
 from gateway.api.quality_loop.experiments import start_experiment, stop_experiment
 from gateway.api.quality_loop.learning import show_learning
+from gateway.api.quality_loop.outcome_imports import show_imports, undo_import
 from gateway.api.quality_loop.own_labels import reset_own_labels
 from gateway.api.quality_loop.quality_lists import (
     list_all_batches,
@@ -201,6 +202,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_system,
             show_checklist,
             reset_own_labels,
+            show_imports,
+            undo_import,
             promote_version,
             roll_back,
             begin_trial,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from typing import TypeVar
 
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
@@ -18,6 +19,8 @@ from tiers.remote.engine_tier import EngineTier, StatusOf
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Tier
+
+T = TypeVar("T", bound=Tier)
 
 
 def build_tiers(
@@ -49,8 +52,7 @@ def build_tiers(
     tiers: list[Tier] = []
     for spec in catalog.tiers:
         if (engine := catalog.engine_name(spec)) is not None:
-            tiers.append(EngineTier(spec, states.get(engine, _not_started)))
-            tiers[-1].version = catalog.tier_fingerprint(spec.number)
+            tiers.append(_labelled(EngineTier(spec, states.get(engine, _not_started)), catalog))
         elif spec.model is None:
             tiers.append(build_remote(catalog, spec))
         else:
@@ -77,16 +79,20 @@ def build_local(
     for spec in catalog.tiers:
         if spec.model is not None and catalog.core_of(spec.model) == core_name:
             load = partial(tokenizers, paths[spec.model])
-            tiers.append(LocalTier(spec, core, load, watch, core_name=core_name, threads=threads))
-            tiers[-1].version = catalog.tier_fingerprint(spec.number)
+            tier = LocalTier(spec, core, load, watch, core_name=core_name, threads=threads)
+            tiers.append(_labelled(tier, catalog))
     return tiers
 
 
 def build_remote(catalog: Catalog, spec: TierSpec) -> Tier:
     """Return the tier of `spec`, an entry of `catalog` with a `remote` table, not yet started."""
     is_replicated = spec.remote is not None and spec.remote.is_replicated
-    tier = ReplicaSet(spec) if is_replicated else RemoteTier(spec)
-    tier.version = catalog.tier_fingerprint(spec.number)
+    return _labelled(ReplicaSet(spec) if is_replicated else RemoteTier(spec), catalog)
+
+
+def _labelled(tier: T, catalog: Catalog) -> T:
+    """Return `tier` with what its entry in `catalog` says of it."""
+    tier.version, tier.is_local = catalog.tier_fingerprint(tier.number), catalog.tier(tier.number).is_local
     return tier
 
 

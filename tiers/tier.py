@@ -297,6 +297,7 @@ class Tier(ABC):
     - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.
     - `version`: `Catalog.tier_fingerprint` of the entry that it was built from; "" for one of no catalogue.
     - `max_output`: the most tokens that its model can answer, as published for a server elsewhere; None: not known.
+    - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
     """
 
     name: str
@@ -307,6 +308,7 @@ class Tier(ABC):
     num_layers: int = 0
     version: str = ""
     max_output: int | None = None
+    is_local: bool = False
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do what of `start` needs no core yet, such as reading a tokeniser."""

@@ -218,6 +218,7 @@ class Answer:
 
     def _recorded(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:
         request, first, usage = self.request, self.choices[0], bill.usage
+        consent = request.consent
         return Record(
             request_id=request.request_id,
             created_at=request.created_at,
@@ -233,8 +234,8 @@ class Answer:
             model=self.tier.model,
             attempts=bill.attempts,
             messages=request.recorded_messages(),
-            answer=_recorded_answer(first) if request.store_texts else None,
-            reasoning=(first.reasoning or None) if request.store_texts else None,
+            answer=_recorded_answer(first) if consent.reuse else None,
+            reasoning=(first.reasoning or None) if consent.reuse else None,
             finish_reason=first.finish_reason,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -243,7 +244,8 @@ class Answer:
             cost_usd=bill.cost_usd,
             baseline_cost_usd=self._routing.price(self._routing.strongest, usage) if bill.paid else 0.0,
             timings=self._timings(self.stamps.finished),
-            response_format=request.response_format if request.store_texts else None,
+            response_format=request.response_format if consent.reuse else None,
+            consent=consent,
             cache=self.source.cached,
             tags=request.metadata,
             replica=self._replica,

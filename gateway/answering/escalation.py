@@ -79,7 +79,7 @@ class Escalation:
         times the next tier's price is above the price of the sample.
         """
         verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
-        higher = self._routing.next_up(self._decision, tier)
+        higher = self._routing.next_up(self._request, self._decision, tier)
         if verdict is None or not verdict.escalate or higher is None or not self._model.spec.reads_agreement:
             return None
         if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
@@ -115,7 +115,7 @@ class Escalation:
 
     def _judge(self, stage: Stage, evidence: Float) -> EscalationDecision:
         p_ok = self._model.p_ok(evidence, self._decision.inputs.prediction.p_ok)
-        higher = self._routing.next_up(self._decision, self._spec.number)
+        higher = self._routing.next_up(self._request, self._decision, self._spec.number)
         if higher is None:
             return EscalationDecision(stage=stage, p_ok=p_ok, escalate=False, reason="no tier above may take over")
         choice = self._weigh(higher, p_ok, self._left_usd() if stage == "opening" else 0.0)

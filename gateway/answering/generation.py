@@ -23,6 +23,7 @@ from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
 from tiers.collected_choice import CollectedChoice
+from tiers.consent import hidden_from
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
@@ -73,7 +74,7 @@ class Generation:
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
         if self._escalation is not None:
             self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
-        self._deltas = _generate(tier, self._requests, request.n)
+        self._deltas = self._generated(tier, self._requests, request.n)
         self._held: deque[Delta] = deque()
         self._let_go = False
         self._over = False
@@ -178,7 +179,7 @@ class Generation:
         separate attempt, even if the caller disconnects before its end."""
         sample, failed, tries = CollectedChoice(), None, []
         try:
-            async with aclosing(_generate(self.tier, [request], 1)) as deltas:
+            async with aclosing(self._generated(self.tier, [request], 1)) as deltas:
                 async for delta in deltas:
                     sample.take(delta)
                     tries += delta.tries
@@ -257,7 +258,7 @@ class Generation:
 
     def _next_up(self) -> Tier | None:
         """Return the next tier that is allowed and that the caller's budgets cover."""
-        higher = self._routing.next_up(self.decision, self.tier.number)
+        higher = self._routing.next_up(self.request, self.decision, self.tier.number)
         return higher if higher is not None and self._affords(higher) else None
 
     def _affords(self, tier: Tier) -> bool:
@@ -275,7 +276,13 @@ class Generation:
         self._spec = self._routing.spec(tier.number)
         self._requests = self._asked()
         self._most = self._most_tokens()
-        self._deltas = _generate(tier, self._requests, self.request.n)
+        self._deltas = self._generated(tier, self._requests, self.request.n)
+
+    def _generated(self, tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
+        """The deltas of `n` choices for each of `requests` by `tier`, if it may still see them: every attempt and every
+        sample begins here, and a reload may have changed the tier since the request was routed."""
+        hidden = hidden_from(tier, self.request.consent)
+        return _generate(tier, requests, n) if hidden is None else _refused(tier, hidden)
 
     def _end(self, status: AttemptStatus, error: Exception | None) -> None:
         if not self._over:
@@ -321,6 +328,14 @@ def _claimed(requests: list[GenerationRequest]) -> Usage | None:
     """Return the sum of the counts that servers reported and that cannot be; None if there are none."""
     claims = [claim for request in requests for claim in request.meter.claims]
     return Usage.total(claims) if claims else None
+
+
+async def _refused(tier: Tier, reason: str) -> AsyncGenerator[Delta, None]:
+    """Instead of the deltas of a tier that may not see the request."""
+    nothing: list[Delta] = []
+    for delta in nothing:
+        yield delta
+    raise TierUnavailableError(f"tier {tier.number} is not asked: {reason}")
 
 
 def _generate(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:

@@ -4,14 +4,23 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from gateway.answering.active_probes import ActiveProbes
+from gateway.requests.caller import Caller
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.class_prior import class_prior
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.router import RoutingService
 from gateway.settings import Settings
+from gateway.tenancy.directory import INFERENCE
+from gateway.tenancy.key_commands import shown_key
+from gateway.tenancy.key_secrets import keys_of
+from gateway.tenancy.known_keys import KnownKeys
 from inference_core.protocol import SamplingParams
+from quality.learning.own_labels import OwnLabels
+from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
 
@@ -26,6 +35,23 @@ def dry_routing(settings: Settings) -> RoutingService:
     knobs = RoutingKnobFile(settings.routing_knobs_path)
     ActiveProbes(settings.probes_path, catalog, knobs, classifier.use_lengths).load()
     return RoutingService(catalog, {}, classifier, settings.quality_target, knobs)
+
+
+async def follow_labels(routing: RoutingService, engine: AsyncEngine) -> None:
+    """Let the version of `routing` follow the labels in the database, as those of a server do."""
+    if not isinstance(routing.classifier, ActiveClassifier) or (serving := routing.classifier.serving_or_none) is None:
+        return
+    for version in serving.versions:
+        labels = OwnLabels(engine, version.model, version.table, lambda: routing.catalog.tier_fingerprints)
+        version.own = await labels.catch_up(time.time())
+
+
+async def caller_named(settings: Settings, catalog: Catalog, engine: AsyncEngine, key: str) -> Caller:
+    """Return the caller with the key of this id or name, of the settings or stored. Raises `UnknownSubjectError`."""
+    given = keys_of(settings).answers
+    if key in given.names:
+        return given.caller(key, INFERENCE)
+    return KnownKeys(catalog, {}).caller_of(await shown_key(engine, key))
 
 
 def dry_request(messages: Iterable[ChatMessage], **wishes: Any) -> InferenceRequest:

@@ -16,12 +16,12 @@ VERSION = 2
 def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
     """32 bytes, equal for requests of one tenant that get the same answer under `catalogue`.
 
-    The chosen tier is part of it, and so are the limits on which tiers may take over. What only
+    The chosen tier is part of it, and so are the limits on which tiers may take over or see the request. What only
     words the answer (streaming, usage, tags) is not.
     """
     usual = spec.sampling.given()
     unset = {name: usual[name] for name in request.unset if name in usual}
-    allowed = request.caller.tiers
+    consent = request.consent
     parts = (
         VERSION,
         catalogue,
@@ -49,7 +49,8 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         request.wanted_quality,
         max(request.min_tier or 0, request.caller.min_tier or 0) or None,
         request.max_cost_usd,
-        None if allowed is None else sorted(allowed),
+        None if consent.tiers is None else sorted(consent.tiers),
+        consent.local,
     )
     return hashlib.blake2b(_encode(parts), digest_size=32).digest()
 

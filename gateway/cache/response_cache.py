@@ -146,9 +146,9 @@ class ResponseCache:
 
 
 def _may_be_kept(request: InferenceRequest) -> bool:
-    """Whether the caller consented to storing texts and no adapter answered: only the core knows whether the adapter of
-    a name still has the same weights."""
-    return request.store_texts and not request.adapter
+    """Whether the request consents to storing its texts and no adapter answered: only the core knows whether the
+    adapter of a name still has the same weights."""
+    return request.consent.reuse and not request.adapter
 
 
 _encode = msgspec.msgpack.Encoder().encode

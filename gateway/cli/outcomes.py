@@ -1,4 +1,4 @@
-"""`aio outcomes import`: import existing labels, so that routing is right before any verification."""
+"""`aio outcomes`: import existing labels, so that routing is right before any verification; list and delete imports."""
 
 import time
 from pathlib import Path
@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.access.stored_order import with_database
-from gateway.cli.options import catalog_option, data_dir_option, database_option, echo_json, json_option, settings_from
+from gateway.cli.options import (
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from quality.learning.outcome_import import Imported
 
 
 @click.group()
@@ -55,14 +65,60 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
     registry.seed(default_artefact())
     model = load_artefact(registry.current(), catalog.fingerprint)
 
-    async def store(engine: "AsyncEngine") -> int:
+    async def store(engine: "AsyncEngine") -> "Imported":
         return await import_outcomes(
             engine, model, found, tiers=catalog.tier_fingerprints, key_id=key_id, margin=margin, weight=weight,
-            now=time.time(),
+            now=time.time(), file=file.name,
         )  # fmt: skip
 
-    stored = with_database(settings, store)
+    made = with_database(settings, store)
     if as_json:
-        echo_json({"labels": stored, "key": key_id})
+        echo_json({"labels": made.labels, "key": key_id, "import": made.import_id, "understood": made.understood})
     else:
-        click.echo(f"{stored} labelled prompts are stored" + (f" for key {key_id}" if key_id else ""))
+        click.echo(f"{made.labels} labelled prompts are stored" + (f" for key {key_id}" if key_id else ""))
+        click.echo(made.understood.in_words())
+        click.echo(f"if that is wrong: aio outcomes delete {made.import_id}")
+
+
+@outcomes.command("list")
+@data_dir_option
+@database_option
+@json_option
+def list_(as_json: bool, **given: Any) -> None:
+    """Show the imports, newest first, with what each said of the tiers."""
+    from quality.learning.outcome_import import list_imports
+
+    found = with_database(settings_from(**given), list_imports)
+    if as_json:
+        echo_json(found)
+        return
+    rows = [
+        [
+            one.import_id,
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.created_at)),
+            one.file,
+            one.key_id or "",
+            str(one.labels),
+            one.understood.in_words(),
+        ]
+        for one in found
+    ]
+    click.echo(table(["import", "made (UTC)", "file", "key", "labels", "understood"], rows))
+
+
+@outcomes.command("delete")
+@click.argument("import_id", metavar="IMPORT")
+@click.option("--reason", help="Recorded in the audit trail.")
+@data_dir_option
+@database_option
+def delete_(import_id: str, reason: str | None, **given: Any) -> None:
+    """Delete an import with its labels. A running server follows within seconds; no later training reads them."""
+    from quality.learning.outcome_import import delete_import
+
+    async def undo(engine: "AsyncEngine") -> int | None:
+        return await delete_import(engine, import_id, actor="cli", reason=reason, now=time.time())
+
+    gone = with_database(settings_from(**given), undo)
+    if gone is None:
+        raise click.ClickException(f"there is no import {import_id!r}; aio outcomes list shows them")
+    click.echo(f"{import_id} and its {gone} labels are deleted")

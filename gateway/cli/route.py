@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.cli.access.stored_order import with_database
 from gateway.cli.options import (
     QUALITY_METAVAR,
     catalog_option,
@@ -19,7 +20,10 @@ from gateway.cli.options import (
 from gateway.cli.options import table as text_table
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from classifier.decision import Decision
+    from gateway.requests.caller import Caller
     from gateway.settings import Settings
     from quality.records.any_record import Recorded
     from tiers.catalog.catalog import Catalog
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--max-cost", type=float, metavar="USD", help="Most US dollars that the answer may cost.")
 @click.option("--min-tier", type=click.IntRange(min=1), help="Lowest tier that may answer.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of the answer, which limits its cost.")
+@click.option("--key", metavar="ID", help="Id or name of the key that asks, with its terms and labels.  [no key]")
 @click.option("--replay", metavar="ID", help="Reproduce the decision of a past request from its record.")
 @catalog_option
 @data_dir_option
@@ -48,10 +53,14 @@ def route(
     max_cost: float | None,
     min_tier: int | None,
     max_tokens: int | None,
+    key: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Show which tier would answer PROMPT, the probabilities and prices of all tiers, and why."""
+    """Show which tier would answer PROMPT, the probabilities and prices of all tiers, and why.
+
+    It decides as a server of this data folder and database would: with its classifier, knobs and labels.
+    """
     if (prompt is None) == (replay is None):
         raise click.UsageError("give either a PROMPT or --replay ID")
     from gateway.stores.data_folder import refuse_file
@@ -62,7 +71,7 @@ def route(
         _replay(settings, replay, as_json)
         return
     wishes = {"quality_target": quality, "max_cost_usd": max_cost, "min_tier": min_tier}
-    decision, milliseconds, catalog = _decide(settings, prompt or "", max_tokens, wishes)
+    decision, milliseconds, catalog = _decide(settings, prompt or "", key, max_tokens, wishes)
     if as_json:
         echo_json({"decision": decision, "cpu_ms": milliseconds})
     else:
@@ -71,13 +80,21 @@ def route(
 
 
 def _decide(
-    settings: "Settings", prompt: str, max_tokens: int | None, wishes: dict[str, Any]
+    settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
-    from gateway.backtesting.dry_run import dry_request, dry_routing
+    from gateway.backtesting.dry_run import caller_named, dry_request, dry_routing, follow_labels
+    from gateway.requests.caller import KEYLESS
     from tiers.tier import ChatMessage
 
     routing = dry_routing(settings)
-    request = dry_request([ChatMessage(role="user", content=prompt)], max_tokens=max_tokens, **wishes)
+
+    async def as_a_server(engine: "AsyncEngine") -> "Caller":
+        await follow_labels(routing, engine)
+        return KEYLESS if key is None else await caller_named(settings, routing.catalog, engine, key)
+
+    caller = with_database(settings, as_a_server)
+    turn = ChatMessage(role="user", content=prompt)
+    request = dry_request([turn], max_tokens=max_tokens, caller=caller, **wishes)
     routing.route(request)  # the first decision fills caches that are warm in a server
     began = time.thread_time()
     decision = routing.route(request)

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from tiers.consent import ALL, Consent, Reader, hidden_from
+
 Scope = Literal["inference", "viewer", "admin"]
 # `viewer` reads what `/v1/admin` and `/admin/api` show, `admin` changes it too, and only `inference` asks for answers.
 SCOPES: tuple[Scope, ...] = ("inference", "viewer", "admin")
@@ -36,19 +38,18 @@ UNLIMITED = Allowance()
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """`key_id` is the pseudonym under which rows are recorded, None without a key; a static key's is its name.
 
-    `tenant` separates caches and prefixes: the team where there is one, else the key. `consent`: whether texts may be
-    stored, and with that sampled and learned from. `tiers`: the numbers of those it may use, None for all.
-    `quality_target`: what its requests ask for that name no target of their own; `min_tier`: the least tier that may
-    answer them. `priority_ceiling`: the most urgent class it may ask for (`Command.priority`: 0 goes first). `strict`:
-    unknown fields of its requests are refused. `aliases`: its own names of models.
+    `tenant` separates caches and prefixes: the team where there is one, else the key. `consent`: which tiers may see
+    its requests, and whether these may be used for more than their answers. `quality_target`: what its requests ask for
+    that name no target of their own; `min_tier`: the least tier that may answer them. `priority_ceiling`: the most
+    urgent class it may ask for (`Command.priority`: 0 goes first). `strict`: unknown fields of its requests are
+    refused. `aliases`: its own names of models.
     """
 
     key_id: str | None = None
     name: str = ""
     team: str | None = None
     scopes: frozenset[str] = frozenset(SCOPES)
-    consent: bool = True
-    tiers: frozenset[int] | None = None
+    consent: Consent = ALL
     quality_target: float | None = None
     min_tier: int | None = None
     priority_ceiling: int = 0
@@ -61,13 +62,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Whose caches and prefixes the caller shares; "" where no keys are asked for."""
         return self.team or self.key_id or ""
 
-    def may_use(self, tier: int) -> bool:
+    def may_use(self, tier: Reader) -> bool:
         """Whether the caller may be answered by this tier."""
-        return tier >= (self.min_tier or 1) and self.lists(tier)
-
-    def lists(self, tier: int) -> bool:
-        """Whether this tier is among those that the caller's key names; its least tier aside."""
-        return self.tiers is None or tier in self.tiers
+        return tier.number >= (self.min_tier or 1) and hidden_from(tier, self.consent) is None
 
 
 # Every caller while no keys are configured.

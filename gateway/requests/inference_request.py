@@ -9,6 +9,7 @@ from gateway.requests.slo_class import SLO_CLASSES, SloName
 from gateway.requests.trace_context import TraceContext
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
+from tiers.consent import ALL, Consent
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
 from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
 from tiers.tool_types import Tooling
@@ -29,12 +30,13 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     time to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`:
     sampling fields left to the tier; `given`: the caller's that a server elsewhere gets even with their neutral value.
     `usual_max_tokens`: `max_tokens` is the API's own default, which a server elsewhere is not sent. `passed`: see
-    `GenerationRequest`. `adapter`: what follows the colon of `requested_model`, "" for none.
-    `service_tier`: repeated in the answer. `metadata`: the caller's tags, recorded as they are. `user`: its
-    end user, by whose name experiments are split; not recorded. `conversation`: the caller's id of it, None if it is
-    recognised by its messages. `slo`: its service class. `cache`: how the response cache may be used, None for its
-    default rule. `dropped_turns`: how many of its oldest turns were left out, because no tier could read them all.
-    `echo`, `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…` fields: see `GenerationRequest`.
+    `GenerationRequest`. `adapter`: what follows the colon of `requested_model`, "" for none. `own_consent`: what the
+    request itself consents to, its key aside. `service_tier`: repeated in the answer. `metadata`: the caller's tags,
+    recorded as they are. `user`: its end user, by whose name experiments are split; not recorded. `conversation`: the
+    caller's id of it, None if it is recognised by its messages. `slo`: its service class. `cache`: how the response
+    cache may be used, None for its default rule. `dropped_turns`: how many of its oldest turns were left out, because
+    no tier could read them all. `echo`, `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…`
+    fields: see `GenerationRequest`.
     """
 
     request_id: str
@@ -49,7 +51,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompts: list[Prompt] | None = None
     stream: bool = False
     caller: Caller = KEYLESS
-    store_texts: bool = True
+    own_consent: Consent = ALL
     max_tokens: int | None = None
     usual_max_tokens: bool = False
     passed: dict[str, Any] = {}
@@ -83,6 +85,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def wanted_quality(self) -> float | None:
         """The quality target that the request asks for, else that of its key; None for neither."""
         return self.caller.quality_target if self.quality_target is None else self.quality_target
+
+    @property
+    def consent(self) -> Consent:
+        """Which tiers may see it, and whether for more than its answer: what both its key and itself consent to."""
+        return self.caller.consent.narrowed(self.own_consent)
 
     @property
     def key_id(self) -> str | None:
@@ -188,7 +195,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def recorded_messages(self) -> list[dict[str, str]] | None:
         """The conversation as the record keeps it; a raw prompt is one turn of the role `prompt`. Only text
         is kept: `attachments` says what else there was."""
-        if not self.store_texts:
+        if not self.consent.reuse:
             return None
         if self.messages is not None:
             return [

@@ -12,11 +12,11 @@ from gateway.requests.inference_request import InferenceRequest
 from tiers.catalog.capabilities import MEDIA, Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
+from tiers.consent import hidden_from
 from tiers.content_parts import PartType
 from tiers.remote.optional_fields import NEUTRAL, SAMPLING, sampling_of
 from tiers.tier import Tier, TierLoad
 
-NOT_ALLOWED = "the key may not use it"
 _MEDIA: Mapping[PartType, tuple[Capability, str]] = {
     "image_url": ("vision", "images"),
     "input_audio": ("audio", "audio"),
@@ -102,15 +102,16 @@ def exclusions(
 ) -> Excluded:
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
-    needs, plain = needs_of(request), is_plain(request)
+    needs, plain, consent = needs_of(request), is_plain(request), request.consent
     most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
-    for number, tier in tiers.items():
+    for spec in catalog.tiers:
+        number, tier = spec.number, tiers.get(spec.number)
         if pinned is not None and number != pinned:
             continue
-        spec = catalog.tiers[number - 1]
-        if not request.caller.lists(number):
-            reason: str | None = NOT_ALLOWED
+        reason = hidden_from(spec, consent)
+        if reason is not None or tier is None:
+            pass
         elif (needs or not plain) and (lacks := lacks_of(request, needs, tier, spec)):
             excluded.incapable[number] = lacks
             declared = " and ".join(need.noun for need in lacks if not need.refusal)
@@ -177,7 +178,7 @@ def _in_doubt(
             continue  # It has not started: it is down, and cannot count.
         room = request.least_room(tier.max_context)
         is_unclear = many_scores or most + room > tier.max_context
-        asked = is_unclear and pinned in (None, number) and request.caller.may_use(number)
+        asked = is_unclear and pinned in (None, number) and request.caller.may_use(catalog.tier(number))
         # A tier for text alone cannot count the tokens of an image.
         if asked and not lacking(needs_of(request), catalog.tier(number)):
             yield number, tier

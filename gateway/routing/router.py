@@ -26,6 +26,7 @@ from gateway.routing.model import Classifier, EncodesAhead, Routed, RoutingRule,
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd, predicted_costs
 from tiers.catalog.tier_spec import TierSpec
+from tiers.consent import hidden_from
 from tiers.decoding.text_threads import TextThreads
 from tiers.tier import Tier, TierLoad, Usage
 
@@ -166,7 +167,8 @@ class RoutingService:
         pinned = self.pinned_tier(request.requested_model)
         await self._count_in_doubt(request)
         excluded = exclusions(request, pinned, self.tiers, self.catalog, self._loads())
-        usable = {k for k in self.tiers if pinned in (None, k) and request.caller.lists(k)} - excluded.incapable.keys()
+        shown = {k for k in self.tiers if pinned in (None, k) and hidden_from(self.spec(k), request.consent) is None}
+        usable = shown - excluded.incapable.keys()
         return bool(usable) and usable <= set(excluded.too_long)
 
     async def _count_in_doubt(self, request: InferenceRequest) -> None:
@@ -273,12 +275,15 @@ class RoutingService:
         split = self.classifier.split()
         return None if split is None else assigned(split, request)
 
-    def next_up(self, decision: Decision, number: int) -> Tier | None:
-        """The next tier above `number` that this decision's constraints allow; a pinned request has none."""
-        barred = barred_tiers(decision.inputs)
-        allowed = (k for k in range(number + 1, self.strongest + 1) if k not in barred and self.tiers[k].load().healthy)
-        higher = next(allowed, None)
-        return None if higher is None else self.tiers[higher].active_tier()
+    def next_up(self, request: InferenceRequest, decision: Decision, number: int) -> Tier | None:
+        """The next tier above `number` that this decision's constraints allow, and that may see the request as the
+        catalogue is now; a pinned request has none."""
+        barred, consent = barred_tiers(decision.inputs), request.consent
+        for k in range(number + 1, self.strongest + 1):
+            tier = self.tiers[k]
+            if k not in barred and hidden_from(self.spec(k), consent) is None and tier.load().healthy:
+                return tier.active_tier()
+        return None
 
     def _observed_tier(self) -> int | None:
         """The tier that answers everything while routing is only observed; None in the mode `route`."""
@@ -323,9 +328,17 @@ class RoutingService:
     def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
         least = max(request.min_tier or 1, request.caller.min_tier or 1)
-        for number in range(least, self.strongest + 1) if pinned is None else [pinned]:
-            if request.caller.may_use(number):
-                return
+        wanted = [self.spec(k) for k in (range(least, self.strongest + 1) if pinned is None else [pinned])]
+        hidden = [hidden_from(spec, request.consent) for spec in wanted if request.caller.may_use(spec)]
+        if None in hidden:
+            return
+        if hidden:
+            raise ApiError(
+                403,
+                f"No tier that may answer {request.requested_model!r} may see this request: {hidden[-1]}.",
+                param="x-aio-consent",
+                code="no_tier_may_see",
+            )
         raise ApiError(
             403,
             f"This key does not have access to model {request.requested_model!r}"
@@ -345,7 +358,7 @@ class RoutingService:
         reasons = {exclusion.tier: exclusion.reason for exclusion in inputs.exclusions}
         if not all(k in reasons for k in wanted):
             return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
-        own = [k for k in wanted if request.caller.lists(k)]
+        own = [k for k in wanted if hidden_from(self.spec(k), request.consent) is None]
         if own and all(k in excluded.incapable for k in own):
             return unsupported(request, excluded.incapable, own, self.catalog.tiers, self.tiers)
         never = all(k in excluded.incapable or k in excluded.too_long for k in own)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -10,7 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.api_objects import stored_responses
 from migrations.tables.audit import erasures
+from quality.records.rows import consent_of
 from quality.store.queries import exclude_erasures
+from tiers.consent import ALL, Consent
 
 # As many as the messages of a conversation may be, so that a cycle or a very long chain ends somewhere.
 MOST_IN_CHAIN = 2048
@@ -22,7 +25,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response and the items that its request gave, without those of the responses before it.
 
     `conversation`: the id by which routing recognises the conversation. `context_bytes`: size as JSON of the items of
-    this response and of all before it. `created_at`: UTC epoch seconds.
+    this response and of all before it. `created_at`: UTC epoch seconds. `consent`: of its request.
     """
 
     response_id: str
@@ -34,22 +37,27 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     input: Any
     response: Any
     created_at: float
+    consent: Consent = ALL
 
 
 class StoredContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request that names a previous response goes on from: `items` are inputs and outputs, oldest first."""
+    """What a request that names a previous response goes on from: `items` are inputs and outputs, oldest first;
+    `consent`: what all these requests consented to, which binds who goes on."""
 
     response_id: str
     conversation: str
     size: int
     items: list[dict[str, Any]]
+    consent: Consent = ALL
 
 
 class StoredItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Items of responses by their ids, and the conversation of the last of the responses."""
+    """Items of responses by their ids, the conversation of the last of the responses, and what all their requests
+    consented to."""
 
     items: dict[str, dict[str, Any]]
     conversation: str | None
+    consent: Consent = ALL
 
 
 class ContextTooLargeError(ValueError):
@@ -81,7 +89,7 @@ class StoredResponses:
         """Return the tenant's response of this id."""
         async with self._engine.connect() as connection:
             row = (await connection.execute(select(stored_responses).where(*_mine(tenant, response_id)))).first()
-        return None if row is None else StoredResponse(**row._mapping)
+        return None if row is None else StoredResponse(**dict(row._mapping) | {"consent": consent_of(row.consent)})
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete the response and its own items; return whether the tenant had it."""
@@ -108,7 +116,7 @@ class StoredResponses:
         )
         chain = chain.union_all(earlier)
         rows = (
-            select(columns.previous_response_id, columns.input, columns.response)
+            select(columns.previous_response_id, columns.input, columns.response, columns.consent)
             .join(chain, chain.c.response_id == columns.response_id)
             .order_by(chain.c.steps.desc())
         )
@@ -122,8 +130,13 @@ class StoredResponses:
         if not found or found[0].previous_response_id is not None:
             return None
         items = [item for row in found for item in (*row.input, *row.response["output"])]
+        consent = reduce(Consent.narrowed, (consent_of(row.consent) for row in found))
         return StoredContext(
-            response_id=response_id, conversation=known.conversation, size=known.context_bytes, items=items
+            response_id=response_id,
+            conversation=known.conversation,
+            size=known.context_bytes,
+            items=items,
+            consent=consent,
         )
 
     async def items(
@@ -138,13 +151,14 @@ class StoredResponses:
         response_ids = list(dict.fromkeys(response_of[item_id] for item_id in item_ids if item_id in response_of))
         found: dict[str, dict[str, Any]] = {}
         conversations: dict[str, str] = {}
-        size = 0
+        size, consent = 0, ALL
         async with self._engine.connect() as connection:
             for first in range(0, len(response_ids), _RESPONSES_AT_ONCE):
                 some = columns.response_id.in_(response_ids[first : first + _RESPONSES_AT_ONCE])
-                rows = select(columns.response_id, columns.conversation, columns.response)
+                rows = select(columns.response_id, columns.conversation, columns.response, columns.consent)
                 for row in await connection.execute(rows.where(some, columns.tenant == tenant)):
                     conversations[row.response_id] = row.conversation
+                    consent = consent.narrowed(consent_of(row.consent))
                     for item in row.response["output"]:
                         if item["id"] in wanted:
                             found[item["id"]] = item
@@ -152,7 +166,7 @@ class StoredResponses:
                 if size > most_bytes:
                     raise ContextTooLargeError(size)
         last = conversations.get(response_ids[-1]) if response_ids else None
-        return StoredItems(items=found, conversation=last)
+        return StoredItems(items=found, conversation=last, consent=consent)
 
 
 def _mine(tenant: str, response_id: str) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import msgspec
 from gateway.requests.caller import Caller
 from gateway.settings import Settings, SettingsError
 from gateway.tenancy.key_entropy import NEEDED_BITS, entropy_bits
+from tiers.consent import Consent
 
 KEY_START = "sk-aio-"
 PREFIX_LENGTH = len(KEY_START) + 8
@@ -57,7 +58,7 @@ class ApiKeys:
 
     def caller(self, owner: str, scopes: frozenset[str]) -> Caller:
         """Return the caller with the key of `owner`: without limits, and with consent unless withdrawn."""
-        return Caller(key_id=owner, name=owner, scopes=scopes, consent=owner not in self._private)
+        return Caller(key_id=owner, name=owner, scopes=scopes, consent=Consent(reuse=owner not in self._private))
 
     def owner(self, authorization: str | None) -> str | None:
         """Return the name of the key in an `Authorization: Bearer …` header, or None if it is missing or wrong.

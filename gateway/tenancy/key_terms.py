@@ -41,6 +41,10 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool | UnsetType,
         Meta(description="Whether texts may be stored, sampled and learned from."),
     ] = UNSET
+    local_only: Annotated[
+        bool | UnsetType,
+        Meta(description="Whether only tiers that the catalogue labels local may see its requests."),
+    ] = UNSET
     priority_ceiling: Annotated[
         Annotated[int, Meta(ge=0, le=2)] | UnsetType,
         Meta(description="Highest priority that may be requested; 0 allows all."),
@@ -65,7 +69,13 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = UNSET
 
 
-_NEW: dict[str, Any] = {"scopes": ["inference"], "consent": True, "priority_ceiling": 0, "strict": False}
+_NEW: dict[str, Any] = {
+    "scopes": ["inference"],
+    "consent": True,
+    "local_only": False,
+    "priority_ceiling": 0,
+    "strict": False,
+}
 
 
 def given(terms: KeyTerms) -> dict[str, Any]:

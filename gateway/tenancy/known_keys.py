@@ -10,6 +10,7 @@ from classifier.complexity.quality_setting import target_of
 from gateway.requests.caller import Allowance, BudgetRef, Caller
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
+from tiers.consent import Consent
 
 VIEWING: frozenset[str] = frozenset({"viewer"})
 ADMINISTRATION = VIEWING | {"admin"}
@@ -65,7 +66,7 @@ class KnownKeys:
 
     def put(self, row: Mapping[str, Any]) -> None:
         """Add or replace a row of `api_keys`."""
-        caller = self._caller(row)
+        caller = self.caller_of(row)
         until, revoked = row["expires_at"] or math.inf, row["revoked_at"] is not None
         secrets = [KnownKey(bytes.fromhex(row["digest"]), caller, until, revoked)]
         if row["old_digest"] is not None:
@@ -98,14 +99,16 @@ class KnownKeys:
         else:
             self._inference.discard(key_id)
 
-    def _caller(self, row: Mapping[str, Any]) -> Caller:
+    def caller_of(self, row: Mapping[str, Any]) -> Caller:
+        """Return the caller with the key of a row of `api_keys`; its hashes are not read."""
         return Caller(
             key_id=row["key_id"],
             name=row["name"],
             team=row["team_id"],
             scopes=frozenset(row["scopes"]),
-            consent=row["consent"],
-            tiers=self._tiers(row["tiers"], row["models"]),
+            consent=Consent(
+                tiers=self._tiers(row["tiers"], row["models"]), local=row["local_only"], reuse=row["consent"]
+            ),
             quality_target=target_of(row["quality"]),
             # A minimum tier above a catalogue that has become shorter means its strongest tier.
             min_tier=None if row["min_tier"] is None else min(row["min_tier"], len(self._catalog.tiers)),

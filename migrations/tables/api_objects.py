@@ -101,6 +101,7 @@ stored_responses = Table(
     Column("context_bytes", BigInteger, nullable=False),  # of the items of this row and all before it, as JSON
     Column("input", Json, nullable=False),  # list of the request's own items
     Column("response", Json, nullable=False),  # the body of the answer
+    Column("consent", Json),  # as of requests: it binds those that go on from it
     Column("created_at", Double, nullable=False),
     Index(None, "created_at"),
     Index(None, "key_id", "created_at"),

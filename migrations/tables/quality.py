@@ -94,11 +94,26 @@ training_rows = Table(
     Column("tiers", Json),  # their fingerprints; NULL: unknown
     Column("classes", Json),  # P of the four complexity classes; NULL in rows of earlier releases
     Column("app", String(16)),  # hash of the system prompt
+    Column("import_id", String(64)),  # of `outcome_imports`; NULL: not imported
     Column("created_at", Double, nullable=False),
     Index("uq_training_rows_request_id_source", "request_id", "source", unique=True),
     Index(None, "created_at"),
     Index(None, "source", "created_at"),
     Index(None, "key_id", "created_at"),
+    Index(None, "import_id"),
+)
+
+# Files of outcomes that were imported, each with the labels it left in `training_rows`, whose keys these know.
+outcome_imports = Table(
+    "outcome_imports",
+    metadata,
+    Column("import_id", String(64), primary_key=True),
+    Column("file", FreeText, nullable=False),  # its name
+    Column("margin", Double, nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("understood", Json, nullable=False),  # quality.learning.outcome_import.Understood
+    Column("created_at", Double, nullable=False),
+    Index(None, "created_at"),
 )
 
 classifier_versions = Table(

@@ -30,6 +30,7 @@ api_keys = Table(
     Column("tiers", Json),  # list of the allowed tier numbers; NULL: all
     Column("models", Json),  # list of the allowed model names; NULL: all
     Column("consent", Boolean, nullable=False),  # texts may be stored, sampled and learned from
+    Column("local_only", Boolean, nullable=False, server_default=false()),  # only tiers labelled local see its requests
     Column("priority_ceiling", Integer, nullable=False),
     Column("requests_per_minute", Integer),
     Column("tokens_per_minute", Integer),

@@ -14,6 +14,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from quality.store.queries import newest_answers
 from quality.verification.sampling import eligible
+from tiers.consent import ALL, Reader, hidden_from
 
 
 class ExampleFileError(ValueError):
@@ -70,12 +71,21 @@ def read_examples(file: Path) -> list[Example]:
     return examples
 
 
-async def recorded_examples(engine: AsyncEngine, tier: int, limit: int) -> list[Example]:
+async def recorded_examples(
+    engine: AsyncEngine, tier: int, limit: int, learners: Sequence[Reader] = ()
+) -> list[Example]:
     """Return up to `limit` of the newest recorded answers of `tier`, under the rule by which answers are verified and
     learned from: chats in text alone, answered to their end for this very request, whose key consented to storing texts
-    (`quality.verification.sampling.eligible`)."""
-    records = await newest_answers(engine, tier, limit)
-    return [_recorded(record) for record in records if eligible(record) is None]
+    (`quality.verification.sampling.eligible`). `learners`: the tiers of the model that is trained; what one of them may
+    not see, or what not every tier may see where no tier has the model, is left out."""
+    records = [record for record in await newest_answers(engine, tier, limit) if eligible(record) is None]
+    if not learners:
+        return [_recorded(record) for record in records if record.consent == ALL]
+    return [
+        _recorded(record)
+        for record in records
+        if all(hidden_from(learner, record.consent, "reuse") is None for learner in learners)
+    ]
 
 
 def encoded_split(examples: Sequence[Example], tokenizer: Tokenizer, *, held_out: float, max_tokens: int) -> Split:

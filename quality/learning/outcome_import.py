@@ -1,22 +1,26 @@
-"""Import of a team's existing outcomes: prompts with a score for each tier's answer become labels of the catalogue."""
+"""A team's existing outcomes: prompts with a score for each tier's answer become labels, are listed and are deleted."""
 
 import hashlib
 import math
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import delete, insert
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
 from inference_core.io.json_errors import JSON_ERRORS
-from migrations.tables.quality import training_rows
+from migrations.tables.audit import audit_events
+from migrations.tables.quality import outcome_imports, training_rows
 from quality.verification.training_rows import encode_prompt
 
 SOURCE = "imported"
+DELETED = "outcomes.deleted"
 _BATCH = 200
+MOST_LISTED = 1000
 
 
 class OutcomeFileError(ValueError):
@@ -34,6 +38,83 @@ class ImportedOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def chat(self) -> list[dict[str, str]]:
         """The prompt as chat messages."""
         return self.messages or [{"role": "user", "content": self.prompt or ""}]
+
+
+class TierUnderstood(msgspec.Struct, frozen=True, kw_only=True):
+    """In how many `of` its scored answers a tier was `good`, that is, no worse than the strongest."""
+
+    tier: int
+    good: int
+    of: int
+
+
+class CloseCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer nearest to the border: its score, the strongest tier's for the same prompt, and whether it counts as
+    good."""
+
+    tier: int
+    score: float
+    strongest: float
+    good: bool
+
+
+class Understood(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file's scores were taken to say at a `margin`. `closest`: of the answers below the strongest tier's, the
+    best that counts as worse, or else the worst that counts as good; None if no answer is below."""
+
+    prompts: int
+    margin: float
+    tiers: list[TierUnderstood]
+    closest: CloseCall | None
+
+    def in_words(self) -> str:
+        """Return it as one sentence."""
+        said = [f"tier {one.tier} good in {one.good} of {one.of}" for one in self.tiers]
+        if self.closest is not None:
+            call = self.closest
+            counts = "good" if call.good else "worse"
+            said.append(f"{call.score:g} against {call.strongest:g} counts as {counts} at margin {self.margin:g}")
+        return "; ".join(said)
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """An import. `labels`: how many of its prompts are still labelled by it; `key_id`: whose they are, None for no
+    key's or where none is left."""
+
+    import_id: str
+    file: str
+    margin: float
+    weight: float
+    created_at: float
+    understood: Understood
+    labels: int
+    key_id: str | None
+
+
+def understood(outcomes: Sequence[ImportedOutcome], tiers: int, margin: float) -> Understood:
+    """Return what the scores of `outcomes` say of a catalogue of `tiers` tiers."""
+    counts = {number: [0, 0] for number in range(1, tiers)}
+    calls = []
+    for outcome in outcomes:
+        strongest = outcome.scores[str(tiers)]
+        for number in range(1, tiers):
+            if (score := outcome.scores.get(str(number))) is not None:
+                good = score >= strongest - margin
+                counts[number][0] += good
+                counts[number][1] += 1
+                if score < strongest:
+                    calls.append(CloseCall(tier=number, score=score, strongest=strongest, good=good))
+    worse = [call for call in calls if not call.good]
+    return Understood(
+        prompts=len(outcomes),
+        margin=margin,
+        tiers=[TierUnderstood(tier=number, good=good, of=of) for number, (good, of) in counts.items() if of],
+        closest=min(worse, key=_gap) if worse else max(calls, key=_gap, default=None),
+    )
+
+
+def _gap(call: CloseCall) -> float:
+    return call.strongest - call.score
 
 
 def read_outcomes(path: Path, tiers: int) -> list[ImportedOutcome]:
@@ -79,21 +160,60 @@ async def import_outcomes(
     margin: float = 0.0,
     weight: float = 1.0,
     now: float,
-) -> int:
-    """Store `outcomes` as labels and return the number of rows. An earlier import of a prompt is replaced.
+    file: str = "",
+) -> Imported:
+    """Store `outcomes` of a `file` as labels. An earlier import of a prompt is replaced.
 
     A tier's answer is no worse if its score is at most `margin` below the strongest tier's. `tiers`: fingerprints of
     the catalogue's tiers; `key_id`: the key that the prompts belong to; `weight` in [0, 1]: of such a label.
     """
+    import_id = f"import-{uuid.uuid4().hex}"
     rows = {row["request_id"]: row for row in _rows(model, outcomes, tiers, key_id, margin, weight, now)}
-    stored = list(rows.values())
+    stored = [row | {"import_id": import_id} for row in rows.values()]
+    made: dict[str, Any] = {"import_id": import_id, "file": file, "margin": margin, "weight": weight, "created_at": now}
+    said = understood(outcomes, len(tiers), margin)
     async with engine.begin() as connection:
         for first in range(0, len(stored), _BATCH):
             part = stored[first : first + _BATCH]
             same = training_rows.c.request_id.in_([row["request_id"] for row in part])
             await connection.execute(delete(training_rows).where(same, training_rows.c.source == SOURCE))
             await connection.execute(insert(training_rows), part)
-    return len(stored)
+        await connection.execute(insert(outcome_imports).values(**made, understood=said))
+    return Imported(**made, understood=said, labels=len(stored), key_id=key_id)
+
+
+async def list_imports(engine: AsyncEngine) -> list[Imported]:
+    """Return the newest imports that were not deleted, newest first."""
+    left = func.count(training_rows.c.training_row_id).label("labels")
+    query = (
+        select(*outcome_imports.c, left, func.min(training_rows.c.key_id).label("key_id"))
+        .outerjoin(training_rows, training_rows.c.import_id == outcome_imports.c.import_id)
+        .where(
+            outcome_imports.c.import_id.in_(
+                select(outcome_imports.c.import_id).order_by(outcome_imports.c.created_at.desc()).limit(MOST_LISTED)
+            )
+        )
+        .group_by(outcome_imports.c.import_id)
+        .order_by(outcome_imports.c.created_at.desc())
+    )
+    async with engine.connect() as connection:
+        rows = (await connection.execute(query)).mappings().all()
+    return [msgspec.convert({str(name): value for name, value in row.items()}, Imported) for row in rows]
+
+
+async def delete_import(
+    engine: AsyncEngine, import_id: str, *, actor: str, reason: str | None, now: float
+) -> int | None:
+    """Delete an import and its labels, which then move no decision and train nothing; return their number, None for an
+    unknown import. Labels that it replaced do not come back."""
+    async with engine.begin() as connection:
+        known = await connection.execute(delete(outcome_imports).where(outcome_imports.c.import_id == import_id))
+        if not known.rowcount:
+            return None
+        gone = await connection.execute(delete(training_rows).where(training_rows.c.import_id == import_id))
+        event = {"created_at": now, "actor": actor, "action": DELETED, "subject": import_id, "reason": reason}
+        await connection.execute(insert(audit_events).values(**event, details={"labels": gone.rowcount}))
+    return gone.rowcount
 
 
 def _rows(

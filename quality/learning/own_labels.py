@@ -12,10 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.local.own import LabelledRow, OwnOutcomes
 from classifier.model.outcome_model import OutcomeModel
-from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import Changes, changes_for, tenants_changes
-from quality.store.queries import record_audit
+from quality.store.label_reset import labels_count_from
 from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.training_rows import (
     ANY_CLASS,
@@ -30,9 +29,6 @@ from quality.verification.training_rows import (
 )
 
 Float = npt.NDArray[np.float32]
-
-# The audit action of a reset; labels from before it no longer influence decisions.
-RESET = "promotions.reset"
 
 # So many labels are used: the newest of each tenant, and equally many of those with too many. A key's head learns from
 # its newest few hundred.
@@ -63,7 +59,7 @@ class OwnLabels:
         """Return the estimator at `now` (epoch seconds); None without labels. Read and fit only after a change."""
         changes, tiers = await tenants_changes(self._engine), self._tiers_now()
         async with self._engine.connect() as connection:
-            after = await _reset_at(connection)
+            after = await labels_count_from(connection)
             seen = (*await self._extent(connection, after), after, tiers, changes)
             if seen == self._seen:
                 return self._own
@@ -76,7 +72,7 @@ class OwnLabels:
         """Return the newest `most` stored labels that count, oldest first."""
         changes, tiers = await tenants_changes(self._engine), self._tiers_now()
         async with self._engine.connect() as connection:
-            rows = await self._rows(connection, await _reset_at(connection), most)
+            rows = await self._rows(connection, await labels_count_from(connection), most)
         return await asyncio.to_thread(self._known, rows, tiers, changes)
 
     def _tiers_now(self) -> tuple[str, ...]:
@@ -137,14 +133,3 @@ def before_change(at: float, weaker: int, changes: Mapping[int, float]) -> list[
     """Return by weaker tier the share of its weight that a label of time `at` keeps after `changes`, in epoch
     seconds."""
     return [BEFORE_CHANGE if at < changes.get(k, -math.inf) else 1.0 for k in range(1, weaker + 1)]
-
-
-async def _reset_at(connection: AsyncConnection) -> float:
-    last = select(func.max(audit_events.c.created_at)).where(audit_events.c.action == RESET)
-    found: float | None = await connection.scalar(last)
-    return found or 0.0
-
-
-async def reset_labels(engine: AsyncEngine, *, actor: str, reason: str, now: float) -> None:
-    """Ignore all labels up to `now` (epoch seconds) in routing, on every replica at its next poll; they still train."""
-    await record_audit(engine, at=now, actor=actor, action=RESET, subject="own labels", reason=reason)

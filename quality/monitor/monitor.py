@@ -246,15 +246,23 @@ class Monitor:
             await self._recent_spending(), attention=self._attention, shadow_share=self._shadow_share
         )
         purpose = purpose_of(record, sampling)
+        if self._hidden(record, "probe"):
+            sampling = msgspec.structs.replace(sampling, probe_rate=0.0)
         decided = draw(
             record, spending, self._likely_bound(record, purpose), sampling, self._likely_bound(record, "probe")
         )
+        if self._hidden(record, decided.purpose):
+            decided = msgspec.structs.replace(decided, sampled=False, reason="no consent")
         if decided.sampled and await self._queue.add(record, decided, self._clock(), self._judged(record, decided)):
             self._sampled += 1
             self._worker.nudge()
         # Remove it only now, so that a failing database loses no offer.
         self._offers.popleft()
         return True
+
+    def _hidden(self, record: Record, purpose: Purpose) -> bool:
+        would_be = record.decision.would_be
+        return self._verifier.hidden(purpose, record.tier, record.consent, would_be) is not None
 
     def _judged(self, record: Record, decided: Draw) -> tuple[int, str] | None:
         """Return the tier that a shadow judges and its model; None for other verifications."""

@@ -6,6 +6,7 @@ import msgspec
 
 from classifier.decision import Decision
 from tiers.attempt import ReplicaTry
+from tiers.consent import ALL, Consent
 from tiers.tier import Usage
 
 AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared"]
@@ -55,6 +56,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `messages`, `answer` and `response_format` (the requested form, as OpenAI writes it) are None unless
     the key's owner consented to storing texts.
 
+    `consent`: which tiers may see the texts from now on.
+
     `cache`: the answer was a cached one (`hit`, or `similar`: that of another prompt), came from another caller's
     running request (`shared`), or had to be made (`miss`); None without a cache. Tokens of an answer that was not made
     for this request are recorded but cost nothing. `replica`: the process that answered. `tags`: the caller's
@@ -86,6 +89,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     baseline_cost_usd: float
     timings: Timings
     response_format: dict[str, Any] | None = None
+    consent: Consent = ALL
     cache: CacheUse | None = None
     tags: dict[str, str] | None = None
     replica: str | None = None

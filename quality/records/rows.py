@@ -10,16 +10,23 @@ from classifier.decision import Decision, PolicyInputs
 from quality.records.any_record import Recorded
 from quality.records.embedding_record import EmbeddingRecord
 from quality.records.record import Attempt, Record, Timings
+from tiers.consent import ALL, Consent
 
 # Embeddings have no generation, no decision and no saving.
 _NO_ANSWER: dict[str, Any] = {
     "stream": False, "tier": None, "attempts": [], "messages": None, "answer": None, "reasoning": None,
-    "response_format": None, "finish_reason": None, "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
+    "response_format": None, "consent": None, "finish_reason": None,
+    "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
     "route_ms": 0.0, "ttft_ms": None, "queue_ms": None, "prefill_ms": None, "decode_ms": None, "cache": None,
 }  # fmt: skip
 # Fields of a record that are columns of `requests`, as they are.
 _PLAIN = tuple(name for name in Record.__struct_fields__ if name not in ("decision", "timings"))
 _plain_of = attrgetter(*_PLAIN)
+
+
+def consent_of(stored: Any) -> Consent:
+    """Return the consent that a row of `requests` or `stored_responses` has stored."""
+    return ALL if stored is None else msgspec.convert(stored, Consent)
 
 
 def request_row(record: Recorded) -> dict[str, Any]:
@@ -58,6 +65,7 @@ def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Reco
     timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})
     plain = {name: request[name] for name in _PLAIN}
     plain["attempts"] = msgspec.convert(request["attempts"], list[Attempt])
+    plain["consent"] = consent_of(request["consent"])
     return Record(
         **plain,
         timings=timings,

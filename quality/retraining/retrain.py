@@ -14,7 +14,6 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 from safetensors.numpy import save_file
-from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -25,7 +24,6 @@ from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import load_manifest
 from classifier.registry.registry import ArtefactRegistry
 from inference_core.extras import MissingExtraError
-from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import tenants_changes
 from quality.retraining.messages import ORDER, RESULT, ROWS, Order
 from quality.retraining.runs import Busy, LeaseLostError, Made, RetrainRuns, Run
@@ -34,6 +32,7 @@ from quality.rollout.classifier_versions import ClassifierVersions
 from quality.rollout.evidence import RolloutSettings
 from quality.rollout.registry_transaction import registry_transaction
 from quality.rollout.rollout import ACTOR, Rollouts
+from quality.store.label_reset import labels_count_from
 from quality.verification.training_rows import Tensors, data_hash, export_rows, feature_spec
 
 log = logging.getLogger(__name__)
@@ -181,7 +180,7 @@ class _Retraining:
         await self._runs.advance(self._run, "exported", self._clock(), {"data_hash": hashed})
         trained = await self._trained(incumbent_folder, root_folder, tensors, changes, hashed)
         await self._versions.trained(trained.version, Path(trained.path), incumbent.version, self._clock())
-        return await self._decide(incumbent, trained, hashed)
+        return await self._decide(incumbent, trained, hashed, float(tensors["at"][0]))
 
     async def _trained(
         self, incumbent: Path, root: Path, tensors: Tensors, changes: dict[int, float], hashed: str
@@ -189,7 +188,7 @@ class _Retraining:
         """Return the training process's result; a resumed run uses its predecessor's, if the data are the same."""
         folder = self._folder_of(hashed)
         if not (folder / RESULT).is_file():
-            start, end = await self._window()
+            start, end = _iso(float(tensors["at"][0])), _iso(float(tensors["at"][-1]))
             order = Order(
                 root_artefact=str(root),
                 incumbent=str(incumbent),
@@ -210,14 +209,17 @@ class _Retraining:
         await self._runs.advance(self._run, "trained", self._clock(), {"classifier_version": trained.version})
         return trained
 
-    async def _decide(self, incumbent: Manifest, trained: _Trained, hashed: str) -> RetrainResult:
-        """Refuse the candidate or start its rollout, in the transaction that ends the run."""
+    async def _decide(self, incumbent: Manifest, trained: _Trained, hashed: str, oldest: float) -> RetrainResult:
+        """Refuse the candidate or start its rollout, in the transaction that ends the run. `oldest`: the time of the
+        first label that it learned from."""
         reasons: list[str] = list(trained.judgement["reasons"])
         reasons += await asyncio.to_thread(self._unfit, trained, incumbent)
         now, folder = self._clock(), Path(trained.path)
         async with registry_transaction(self._engine) as connection:
             if (known := await self._versions.why_rolled_back(connection, trained.version)) is not None:
                 reasons.append(f"was rolled back before: {known}")
+            if oldest <= await labels_count_from(connection):
+                reasons.append("the labels that it learned from have been reset meanwhile")
             accepted = not reasons
             outcome: Literal["canary", "refused"] = "canary" if accepted else "refused"
             reason = f"better than {incumbent.version} on held-out rows" if accepted else "; ".join(reasons)
@@ -310,12 +312,6 @@ class _Retraining:
             except SQLAlchemyError:
                 log.warning("the lease of run %s could not be renewed; trying again", self._run.run_id, exc_info=True)
 
-    async def _window(self) -> tuple[str | None, str | None]:
-        query = select(func.min(training_rows.c.created_at), func.max(training_rows.c.created_at))
-        async with self._engine.connect() as connection:
-            first, last = (await connection.execute(query)).one()
-        return _iso(first), _iso(last)
-
     def _root_of(self, incumbent: Manifest) -> Path:
         """Return the artefact that the lineage started with: every candidate is trained from it on all stored rows."""
         manifest = incumbent
@@ -334,5 +330,5 @@ def _result_in(folder: Path) -> _Trained:
     return msgspec.json.decode((folder / RESULT).read_bytes(), type=_Trained)
 
 
-def _iso(epoch: float | None) -> str | None:
-    return None if epoch is None else datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds")
+def _iso(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds")

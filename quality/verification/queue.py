@@ -26,8 +26,10 @@ from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.upgrade_rate import UNCERTAIN, newest_verifications
 from quality.records.record import Record
+from quality.records.rows import consent_of
 from quality.store.bulk_insert import insert_into
 from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
+from tiers.consent import ALL, Consent
 
 Label = Literal["no_worse", "worse", "tie", "uncertain"]
 """A verdict on an answer; "uncertain" says that opinions on it differ, and teaches nothing."""
@@ -39,7 +41,7 @@ _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 
 class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`, of
-    `completion_tokens`. `would_be_tier`: that of routing, if it was only observed."""
+    `completion_tokens`. `would_be_tier`: that of routing, if it was only observed. `consent`: of the request."""
 
     verification_id: int
     request_id: str
@@ -52,6 +54,7 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
     response_format: dict[str, Any] | None = None
     would_be_tier: int | None = None
+    consent: Consent = ALL
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +154,7 @@ class VerificationQueue:
             requests.c.answer,
             requests.c.completion_tokens,
             requests.c.response_format,
+            requests.c.consent,
             verifications.c.attempts,
             routing_decisions.c.would_be_tier,
         )
@@ -165,7 +169,7 @@ class VerificationQueue:
         )
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
-        return None if row is None else VerificationJob(**{str(name): value for name, value in row.items()})
+        return None if row is None else VerificationJob(**dict(row) | {"consent": consent_of(row["consent"])})
 
     async def claim(
         self, job: VerificationJob, bound_usd: float, now: float

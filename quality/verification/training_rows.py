@@ -20,6 +20,7 @@ from classifier.model.outcome_model import OutcomeModel
 from classifier.prediction.class_predictor import ClassPredictor
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
+from quality.store.label_reset import labels_count_from
 from quality.verification.sampling import uniform
 from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.verifier import EncodedPrompt
@@ -96,8 +97,8 @@ async def export_rows(
     tiers_now: Sequence[str],
     changes: Mapping[str | None, Mapping[int, float]] = MappingProxyType({}),
 ) -> Tensors:
-    """Return the stored rows made by `manifest`'s encoder, oldest first, as tensors without texts or names; callers'
-    feedback, which counts for its own key alone, is left out.
+    """Return the stored rows made by `manifest`'s encoder, since the last reset of labels, oldest first, as tensors
+    without texts or names; callers' feedback, which counts for its own key alone, is left out.
 
     float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
     outcomes, and the label weights, `told` [n, tiers - 1]; uint8 `fold` [n] by a hash of the request, and
@@ -108,17 +109,18 @@ async def export_rows(
     1], 0 without a change. `tiers_now`: fingerprints of the current tiers, whose outcomes alone count
     (`quality.verification.tier_outcomes`); "" for unknown ones: then rows with the same number of tiers count.
     """
-    query = (
-        select(training_rows, TENANT)
-        .select_from(WITH_KEYS)
-        .where(
-            training_rows.c.feature_spec == feature_spec(manifest),
-            training_rows.c.features.is_not(None),
-            training_rows.c.source != FEEDBACK,
-        )
-        .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
-    )
     async with engine.connect() as connection:
+        query = (
+            select(training_rows, TENANT)
+            .select_from(WITH_KEYS)
+            .where(
+                training_rows.c.created_at > await labels_count_from(connection),
+                training_rows.c.feature_spec == feature_spec(manifest),
+                training_rows.c.features.is_not(None),
+                training_rows.c.source != FEEDBACK,
+            )
+            .order_by(training_rows.c.created_at, training_rows.c.training_row_id)
+        )
         stored = [dict(row) for row in (await connection.execute(query)).mappings()]
     rows = [now for row in stored if (now := _of_today(row, tiers_now)) is not None]
     names = len(manifest.feature_names)

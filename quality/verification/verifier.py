@@ -24,6 +24,7 @@ from quality.verification.second_opinion import (
     other_tier,
 )
 from tiers.collected_choice import CollectedChoice
+from tiers.consent import Consent, hidden_from
 from tiers.errors import TierError
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
@@ -139,6 +140,17 @@ class Verifier:
         """Return the tiers that a job judges; the first one's ruling is the job's own row. Raises `ValueError`."""
         return judged_tiers(job.purpose, job.served_tier, list(self._tiers), job.would_be_tier)
 
+    def hidden(self, purpose: Purpose, served: int, consent: Consent, would_be: int | None = None) -> str | None:
+        """Return why a request may not be verified for this purpose: a tier that would be asked may not see it, or
+        there is none; None if all may. The strongest answers or judges in every case."""
+        try:
+            judged = judged_tiers(purpose, served, list(self._tiers), would_be)
+        except ValueError as error:
+            return str(error)
+        asked = {number for number in judged if number != served} | {self._strongest}
+        reasons = (hidden_from(self._tiers[number], consent, "reuse") for number in sorted(asked))
+        return next(filter(None, reasons), None)
+
     def _reference(self, job: VerificationJob) -> int:
         return job.served_tier if job.purpose == "shadow" else self._strongest
 
@@ -151,6 +163,7 @@ class Verifier:
 
         Raises `AttemptError` for texts that a tier cannot accept.
         """
+        self._require_consent(job)
         try:
             judged = self.judged(job)
             reference = self._reference(job)
@@ -183,8 +196,14 @@ class Verifier:
                     bound += self._bound(self._strongest, request, judge.max_tokens)
         return bound
 
+    def _require_consent(self, job: VerificationJob) -> None:
+        hidden = self.hidden(job.purpose, job.served_tier, job.consent, job.would_be_tier)
+        if hidden is not None:
+            raise AttemptError(hidden, 0.0)
+
     async def verify(self, job: VerificationJob) -> list[Ruling]:
         """Answer, compare and rule: return a ruling per judged tier, the job's own first. Raises `AttemptError`."""
+        self._require_consent(job)
         run = _Run(job)
         rulings: list[Ruling] = []
         try:
@@ -259,6 +278,8 @@ class Verifier:
         known = run.answers.get((number, second))
         if known is not None:
             return known
+        if (hidden := hidden_from(self._tiers[number], run.job.consent, "reuse")) is not None:
+            raise TierError(f"tier {number} is not asked: {hidden}")
         answer, cost_usd = CollectedChoice(), 0.0
         async for delta in self._tiers[number].generate(self._request(run.job, number, second=second)):
             answer.take(delta)

@@ -14,6 +14,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, inspect, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
 from migrations.tables.api_objects import files
@@ -334,11 +335,43 @@ async def test_training_rows_lose_their_empty_column_of_clusters_and_nothing_els
         await engine.dispose()
         return dict(found)
 
+    now = await stored()
+    await downgrade(database_url, "0028")
     before = await stored()
     await downgrade(database_url, "0027")
     assert await stored() == before | {"cluster": None}
     await migrate(database_url)
-    assert await stored() == before
+    assert await stored() == now
+
+
+async def test_texts_of_keys_with_tiers_of_their_own_are_shown_to_no_tier_again(database_url: str) -> None:
+    await migrate(database_url)
+    await downgrade(database_url, "0028")
+    engine = open_database(database_url)
+    key = {"digest": "", "prefix": "", "scopes": "[]", "consent": True, "priority_ceiling": 0, "created_at": 1e9}
+    request = {
+        "created_at": 1.0, "api": "chat", "requested_model": "auto", "stream": False, "status": "ok",
+        "http_status": 200, "model": "m", "attempts": "[]", "messages": "[]", "prompt_tokens": 1,
+        "completion_tokens": 1, "cached_tokens": 0, "reasoning_tokens": 0, "cost_usd": 0.0, "baseline_cost_usd": 0.0,
+        "route_ms": 0.0, "e2e_ms": 0.0, "overhead_ms": 0.0,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        for name, tiers in (("bound", "[1]"), ("free", None)):
+            await _insert(connection, "api_keys", key | {"key_id": name, "name": name, "tiers": tiers})
+            await _insert(connection, "requests", request | {"request_id": name, "key_id": name})
+
+    await migrate(database_url)
+
+    async with engine.connect() as connection:
+        found = (await connection.execute(select(requests.c.key_id, requests.c.consent))).all()
+    await engine.dispose()
+    assert dict(map(tuple, found)) == {"bound": {"tiers": []}, "free": None}
+
+
+async def _insert(connection: AsyncConnection, table: str, row: dict[str, object]) -> None:
+    names = ", ".join(row)
+    values = ", ".join(f":{name}" for name in row)
+    await connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
 
 
 _SESSIONS = "dashboard_sessions"

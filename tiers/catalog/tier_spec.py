@@ -222,6 +222,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `max_tokens`. Without either, a server elsewhere gets only the caller's bound; 0 there is no bound.
     `max_output_tokens`: the most that the model of a server elsewhere can answer, as its maker publishes it; None: what
     the server tells of it. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
+    `local`: whether what it is sent stays in the operator's network; None: as `is_local` says.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
 
@@ -245,6 +246,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_output_tokens: Count | None = None
     tool_dialect: DialectName | None = None
     capabilities: Capabilities = Capabilities()
+    local: bool | None = None
 
     @property
     def model_name(self) -> str:
@@ -263,6 +265,12 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.remote is not None and self.remote.engine is not None:
             return f"engine {self.remote.engine.kind}"
         return ", ".join(s.base_url for s in self.remote.servers) if self.remote is not None else "in-process"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether what the tier is sent stays in the operator's network: as declared, else where its model runs in AIO
+        or in an engine that AIO starts. Of a server with an address nothing is assumed."""
+        return self.remote is None or self.remote.engine is not None if self.local is None else self.local
 
     @property
     def has(self) -> frozenset[Capability]:

@@ -13,6 +13,7 @@ from gateway.api.access.guard import caller_of
 from gateway.api.batch_files.files import LEAST_SECONDS, MOST_SECONDS, owner_of
 from gateway.api.batch_files.line_answers import ENDPOINTS
 from gateway.api.batch_files.owned_queries import is_id, not_found, owned_query
+from gateway.api.inference.aio_headers import CONSENT
 from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import Metadata
 from gateway.api.operations import describe
@@ -103,6 +104,13 @@ _decoder = msgspec.json.Decoder(BatchRequest)
 @post("/batches", status_code=200, operation_class=describe(BatchRequest, BatchObject), summary="Make a batch")
 async def create_batch(request: HttpRequest) -> Response[Any]:
     """From an uploaded file of purpose `batch`, in which each line is a request; see docs/batches.md."""
+    if CONSENT in request.headers:
+        # Its lines are answered later, as requests of their own: what they would not know must not look promised.
+        raise bad_request(
+            f"{CONSENT} is not taken with a batch: make it with a key whose terms say so (local_only, consent).",
+            CONSENT,
+            "unsupported_parameter",
+        )
     body = await read_body(request, _decoder)
     jobs = parts_of(request).jobs
     new = await _checked(request, jobs, body)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 import msgspec
+from litestar.datastructures import Headers
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.answering.answer import Answer
@@ -12,9 +13,11 @@ from gateway.errors import bad_request
 from gateway.numbers import number, usd_text, whole_number
 from gateway.requests.inference_request import CacheMode
 from gateway.requests.slo_class import SLO_CLASSES, SloName
+from tiers.consent import ALL, Consent
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
+CONSENT = "x-aio-consent"
 CACHE_MODES: tuple[CacheMode, ...] = get_args(CacheMode)
 
 
@@ -22,6 +25,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """`x-aio-quality` (a number, or a named setting), `x-aio-min-tier`, `x-aio-max-cost` (US dollars),
     `x-aio-deadline-ms` (to the first token), `x-aio-conversation` (the caller's own id of the conversation),
     `x-aio-slo` (what it is for: `SLO_CLASSES`),
+    `x-aio-consent` (answer: to be used for its answer alone, local: to be seen by local tiers alone, or both),
     `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off)."""
 
     quality_target: float | None = None
@@ -31,6 +35,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str | None = None
     slo: SloName | None = None
     cache: CacheMode | None = None
+    consent: Consent = ALL
 
 
 def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
@@ -45,6 +50,7 @@ def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
         conversation=_conversation(headers.get("x-aio-conversation")),
         slo=_slo(headers.get("x-aio-slo")),
         cache=_cache(headers.get("x-aio-cache")),
+        consent=_consent(headers),
     )
 
 
@@ -80,6 +86,21 @@ def _slo(given: str | None) -> SloName | None:
             f"Invalid header x-aio-slo: {given[:64]!r}; allowed are {allowed}.", "x-aio-slo", "invalid_value"
         )
     return found.name
+
+
+def _consent(headers: Mapping[str, str]) -> Consent:
+    if CONSENT not in headers:
+        return ALL
+    # Of several headers each one binds.
+    given = ",".join(headers.getall(CONSENT)) if isinstance(headers, Headers) else headers[CONSENT]
+    words = {word.strip() for word in given.split(",")}
+    if words <= {"answer", "local"}:
+        return Consent(local="local" in words, reuse="answer" not in words)
+    raise bad_request(
+        f"Invalid header {CONSENT}: {given[:64]!r}; allowed are answer, local, and both with a comma between them.",
+        CONSENT,
+        "invalid_value",
+    )
 
 
 def _cache(given: str | None) -> CacheMode | None:

@@ -28,6 +28,7 @@ from gateway.requests.caller import CALLER, Caller
 from gateway.requests.inference_request import InferenceRequest, Prompt
 from gateway.requests.trace_context import TraceContext, trace_context
 from inference_core.protocol import SamplingParams
+from tiers.consent import Consent
 from tiers.tier import ChatMessage
 
 
@@ -75,7 +76,7 @@ def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceR
         messages=messages,
         stream=bool(body.stream),
         caller=caller,
-        store_texts=parts.settings.store_texts and caller.consent and body.store is not False,
+        own_consent=_consent(parts, headers, store=body.store is not False),
         max_tokens=token_limit(body),
         stop=stops_of(body),
         tooling=tooling_of(body),
@@ -119,7 +120,7 @@ def completion_request(parts: Parts, given: Received, body: CompletionRequest) -
         prompts=prompts,
         stream=bool(body.stream),
         caller=caller,
-        store_texts=parts.settings.store_texts and caller.consent,
+        own_consent=_consent(parts, headers, store=True),
         max_tokens=token_limit(body),
         usual_max_tokens=body.max_tokens is None,
         stop=stops_of(body),
@@ -186,7 +187,13 @@ def dry_run_request(
         conversation=headers.conversation,
         slo=headers.slo,
         cache=headers.cache,
+        own_consent=headers.consent,
     )
+
+
+def _consent(parts: Parts, headers: RoutingHeaders, *, store: bool) -> Consent:
+    """What a request itself consents to; `store`: its body does not refuse to be stored."""
+    return headers.consent if store and parts.settings.store_texts else headers.consent.narrowed(Consent(reuse=False))
 
 
 def _traced(parts: Parts, given: Received) -> TraceContext | None:

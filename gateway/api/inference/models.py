@@ -71,7 +71,7 @@ def _card(parts: Parts, name: str, caller: Caller) -> ModelCard | None:
             raise
         return None
     specs = parts.routing.catalog.tiers if pinned is None else [parts.routing.spec(pinned)]
-    tiers = [_tier(parts, spec) for spec in specs if caller.may_use(spec.number)]
+    tiers = [_tier(parts, spec) for spec in specs if caller.may_use(spec)]
     return ModelCard(id=name, created=parts.created, x_aio=tiers) if tiers else None
 
 

@@ -110,7 +110,7 @@ def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:
     number = routing.pinned_tier(routing.unaliased(model, caller_of(request)))
     if number is None:
         raise bad_request("Tiers may differ in their tokens: name a tier or a model, not auto.", "model")
-    if not caller_of(request).may_use(number):
+    if not caller_of(request).may_use(routing.spec(number)):
         raise ApiError(403, f"This key does not have access to model {model!r}.", param="model", code="model_not_found")
     tier = routing.tier(number)
     if tier.tokenizer is None:

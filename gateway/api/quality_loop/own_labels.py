@@ -15,7 +15,7 @@ from gateway.composition.active_labels import ActiveLabels
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, parts_of
 from gateway.stores.database_reach import reached
-from quality.learning.own_labels import reset_labels
+from quality.store.label_reset import reset_labels
 
 
 class LabelsShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +41,8 @@ _order = msgspec.json.Decoder(ResetOrder)
     summary="Forget the labels that routing follows",
 )
 async def reset_own_labels(request: HttpRequest) -> Response[Any]:
-    """Labels until now no longer influence decisions, here at once and on other replicas soon; they are still used for
-    training. 409 without a classifier."""
+    """Labels until now no longer influence decisions, here at once and on other replicas soon, and train no version
+    from now on. 409 without a classifier."""
     await order_reset(request, (await read_body(request, _order)).reason)
     return Response(labels_shown(request), media_type="application/json")
 

@@ -47,7 +47,7 @@ class Exchange:
         self._context = context
         self._store = StoredResponses(parts.database)
         # A redaction would change what models and tools had said.
-        self.stored = request.store_texts and not parts.settings.redaction
+        self.stored = request.consent.reuse and not parts.settings.redaction
 
     async def store(self, response: dict[str, Any]) -> None:
         """Store the finished response, if it is to be. On failure `stored` becomes False."""
@@ -73,6 +73,7 @@ class Exchange:
             context_bytes=own + (0 if context is None else context.size),
             input=msgspec.Raw(given),
             response=response,
+            consent=request.consent,
             created_at=request.created_at,
         )
 
@@ -83,7 +84,7 @@ async def exchange_of(parts: Parts, given: Received, body: ResponsesRequest) -> 
     context = None
     if body.previous_response_id is not None:
         context = await _context(parts, given.caller.tenant, body.previous_response_id)
-    body, conversation = await resolved(parts, given.caller.tenant, body)
+    body, conversation, named_consent = await resolved(parts, given.caller.tenant, body)
     earlier = [] if context is None else msgspec.convert(context.items, list[Item])
     try:
         request = chat_request(parts, given, chat_of(body, earlier))
@@ -91,7 +92,10 @@ async def exchange_of(parts: Parts, given: Received, body: ResponsesRequest) -> 
         raise renamed(error) from None
     if context is not None:
         conversation = context.conversation
-    if request.conversation is None and (conversation is not None or request.store_texts):
+    for earlier_consent in (named_consent, None if context is None else context.consent):
+        if earlier_consent is not None:
+            request = msgspec.structs.replace(request, own_consent=request.own_consent.narrowed(earlier_consent))
+    if request.conversation is None and (conversation is not None or request.consent.reuse):
         # Routing recognises the conversation by its first response, whatever instructions come with a turn.
         known = conversation or request.request_id
         request = msgspec.structs.replace(request, conversation=known)

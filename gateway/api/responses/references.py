@@ -10,6 +10,7 @@ from gateway.errors import ApiError, bad_request
 from gateway.parts import Parts
 from gateway.stores.database_reach import reached
 from gateway.stores.stored_responses import ContextTooLargeError, StoredItems, StoredResponses
+from tiers.consent import Consent
 
 # Items of ours are named after their response.
 _ITEM_ID = re.compile(r"[a-z]{2,4}_(resp_[A-Za-z0-9]{1,59})(?:[_-][0-9]{1,6})?\Z")
@@ -22,13 +23,16 @@ def is_reference(item: Item) -> bool:
     return item.type == "message" and item.role is None and item.content is None and item.id is not None
 
 
-async def resolved(parts: Parts, tenant: str, body: ResponsesRequest) -> tuple[ResponsesRequest, str | None]:
-    """The request with the items that it names, and the conversation that they are of; None if it names none.
+async def resolved(
+    parts: Parts, tenant: str, body: ResponsesRequest
+) -> tuple[ResponsesRequest, str | None, Consent | None]:
+    """The request with the items that it names, the conversation that they are of, and what the requests that made them
+    consented to; None for both if it names none.
 
     Raises `ApiError`: 404 for an item that the tenant has not stored, 400 for more than a request may hold.
     """
     if isinstance(body.input, str) or not any(map(is_reference, body.input)):
-        return body, None
+        return body, None, None
     named = {place: item.id or "" for place, item in enumerate(body.input) if is_reference(item)}
     stored = await _stored(parts, tenant, list(named.values()))
     for place, item_id in named.items():
@@ -44,7 +48,7 @@ async def resolved(parts: Parts, tenant: str, body: ResponsesRequest) -> tuple[R
         msgspec.convert(stored.items[named[place]], Item) if place in named else item
         for place, item in enumerate(body.input)
     ]
-    return msgspec.structs.replace(body, input=items), stored.conversation
+    return msgspec.structs.replace(body, input=items), stored.conversation, stored.consent
 
 
 async def _stored(parts: Parts, tenant: str, item_ids: Sequence[str]) -> StoredItems:

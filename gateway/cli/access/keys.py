@@ -59,6 +59,7 @@ def terms_options(command: Command) -> Command:
                 help="Quality target of requests that name none.",
             ),
             click.option("--consent/--no-consent", default=None, help="Texts may be stored, sampled and learned from."),
+            click.option("--local-only/--any-tier", default=None, help="Only local tiers may see its requests."),
             click.option(
                 "--priority-ceiling", type=click.IntRange(0, 2), help="Highest priority it may use; 0 goes first."
             ),

@@ -78,7 +78,7 @@ def train(model: str, folder: Path, as_json: bool, **given: Any) -> None:
     catalog = load_catalog(settings.catalog)
     teacher = given.pop("teacher")
     base, wanted = _model(catalog, model), None if teacher is None else _model(catalog, teacher)
-    examples, source = _examples(settings, catalog, given)
+    examples, source = _examples(settings, catalog, model, given)
     recipe = Recipe(**{name: given[name] for name in Recipe.__struct_fields__ if name in given})
     try:
         with staged_progress("training") as progress:
@@ -112,7 +112,9 @@ def _model(catalog: "Catalog", name: str) -> "NamedModel":
     return NamedModel(name=name, path=catalog.model_paths[name])
 
 
-def _examples(settings: "Settings", catalog: "Catalog", given: dict[str, Any]) -> "tuple[list[Example], str]":
+def _examples(
+    settings: "Settings", catalog: "Catalog", model: str, given: dict[str, Any]
+) -> "tuple[list[Example], str]":
     """Return the examples, and where they are from."""
     from quality.distillation.examples import read_examples, recorded_examples
 
@@ -121,7 +123,8 @@ def _examples(settings: "Settings", catalog: "Catalog", given: dict[str, Any]) -
     if not given["recorded"]:
         return read_examples(given["examples"]), given["examples"].name
     tier = given["tier"] or len(catalog.tiers)
-    found = with_database(settings, lambda engine: recorded_examples(engine, tier, given["limit"]))
+    learners = [spec for spec in catalog.tiers if spec.model == model]
+    found = with_database(settings, lambda engine: recorded_examples(engine, tier, given["limit"], learners))
     return found, f"recorded answers of tier {tier}"
 
 

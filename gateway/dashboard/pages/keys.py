@@ -44,6 +44,7 @@ _PATH = "/admin/keys"
 _LISTS = ("scopes", "tiers", "models")
 _TEXTS = (
     "consent",
+    "local_only",
     "strict",
     "priority_ceiling",
     "requests_per_minute",

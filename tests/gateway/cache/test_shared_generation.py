@@ -21,6 +21,7 @@ from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import WORDS
 from tiers.catalog.load import load_catalog
+from tiers.consent import Consent
 from tiers.errors import TierError
 from tiers.tier import ChatMessage
 
@@ -66,7 +67,7 @@ class World:
             created_at=time.time(),
             messages=[ChatMessage(role="user", content="Say hello.")],
             stream=stream,
-            store_texts=keep,
+            own_consent=Consent(reuse=keep),
         )
         if not stream:
             return (await self.service.complete(request)).choices[0].text

@@ -30,6 +30,7 @@ from tests.gateway.routing.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
+from tiers.consent import Consent
 from tiers.errors import TierError, TierUnavailableError
 from tiers.tier import ChatMessage, TierLoad
 from tiers.tool_types import Tool, Tooling
@@ -121,7 +122,7 @@ def test_it_is_off_by_default() -> None:
         {"max_tokens": 9, "n": 2},
         {"quality_target": 0.5},
         {"min_tier": 2},
-        {"caller": Caller(tiers=frozenset({2, 3, 4}))},
+        {"caller": Caller(consent=Consent(tiers=frozenset({2, 3, 4})))},
         {"tooling": Tooling(tools=[Tool(name="f", description="", parameters={})])},
         {"requested_model": "tier-2"},
     ],
@@ -230,7 +231,7 @@ async def test_without_another_tier_the_caller_sees_the_failure() -> None:
     world = World()
     world.tiers[0].fail_at = 0
     with pytest.raises(TierError, match="scripted failure"):
-        await world.answer(caller=Caller(tiers=frozenset({1})))
+        await world.answer(caller=Caller(consent=Consent(tiers=frozenset({1}))))
     assert world.records[0].decision.by_edge
 
 

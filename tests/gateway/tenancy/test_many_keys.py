@@ -174,7 +174,7 @@ async def test_another_catalogue_is_another_set_of_tiers_for_a_key(
     directory = directory_of(engine, catalog, tmp_path)
     made = await create_key(engine, "ada", None, KeyTerms(models=["smollm2-int4"]), ORDER)
     await directory.load()
-    assert directory.inference_caller(bearer(made.key)).tiers == {1}
+    assert directory.inference_caller(bearer(made.key)).consent.tiers == {1}
     catalog.tiers[:] = [tier for tier in catalog.tiers if tier.number != 1]
     await directory.renew()
-    assert directory.inference_caller(bearer(made.key)).tiers == frozenset()
+    assert directory.inference_caller(bearer(made.key)).consent.tiers == frozenset()

@@ -124,7 +124,7 @@ async def test_a_floor_above_a_shorter_catalogue_is_its_strongest_tier() -> None
     )  # fmt: skip
     keys.put(
         row | {"key_id": "k", "name": "n", "prefix": "p", "digest": "00", "scopes": [], "consent": True,
-               "priority_ceiling": 0, "min_tier": 7, "strict": False}
+               "local_only": False, "priority_ceiling": 0, "min_tier": 7, "strict": False}
     )  # fmt: skip
     known = keys.newest("k")
     assert known is not None

@@ -25,7 +25,8 @@ from migrations.tables.quality import classifier_versions, retrain_runs, trainin
 from quality.monitor.shift_watch import tier_changes
 from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
-from quality.retraining.subprocess import TrainingProcessError
+from quality.retraining.subprocess import TrainingProcessError, run_training_process
+from quality.store.label_reset import reset_labels
 from quality.verification.training_rows import TRAINED_ON, data_hash, export_rows
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import (
@@ -179,6 +180,34 @@ async def test_an_alarm_of_a_tier_dates_a_change_that_the_judgement_and_the_audi
     [(tier, before)] = result.judgement["outdated"].items()
     assert (int(tier), 0 < before < 80) == (1, True)
     assert f"{before} new rows are from before tier 1's answers changed" in result.reason
+
+
+async def test_labels_from_before_a_reset_train_nothing(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    await store_experience(engine, model_in(registry), 60)
+    await reset_labels(engine, actor="ann", reason="a wrong judge", now=1040.0)
+
+    # Any later process reads the same database.
+    result = await _retrain(engine, registry)
+
+    assert result.judgement is not None
+    assert load_manifest(registry.folder(str(result.candidate))).counts == {"labels": 19}
+    await reset_labels(engine, actor="ann", reason="all of it", now=2000.0)
+    assert (await _retrain(engine, registry)).outcome == "nothing new"
+
+
+async def test_a_candidate_whose_labels_are_reset_while_it_trains_is_refused(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    await store_experience(engine, model_in(registry), 1500)
+
+    async def train(folder: Path, on_progress: Any, *, timeout_seconds: float) -> None:
+        await run_training_process(folder, on_progress, timeout_seconds=timeout_seconds)
+        await reset_labels(engine, actor="ann", reason="a wrong judge", now=5000.0)
+
+    result = await _retrain(engine, registry, train=train)
+
+    assert result.outcome == "refused"
+    assert "have been reset meanwhile" in result.reason
 
 
 async def test_without_stored_outcomes_nothing_is_trained(engine: AsyncEngine, registry: ArtefactRegistry) -> None:

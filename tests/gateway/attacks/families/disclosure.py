@@ -419,3 +419,42 @@ def redaction(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
                 shown.code,
                 "a secret is kept" if "ada@example.org" in shown.text else "",
             )
+
+
+@attack_class("private prompts", 300, "keyed", "open")
+def private_prompts(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Requests that consent to local tiers alone, where every tier is a server elsewhere: it is sent none of them."""
+    wordings = (
+        "local", "answer, local", "local,answer", " local ", "local,local", "LOCAL", "local;q=1", "local answer", "",
+        "local\t", "*", "none, local", "true",
+    )  # fmt: skip
+    for number in range(count):
+        prompt = f"{MARK} is private, #{number}"
+        chat: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
+        body = {"model": draw.choice(("auto", "auto", "tier-1", "tier-2", "tier-4", "upstream"))}
+        body |= draw.choice(
+            ({}, {"stream": True}, {"n": 2}, {"temperature": 0}, {"user": "u"}, {"store": True}, {"metadata": {}})
+        )
+        path, asked = draw.choice([
+            (CHAT, body | chat), (CHAT, body | chat), ("/v1/completions", {"model": body["model"], "prompt": prompt}),
+            ("/v1/responses", {"model": body["model"], "input": prompt, "store": True}),
+            ("/v1/messages", {"model": body["model"]} | chat),
+            ("/v1/batches", {"input_file_id": target.ids.get("file", "file-1"), "endpoint": CHAT,
+            "completion_window": "24h"}),
+        ])  # fmt: skip
+        headers = {"x-aio-consent": draw.choice(wordings)} | draw.choice(
+            (
+                {},
+                {"x-aio-min-tier": "2"},
+                {"x-aio-cache": "use"},
+                {"x-aio-cache": "refresh"},
+                {"x-aio-quality": "careful"},
+                {"x-aio-conversation": "c"},
+                {"x-aio-slo": "batch"},
+            )
+        )
+        before = target.upstream.asked
+        answer = target.ask("POST", path, asked, headers=headers)
+        left = target.upstream.asked != before
+        bypass = "a private prompt reached a server elsewhere" if left or answer.status == 200 else ""
+        yield outcome_of(answer, f"{path} {asked} {headers} #{number}", bypass)

@@ -1,0 +1,62 @@
+"""Whether a tier may see a request: the one question of every use of a prompt, and what the prompt's owner allows."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+Use = Literal["answer", "reuse"]
+"""`answer`: the request's own answer, by whichever tier, sample or replica gives it. `reuse`: everything else, such as
+verification, probes, shadows, judges and training."""
+
+NOT_ALLOWED = "the key may not use it"
+NOT_LOCAL = "only tiers that are labelled local may see the request"
+ANSWER_ALONE = "the request may be used for its answer alone"
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the owner of a request consents to; recorded with the request's texts, so that later uses ask again.
+
+    `tiers`: the numbers of those that may see it, None for all. `local`: only tiers that the catalogue labels local may
+    see it. `reuse`: its texts may be stored, sampled and learned from.
+    """
+
+    tiers: frozenset[int] | None = None
+    local: bool = False
+    reuse: bool = True
+
+    def narrowed(self, other: "Consent") -> "Consent":
+        """Return what both consent to."""
+        if other == ALL or self is other:
+            return self
+        if self == ALL:
+            return other
+        named = [tiers for tiers in (self.tiers, other.tiers) if tiers is not None]
+        return Consent(
+            tiers=frozenset.intersection(*named) if named else None,
+            local=self.local or other.local,
+            reuse=self.reuse and other.reuse,
+        )
+
+
+ALL = Consent()
+
+
+class Reader(Protocol):
+    """Who would see a request: a tier, or its entry in the catalogue."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def is_local(self) -> bool: ...
+
+
+def hidden_from(tier: Reader, consent: Consent, use: Use = "answer") -> str | None:
+    """Return why `tier` may not see a request of this `consent` for this `use`; None if it may."""
+    if use == "reuse" and not consent.reuse:
+        return ANSWER_ALONE
+    if consent.tiers is not None and tier.number not in consent.tiers:
+        return NOT_ALLOWED
+    if consent.local and not tier.is_local:
+        return NOT_LOCAL
+    return None
