@@ -141,12 +141,13 @@ class Verifier:
         return judged_tiers(job.purpose, job.served_tier, list(self._tiers), job.would_be_tier)
 
     def hidden(self, purpose: Purpose, served: int, consent: Consent, would_be: int | None = None) -> str | None:
-        """Return why a request may not be verified for this purpose: a tier that would be asked may not see it, or
-        there is none; None if all may. The strongest answers or judges in every case."""
+        """Return why a request may not be verified for this purpose: a tier that would be asked may not see it; None if
+        all may, and for tiers that there are none of, of which the job fails before anything is sent. The strongest
+        answers or judges in every case."""
         try:
             judged = judged_tiers(purpose, served, list(self._tiers), would_be)
-        except ValueError as error:
-            return str(error)
+        except ValueError:
+            return None
         asked = {number for number in judged if number != served} | {self._strongest}
         reasons = (hidden_from(self._tiers[number], consent, "reuse") for number in sorted(asked))
         return next(filter(None, reasons), None)

@@ -24,7 +24,7 @@ from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Tier
 
 WORDS = ("One", " two", " three", " four")
-MANY = 1_000_000
+MANY = 500_000
 
 
 @asynccontextmanager

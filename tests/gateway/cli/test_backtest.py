@@ -53,7 +53,7 @@ def test_cost_is_that_of_the_logged_tokens_at_the_prices_of_the_tier_that_would_
 
 def test_a_row_without_an_answers_length_is_priced_at_the_catalogues() -> None:
     report = result_of([LogRow(prompt="hello", prompt_tokens=0)], (0.9, 0.9, 0.9, 1.0), 1.0)
-    assert (report.targets[0].cost_usd, report.estimated_answers) == (round(822 * 11.25) / 1e6, 1)
+    assert (report.targets[0].cost_usd, report.estimated_answers) == (pytest.approx(822 * 11.25 / 1e6), 1)
 
 
 def test_quality_is_measured_where_labels_say_it_among_the_labelled_tiers() -> None:

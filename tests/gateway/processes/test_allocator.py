@@ -35,7 +35,8 @@ import click
 from gateway.cli.serving.serve import serve
 try:
     # Refused, but not before libraries were imported.
-    serve.main(["--role", "{role}", "--quality-target", "0.9", *{further}], standalone_mode=False)
+    options = ["--role", "{role}", "--quality-target", "0.9", "--data-dir", sys.argv[1] + "-data"]
+    serve.main([*options, *{further}], standalone_mode=False)
 except click.UsageError:
     pass
 else:

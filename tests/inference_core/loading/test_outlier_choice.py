@@ -16,14 +16,14 @@ needs_kernels = pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels
 
 def test_channels_that_cause_most_of_the_error_are_chosen_in_order():
     gains = torch.zeros(64)
-    gains[[50, 7, 20, 3]] = torch.tensor([40.0, 20.0, 9.0, 8.0])
+    gains[[50, 7, 20, 3]] = torch.tensor([40.0, 20.0, 12.0, 11.0])
 
     assert choose(gains, 100.0) == [3, 7, 20, 50]
 
 
 def test_channels_that_are_not_worth_their_products_are_left_out():
     gains = torch.zeros(64)
-    gains[[50, 7, 20, 3]] = torch.tensor([40.0, 20.0, 4.0, 1.0])
+    gains[[50, 7, 20, 3]] = torch.tensor([40.0, 20.0, 12.0, 1.0])
 
     assert choose(gains, 100.0) == [7, 20, 50]
 
