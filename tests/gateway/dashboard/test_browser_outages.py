@@ -62,7 +62,7 @@ def test_an_empty_installation_says_what_is_missing_on_every_page(installation: 
         ("Routing", "Nothing was routed in the last 24 hours."),
         ("Experiments", "No experiment has been run yet."),
         ("Core", "No knob has been changed yet."),
-        ("Keys and budgets", "No key has been made yet."),
+        ("Keys", "No key has been made yet."),
     ):
         page.goto(PATHS[title])
         expect(page.get_by_text(said)).to_be_visible()
@@ -83,7 +83,7 @@ def test_pages_say_that_the_database_is_away_and_are_whole_when_it_is_back(
                 expect(page.get_by_text("Requests are still answered and kept in the journal")).to_be_visible()
     finally:
         postgres_server.start()
-    page.goto(PATHS["Keys and budgets"])
+    page.goto(PATHS["Keys"])
     expect(page.get_by_text("No key has been made yet.")).to_be_visible()
 
 
