@@ -32,7 +32,7 @@ async def first_steps(parts: Parts) -> list[Step]:
         Step(
             title="Send a first request",
             done=asked,
-            how="With any OpenAI client, or the command above.",
+            how="Any OpenAI client works, with the model auto.",
             link="/docs",
             link_text="API documentation",
         ),
