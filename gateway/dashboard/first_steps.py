@@ -70,15 +70,26 @@ async def first_steps(parts: Parts) -> list[Step]:
 async def _held(parts: Parts, *tables: Table) -> list[bool | None]:
     """Whether each table has a row; None while the database is away or takes too long. A table that has once had one is
     not asked again."""
-    done = parts.live.tables_held
-    unknown = [table for table in tables if table.name not in done]
-    answered = True
+    live, answered = parts.live, True
+    unknown = [table for table in tables if table.name not in live.tables_held]
     if unknown:
-        try:
-            async with asyncio.timeout(WAIT_SECONDS), parts.database.connect() as connection:
-                for table in unknown:
-                    if (await connection.execute(select(1).select_from(table).limit(1))).first() is not None:
-                        done.add(table.name)
-        except (SQLAlchemyError, OSError, TimeoutError):
-            answered = False
-    return [True if table.name in done else (False if answered else None) for table in tables]
+        # Pages share a look, and wait for it no longer than `WAIT_SECONDS` from its start: a database may hang.
+        now = asyncio.get_running_loop().time()
+        if live.tables_reading is None or live.tables_reading[0].done():
+            live.tables_reading = (asyncio.ensure_future(_read(parts, unknown)), now + WAIT_SECONDS)
+        reading, until = live.tables_reading
+        await asyncio.wait([reading], timeout=max(until - now, 0.0))
+        answered = reading.done() and reading.result()
+    return [True if table.name in live.tables_held else (False if answered else None) for table in tables]
+
+
+async def _read(parts: Parts, tables: list[Table]) -> bool:
+    """Note which tables have a row; return whether the database answered."""
+    try:
+        async with parts.database.connect() as connection:
+            for table in tables:
+                if (await connection.execute(select(1).select_from(table).limit(1))).first() is not None:
+                    parts.live.tables_held.add(table.name)
+    except (SQLAlchemyError, OSError):
+        return False
+    return True

@@ -172,6 +172,30 @@ async def test_the_overview_needs_no_database(aio: RunningGateway, tmp_path_fact
         assert (await client.get("/admin/requests")).status_code == 503
 
 
+async def test_a_database_that_hangs_holds_up_one_look_at_most(
+    aio: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, asked = asyncio.Event(), 0
+
+    class Silent:
+        async def __aenter__(self) -> None:
+            nonlocal asked
+            asked += 1
+            await silent.wait()
+            raise OSError
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("gateway.dashboard.first_steps.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(aio.parts.live, "tables_held", set())
+    monkeypatch.setattr(type(aio.parts.database), "connect", lambda _: Silent())
+    for _ in range(3):
+        steps = await first_steps(aio.parts)
+        assert next(step for step in steps if step.title == "Limit spending").done is None
+    assert asked == 1
+    silent.set()
+
+
 def _forget(gateway: RunningGateway) -> None:
     """Drop the snapshot, as if time had passed."""
     gateway.parts.live._snapshot = None
