@@ -1,7 +1,5 @@
 """`GET /`: a page for a person, or JSON for a program, that says whether the gateway is ready and where to go on."""
 
-import re
-import shlex
 from typing import Any
 
 import msgspec
@@ -9,18 +7,14 @@ from litestar import get, head
 from litestar.response import Response
 
 from gateway import __version__
-from gateway.api.access.client_address import site_of
 from gateway.api.access.guard import admit_visitor, session_caller
 from gateway.api.health import health_of
 from gateway.api.router import OnceRouter
+from gateway.dashboard.first_request import address, first_request
 from gateway.dashboard.rendering import HEADERS, page
 from gateway.errors import ApiError
 from gateway.parts import HttpRequest, Parts, parts_of
 from gateway.tenancy.host_names import host_is_allowed
-
-# What stands in the page as a command must not be able to hold one.
-_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+\Z")
-QUESTION = {"model": "auto", "messages": [{"role": "user", "content": "Hello!"}]}
 
 
 class FrontTier(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,9 +65,7 @@ def front_router() -> OnceRouter:
 
 async def _front(request: HttpRequest) -> FrontPage:
     parts = parts_of(request)
-    health, url = health_of(parts), _address(request, parts)
-    key = ' -H "Authorization: Bearer $AIO_API_KEY"' if parts.tenancy.directory.asks_for_keys else ""
-    question = shlex.quote(msgspec.json.encode(QUESTION).decode())
+    health, url = health_of(parts), address(request)
     return FrontPage(
         status=health.status,
         problems=health.problems,
@@ -81,14 +73,8 @@ async def _front(request: HttpRequest) -> FrontPage:
         docs=f"{url}/docs",
         dashboard=f"{url}/admin",
         base_url=f"{url}/v1",
-        curl=f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d {question}",
+        curl=first_request(request),
     )
-
-
-def _address(request: HttpRequest, parts: Parts) -> str:
-    """The address by which the client reached us."""
-    url = site_of(request)
-    return url if _ADDRESS.match(url) else f"http://{parts.settings.host}:{parts.settings.port}"
 
 
 async def _may_see_models(request: HttpRequest, parts: Parts) -> bool:

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.decision import Decision, PolicyInputs
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import barred_tiers, decide
+from classifier.policy.holds import held_back
 from gateway.routing.model import RoutingRule, rule_of
 from gateway.routing.router import RoutingService
 from migrations.tables.quality import verifications
@@ -22,7 +23,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierChance(msgspec.Struct, frozen=True, kw_only=True):
-    """What routing knew of a tier: P(no worse), P(correct), predicted cost and score, and what excluded it."""
+    """What routing knew of a tier: P(no worse), P(correct), predicted cost and score; `ruled_out`: why another tier was
+    chosen, in words, None for the chosen one."""
 
     tier: int
     p_ok: float
@@ -30,7 +32,7 @@ class TierChance(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float
     predicted_tokens: float | None
     score: float | None
-    barred: str | None
+    ruled_out: str | None
 
 
 def stages_of(record: Record) -> list[Stage]:
@@ -62,6 +64,7 @@ def chances_of(decision: Decision) -> list[TierChance]:
     """Return what routing knew, by tier."""
     inputs = decision.inputs
     prediction, barred = inputs.prediction, barred_tiers(inputs)
+    reasons = barred | held_back(inputs, [k for k in range(1, len(inputs.costs) + 1) if k not in barred])
     return [
         TierChance(
             tier=number,
@@ -70,10 +73,29 @@ def chances_of(decision: Decision) -> list[TierChance]:
             cost_usd=cost,
             predicted_tokens=prediction.predicted_tokens[number - 1] if prediction.predicted_tokens else None,
             score=decision.scores[number - 1],
-            barred=barred.get(number),
+            ruled_out=None if number == decision.tier else reasons.get(number) or _why_not(decision, number),
         )
         for number, cost in enumerate(inputs.costs, start=1)
     ]
+
+
+def _why_not(decision: Decision, tier: int) -> str:
+    """Why a tier that may answer was not chosen."""
+    inputs, chosen = decision.inputs, decision.tier
+    by_rule = decision.tier if decision.would_be is None else decision.would_be
+    if decision.would_be is not None and by_rule != chosen:
+        if tier == by_rule:
+            return f"routing is only observed, and tier {chosen} answers"
+        return f"routing is only observed; it would have chosen tier {by_rule}"
+    if inputs.edge is not None and inputs.edge.tier == chosen:
+        return f"short prompts go to tier {chosen} without the classifier"
+    if inputs.arm_tier == chosen:
+        return f"arm {inputs.arm} of the experiment is given tier {chosen}"
+    p_ok = inputs.prediction.p_ok[tier - 1]
+    if p_ok < inputs.tau:
+        what = "P(good enough)" if inputs.prediction.classes else "P(no worse)"
+        return f"{what} {p_ok:.3f} is below τ {inputs.tau:.3f}"
+    return f"good enough too, but no cheaper than tier {chosen}"
 
 
 def rerouted(routing: RoutingService, record: Record, quality_target: float) -> Decision | str:

@@ -201,7 +201,7 @@ async def _budgets_of(parts: Parts, key: dict[str, Any], now: float) -> list[Bud
 
 
 KEYS_PAGE = Page(
-    title="Keys and budgets",
+    title="Keys",
     path="/keys",
     handlers=(
         show_keys, show_one_key, make_key, change_one_key, renew_key, end_key, make_team, put_budget, delete_budget,

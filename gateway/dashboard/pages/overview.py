@@ -11,6 +11,8 @@ from litestar.response import Response, Stream
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.dashboard.charts import DASHES, Series
+from gateway.dashboard.first_request import address, first_request
+from gateway.dashboard.first_steps import first_steps
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import HEADERS, TEMPLATES, page
 from gateway.parts import HttpRequest, Parts, parts_of
@@ -25,8 +27,10 @@ _CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 @get("/")
 async def show_overview(request: HttpRequest) -> Response[Any]:
     """The page."""
-    now = await parts_of(request).live.overview()
-    return page(request, "overview.html", "Overview", **_context(parts_of(request), now))
+    parts = parts_of(request)
+    shown = await _context(parts, await parts.live.overview())
+    curl, api_url = first_request(request), f"{address(request)}/v1"
+    return page(request, "overview.html", "Overview", **shown, curl=curl, api_url=api_url)
 
 
 @get("/overview/events")
@@ -49,19 +53,20 @@ async def _events(parts: Parts) -> AsyncIterator[str]:
     yield "retry: 1000\n\n"
     for _ in range(EVENTS):
         await asyncio.sleep(EVENT_SECONDS)
-        text = fragment(parts, await parts.live.overview())
+        text = await fragment(parts, await parts.live.overview())
         yield "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
 
 
-def fragment(parts: Parts, now: Overview) -> str:
+async def fragment(parts: Parts, now: Overview) -> str:
     """Return the changing part of the page, rendered once for all viewers of the same figures."""
     drawn = parts.live.drawn
     if drawn is None or drawn[0] is not now:
-        drawn = parts.live.drawn = (now, TEMPLATES.get_template("overview_live.html").render(_context(parts, now)))
+        shown = await _context(parts, now)
+        drawn = parts.live.drawn = (now, TEMPLATES.get_template("overview_live.html").render(shown))
     return drawn[1]
 
 
-def _context(parts: Parts, now: Overview) -> dict[str, Any]:
+async def _context(parts: Parts, now: Overview) -> dict[str, Any]:
     tiers = [tier.tier or 0 for tier in now.tiers]
     traffic = [
         Series(
@@ -76,8 +81,13 @@ def _context(parts: Parts, now: Overview) -> dict[str, Any]:
         Series(name=name, values=[getattr(point, field) for point in now.history], colour=colour, dashes=DASHES[colour])
         for name, field, colour in (("p50", "ttft_p50", 1), ("p95", "ttft_p95", 3), ("p99", "ttft_p99", 4))
     ]
+    steps = await first_steps(parts)
     return {
         "now": now,
+        # Nothing to chart: the page says what to do instead.
+        "quiet": not now.overall.requests and all(point.ttft_p50 is None for point in now.history),
+        "steps": steps,
+        "open_steps": sum(step.done is not True for step in steps),
         "traffic": traffic,
         "latency": latency,
         "estimated": {spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},

@@ -11,6 +11,7 @@ from litestar.response import Response
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.dashboard.first_request import first_request
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.dashboard.request_path import chances_of, rerouted, stages_of, verifications_of
@@ -58,6 +59,7 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
         asked=asked,
         filtered=bool(query.keys() - {"cursor", "limit"}),
         tiers=sorted(parts_of(request).routing.tiers),
+        curl=first_request(request),
     )
 
 

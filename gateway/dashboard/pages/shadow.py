@@ -45,4 +45,4 @@ async def switch_mode(request: HttpRequest) -> Response[Any]:
     return back_to(PATH, f"{_DONE[mode]}{late}")
 
 
-SHADOW_PAGE = Page(title="Shadow mode", path="/shadow", handlers=(show_shadow_page, switch_mode))
+SHADOW_PAGE = Page(title="Shadow", path="/shadow", handlers=(show_shadow_page, switch_mode))

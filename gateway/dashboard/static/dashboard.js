@@ -43,6 +43,23 @@ function follow(button) {
   if (!document.hidden) start();
 }
 
+// Outside HTTPS and localhost there is no clipboard: the text is selected instead.
+async function copy(button) {
+  const text = document.getElementById(button.dataset.copy);
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(text);
+    button.textContent = "Selected";
+  }
+}
+
+document.documentElement.classList.add("js");
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("button[data-copy]");
+  if (button) copy(button);
+});
 for (const button of document.querySelectorAll("button[data-events]")) follow(button);
 for (const form of document.querySelectorAll("form[data-confirm]")) {
   form.addEventListener("submit", (event) => confirm(form.dataset.confirm) || event.preventDefault());

@@ -56,6 +56,10 @@ class Live:
         self._lock = asyncio.Lock()
         # The last rendered fragment, and the figures that it shows.
         self.drawn: tuple[Overview, str] | None = None
+        # Tables that were seen with a row; only a new installation's page asks for them.
+        self.tables_held: set[str] = set()
+        # The last look at them, and until when pages wait for it (time of the event loop).
+        self.tables_reading: tuple[asyncio.Future[bool], float] | None = None
 
     async def follow(self) -> None:
         """Take a sample every `SAMPLE_SECONDS` until cancelled."""

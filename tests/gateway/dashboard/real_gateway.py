@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,11 @@ def admin_at(browser: Browser, gateway: ServedProcess) -> Iterator[Page]:
 def card(page: Page, heading: str) -> Locator:
     """The section under a heading."""
     return page.locator("section.card").filter(has=page.get_by_role("heading", name=heading, exact=True))
+
+
+def headline(page: Page, link: str) -> Locator:
+    """The headline of the page behind a link of the navigation, which may be shorter."""
+    return page.get_by_role("heading", level=1, name=re.compile(rf"^{link}\b"))
 
 
 def row(page: Page, table: str, *texts: str) -> Locator:

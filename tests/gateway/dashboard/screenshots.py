@@ -13,8 +13,17 @@ from gateway.dashboard.site import PAGES
 from gateway.telemetry.overview.live import SAMPLE_SECONDS
 from tests.gateway.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
 from tests.gateway.dashboard.real_prompts import real_prompts
-from tests.gateway.dashboard.real_traffic import WATCHED, ask, ask_until_judged_worse, complain, order, rate, retrain
-from tests.gateway.served_process import ServedProcess
+from tests.gateway.dashboard.real_traffic import (
+    ADMIN,
+    WATCHED,
+    ask,
+    ask_until_judged_worse,
+    complain,
+    order,
+    rate,
+    retrain,
+)
+from tests.gateway.served_process import ServedProcess, served
 
 SIZE: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -31,6 +40,7 @@ TYPICAL = (
 def take(folder: Path) -> None:
     """Take one picture of each page by its name, and of some in dark mode and on a phone."""
     folder.mkdir(parents=True, exist_ok=True)
+    _first_day(folder)
     with (
         tempfile.TemporaryDirectory() as data,
         asked_gateway(Path(data), Path(data) / "cache", PROMPTS, **WATCHED) as gateway,
@@ -44,6 +54,17 @@ def take(folder: Path) -> None:
             for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
                 other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
                 signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
+
+
+def _first_day(folder: Path) -> None:
+    """The overview of a gateway that has answered nothing yet."""
+    with (
+        tempfile.TemporaryDirectory() as data,
+        served(Path(data), Path(data) / "cache", environment={"AIO_ADMIN_KEYS": f"boss={ADMIN}"}) as gateway,
+        chromium() as browser,
+    ):
+        page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
+        _whole(page, folder / "dashboard-first-day.png")
 
 
 def _lived_in(gateway: ServedProcess) -> str:

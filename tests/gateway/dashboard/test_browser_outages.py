@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 from gateway.dashboard.site import PAGES
 from tests.conftest import PostgresServer
 from tests.gateway.administrator import ADMIN_KEY
-from tests.gateway.dashboard.real_gateway import IN_CHROMIUM, chromium, serious_findings, signed_in
+from tests.gateway.dashboard.real_gateway import IN_CHROMIUM, chromium, headline, serious_findings, signed_in
 from tests.gateway.dashboard.real_traffic import ADMIN
 from tests.gateway.served_process import served, started
 
@@ -57,12 +57,12 @@ def test_an_empty_installation_says_what_is_missing_on_every_page(installation: 
     page, _ = installation
     for title in PATHS:
         checked(page, title)
-        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+        expect(headline(page, title)).to_be_visible()
     for title, said in (
         ("Routing", "Nothing was routed in the last 24 hours."),
         ("Experiments", "No experiment has been run yet."),
         ("Core", "No knob has been changed yet."),
-        ("Keys and budgets", "No key has been made yet."),
+        ("Keys", "No key has been made yet."),
     ):
         page.goto(PATHS[title])
         expect(page.get_by_text(said)).to_be_visible()
@@ -77,13 +77,13 @@ def test_pages_say_that_the_database_is_away_and_are_whole_when_it_is_back(
         for title in PATHS:
             checked(page, title)
             if title in WITHOUT_DATABASE:
-                expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+                expect(headline(page, title)).to_be_visible()
             else:
                 expect(page.get_by_role("heading", name="Not available now")).to_be_visible()
                 expect(page.get_by_text("Requests are still answered and kept in the journal")).to_be_visible()
     finally:
         postgres_server.start()
-    page.goto(PATHS["Keys and budgets"])
+    page.goto(PATHS["Keys"])
     expect(page.get_by_text("No key has been made yet.")).to_be_visible()
 
 
@@ -111,7 +111,7 @@ def test_pages_say_that_the_core_is_dead(installation: Installation) -> None:
     core.wait()
     for title in PATHS:
         checked(page, title)
-        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+        expect(headline(page, title)).to_be_visible()
     page.goto(PATHS["Core"])
     expect(page.get_by_role("alert")).to_contain_text("does not answer")
     page.goto(PATHS["Overview"])

@@ -39,10 +39,20 @@ EXPORTS = {
     "/core": ["/v1/admin/stats", "/v1/admin/knobs", "/v1/admin/knobs/changes"],
     "/keys": [f"{API}/keys", f"{API}/teams", f"{API}/budgets"],
     "/users": [f"{API}/dashboard-users"],
-    "/system": [f"{API}/system", f"{API}/checklist"],
+    "/system": [f"{API}/system"],
 }
 # Linked only with a row, or from no page at all.
-_MORE = ("requests", "routing/preview", "routing/reliability", "experiments", "rollouts", "transitions", "costs", "slo")
+_MORE = (
+    "requests",
+    "routing/preview",
+    "routing/reliability",
+    "experiments",
+    "rollouts",
+    "transitions",
+    "costs",
+    "slo",
+    "checklist",
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

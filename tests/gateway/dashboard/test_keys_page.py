@@ -1,5 +1,6 @@
 """The pages of keys and budgets: made, changed, rotated and revoked by admins only, and a secret is shown once."""
 
+import re
 from typing import Any
 
 import httpx
@@ -114,6 +115,14 @@ async def test_a_budget_is_set_shown_with_what_is_spent_and_removed(
     remove = next(action for action in forms_of(await admin.get(PAGE)) if action.endswith("/remove"))
     assert (await submit(admin, await admin.get(PAGE), remove)).status_code == 303
     assert "$12.50" not in (await admin.get(PAGE)).text
+
+
+async def test_making_a_key_asks_for_four_things_and_hides_the_rest(admin: httpx.AsyncClient) -> None:
+    form = (await admin.get(PAGE)).text.split('<form method="post" action="/admin/keys">')[1].split("</form>")[0]
+    shown, _, more = form.partition("<details>")
+    assert re.findall(r'name="(\w+)"', shown) == ["csrf_token", "name", "team", "tiers", "expires_at"]
+    advanced = set(re.findall(r'name="(\w+)"', more))
+    assert {"scopes", "models", "requests_per_minute", "consent", "reason"} <= advanced
 
 
 @pytest.mark.parametrize(

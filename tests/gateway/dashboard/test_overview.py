@@ -8,11 +8,13 @@ import threading
 import httpx
 import pytest
 
+from gateway.dashboard.first_steps import first_steps
 from gateway.settings import Settings
 from gateway.telemetry.objectives.alert_rules import RULES
 from gateway.telemetry.overview.figures import over_limit
 from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
-from tests.gateway.dashboard.browsing import browser, sign_in
+from tests.gateway.dashboard.browsing import browser, sign_in, submit
+from tests.gateway.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -24,6 +26,32 @@ async def test_an_empty_installation_says_what_to_do(admin: httpx.AsyncClient) -
     assert page.status_code == 200
     assert "No request in the last five minutes." in page.text
     assert 'aria-current="page">Overview' in page.text
+    assert "curl http://127.0.0.1:" in page.text
+    assert "<figure" not in page.text
+
+
+async def test_the_first_steps_are_done_once_the_installation_has_what_they_ask_for(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("new")), monitor=False)
+    async with running_gateway(settings) as gateway, browser(gateway) as client:
+        await sign_in(client)
+        assert await _done(gateway) == {"Add a second tier"}
+        await insert_requests(gateway.parts.database, {"request_id": "first", "created_at": 1.0})
+        assert await _done(gateway) == {"Add a second tier", "Send a first request"}
+        await submit(client, await client.get("/admin/keys"), "/admin/keys", name="first", scopes="inference")
+        assert await _done(gateway) == {"Add a second tier", "Send a first request", "Make a key"}
+        page = await client.get("/admin/keys")
+        budget = {"kind": "key", "subject": "first", "period": "day", "amount_usd": "1"}
+        await submit(client, page, "/admin/budgets", **budget)
+        assert await _done(gateway) >= {"Limit spending"}
+        _forget(gateway)
+        page = await client.get("/admin")
+        assert "4 of 5 done" in page.text
+
+
+async def _done(gateway: RunningGateway) -> set[str]:
+    return {step.title for step in await first_steps(gateway.parts) if step.done}
 
 
 async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
@@ -47,6 +75,10 @@ async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway,
     page = await admin.get("/admin")
     assert "No request in the last five minutes." not in page.text
     assert "66.7%" in page.text
+    shown = page.text.partition("<main")[2]
+    assert shown.index("Saving") < shown.index("Answers worse") < shown.index("Requests/s")
+    # Their servers elsewhere have no cache of ours.
+    assert "KV cache" not in page.text
 
 
 async def test_samples_make_the_history(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
@@ -119,6 +151,9 @@ async def test_a_core_that_is_gone_is_said_and_the_page_still_there(
         assert well["cores"][0]["problem"] is None
         assert well["cores"][0]["arena_bytes"] > 0
         assert well["tiers"][0]["kv_share"] == 0.0
+        await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=2)
+        _forget(gateway)
+        assert "KV cache" in (await client.get("/admin")).text
         await core.close()
         _forget(gateway)
         page = await client.get("/admin")
@@ -131,8 +166,34 @@ async def test_the_overview_needs_no_database(aio: RunningGateway, tmp_path_fact
     away = Settings(data_dir=data, database_url=nowhere, monitor=False)
     async with running_gateway(away) as gateway, browser(gateway) as client:
         await sign_in(client)
-        assert (await client.get("/admin")).status_code == 200
+        page = await client.get("/admin")
+        assert page.status_code == 200
+        assert "unknown" in page.text
         assert (await client.get("/admin/requests")).status_code == 503
+
+
+async def test_a_database_that_hangs_holds_up_one_look_at_most(
+    aio: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, asked = asyncio.Event(), 0
+
+    class Silent:
+        async def __aenter__(self) -> None:
+            nonlocal asked
+            asked += 1
+            await silent.wait()
+            raise OSError
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("gateway.dashboard.first_steps.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(aio.parts.live, "tables_held", set())
+    monkeypatch.setattr(type(aio.parts.database), "connect", lambda _: Silent())
+    for _ in range(3):
+        steps = await first_steps(aio.parts)
+        assert next(step for step in steps if step.title == "Limit spending").done is None
+    assert asked == 1
+    silent.set()
 
 
 def _forget(gateway: RunningGateway) -> None:

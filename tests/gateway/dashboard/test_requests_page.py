@@ -7,8 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from classifier.decision import Exclusion, PolicyInputs, Prediction
+from classifier.policy.decide import decide
 from gateway.api.quality_loop.csv_export import cell
-from gateway.dashboard.request_path import rerouted, stages_of
+from gateway.dashboard.request_path import chances_of, rerouted, stages_of
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.model import RoutingModel
 from tests.gateway.dashboard.rows import insert_requests
@@ -177,3 +179,55 @@ async def test_a_request_is_there_for_programs_too(aio: RunningGateway, admin: h
     assert row["request_id"] == answer.id
     assert (await admin.get("/admin/api/requests/none")).status_code == 404
     assert (await admin.get("/admin/requests/none")).status_code == 404
+
+
+def inputs_of(p_ok: list[float], **more: Any) -> PolicyInputs:
+    costs = [1e-6 * 2**k for k in range(len(p_ok))]
+    prediction = Prediction(p_ok=p_ok, novelty=0.0, kind="measured", classifier_version="v1")
+    return PolicyInputs(prediction=prediction, costs=costs, quality_target=0.9, tau=0.9, **more)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reasons"),
+    [
+        (
+            inputs_of([0.5, 0.95, 0.97, 1.0], exclusions=[Exclusion(tier=3, reason="the tier is down")]),
+            [
+                "P(no worse) 0.500 is below τ 0.900",
+                None,
+                "the tier is down",
+                "good enough too, but no cheaper than tier 2",
+            ],
+        ),
+        (inputs_of([0.5, 1.0], pinned_tier=1), [None, "the request is pinned to tier 1"]),
+        (inputs_of([0.95, 1.0], key_min_tier=2), ["the key asks for tier 2 at least", None]),
+        (
+            inputs_of([0.95, 1.0], previous_tier=2, in_tool_loop=True),
+            ["the tool loop stays on tier 2", None],
+        ),
+        (
+            inputs_of([0.5, 0.95, 1.0], observe_tier=3),
+            [
+                "routing is only observed; it would have chosen tier 2",
+                "routing is only observed, and tier 3 answers",
+                None,
+            ],
+        ),
+        (
+            inputs_of([0.5, 1.0], experiment_id="e", arm="a", arm_tier=1),
+            [None, "arm a of the experiment is given tier 1"],
+        ),
+    ],
+    ids=["rule", "pin", "key", "conversation", "observed", "experiment"],
+)
+async def test_every_tier_that_was_not_chosen_says_why(inputs: PolicyInputs, reasons: list[str | None]) -> None:
+    assert [chance.ruled_out for chance in chances_of(decide(inputs))] == reasons
+
+
+async def test_the_page_of_a_request_says_why_each_other_tier_was_ruled_out(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    answer = await aio.openai.chat.completions.create(model="tier-2", messages=[{"role": "user", "content": "Hello"}])
+    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    page = (await admin.get(f"/admin/requests/{answer.id}")).text
+    assert page.count('<td class="why">the request is pinned to tier 2</td>') == 3
