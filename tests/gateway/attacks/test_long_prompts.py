@@ -173,12 +173,18 @@ def test_a_chat_over_a_web_socket_is_refused_for_its_length_too(aio: ServedProce
 
 def test_a_text_that_a_redaction_fails_on_delays_no_other(upstream: Upstream, tmp_path: Path) -> None:
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
-    catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
+    # The upstream repeats the text, so the answer's limit has room for it.
+    larger = catalog.read_text().replace("max_context = 4096", "max_context = 400000")
+    catalog.write_text(larger.replace("max_tokens = 512", "max_tokens = 8192"))
     patterns = tmp_path / "patterns"
     patterns.write_text(r"[\w.+-]+@[\w-]+\.[\w.]+" + "\n(a+)+b\n")
     environment = {"AIO_MONITOR": "false", "AIO_REDACTION": str(patterns)}
     with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=environment) as aio:
-        body = {"model": "tier-1", "messages": [{"role": "user", "content": text_of("line", SHORT)}], "max_tokens": 1}
+        body = {
+            "model": "tier-1",
+            "messages": [{"role": "user", "content": text_of("line", SHORT)}],
+            "max_tokens": 8192,
+        }
         exponential = {"model": "tier-1", "messages": [{"role": "user", "content": "a" * 60}], "max_tokens": 1}
         liveness = attacked(
             aio, [Attack("/v1/chat/completions", one, (200, None, None)) for one in (body, exponential)]

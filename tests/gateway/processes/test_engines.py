@@ -128,7 +128,9 @@ def test_a_second_aio_on_the_same_data_folder_uses_the_engine_and_takes_over(
 ) -> None:
     with serving(engine, upstream, tmp_path) as first:
         until(lambda: health(first)["status"] == "ok")
-        with serving(engine, upstream, tmp_path) as second:
+        # Two servers never share a SQLite database of the folder.
+        other = ("--database-url", f"sqlite:///{tmp_path}/second.db")
+        with serving(engine, upstream, tmp_path, *other) as second:
             until(lambda: health(second)["status"] == "ok")
             assert ask(second, "small").choices[0].message.content == "one two three"
             assert len(engine.starts()) == 1

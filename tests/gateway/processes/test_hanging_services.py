@@ -86,8 +86,10 @@ def test_a_name_server_that_never_answers_holds_up_only_what_it_was_asked_for(
     catalog, calls = tmp_path / "catalog.toml", HangingCalls(tmp_path)
     port = upstream.base_url.rpartition(":")[2]
     bases = [f"http://{name}.hangs.test:{port}" for name in ("one", "two", "three", "four", "five", "six")]
-    tiers = [TIER.format(number=n, price=n, output=n, base_url=base) for n, base in enumerate(bases, 1)]
-    tiers.append(TIER.format(number=7, price=7, output=7, base_url=f"http://localhost:{port}"))
+    tiers = [
+        TIER.format(number=n, price=n, output=n, base_url=base, model="upstream") for n, base in enumerate(bases, 1)
+    ]
+    tiers.append(TIER.format(number=7, price=7, output=7, base_url=f"http://localhost:{port}", model="upstream"))
     catalog.write_text('name = "names"\n' + "".join(tiers))
     environment = calls.environment | {"AIO_REDIS_URL": "redis://redis.hangs.test:1/0"}
     with (
