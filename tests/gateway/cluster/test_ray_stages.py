@@ -59,13 +59,15 @@ def stage_ranks() -> dict[int, str]:
             command, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
         except OSError:
             continue
-        if b"inference_core.parallel" in command:
-            found[int(process.name)] = raylet_in(variables)
+        # Meshes that other programs run on this machine have no raylet.
+        raylet = raylet_in(variables)
+        if b"inference_core.parallel" in command and raylet is not None:
+            found[int(process.name)] = raylet
     return found
 
 
-def raylet_in(variables: list[bytes]) -> str:
-    return next(each for each in variables if each.startswith(b"RAY_RAYLET_PID=")).decode()
+def raylet_in(variables: list[bytes]) -> str | None:
+    return next((each.decode() for each in variables if each.startswith(b"RAY_RAYLET_PID=")), None)
 
 
 def answer(gateway: ServedProcess) -> httpx.Response:
