@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
-MAX_METRICS_BYTES = 4 * 2**20
+MAX_METRICS_BYTES = 2 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20
 # Of a list of models; a provider with 400 of them has 30,000.
 MAX_MODELS_COMMAS = 200_000
