@@ -17,6 +17,7 @@ AWAITED = {
     "gateway/api/streaming/sending.py": "the connection that is sent to",
     "gateway/cache/shared_generation.py": "its readers get its error",
     "gateway/cores/engine.py": "the start of the tiers",
+    "gateway/dashboard/first_steps.py": "the page that asks, and those that share its look",
     "gateway/engines/engine_child.py": "the owner of the program",
     "gateway/engines/engine_process.py": "the owner of the program",
     "gateway/jobs/line_worker.py": "its callback logs the line that was given up",
