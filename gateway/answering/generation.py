@@ -18,7 +18,7 @@ from gateway.logs.log_format import FIELDS
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
-from gateway.tenancy.cost_bound import MostTokens, most_answer_tokens, most_tokens, most_usd
+from gateway.tenancy.cost_bound import MostTokens, most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
@@ -68,8 +68,8 @@ class Generation:
         self._replicas: list[ReplicaTry] = []
         self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
         self._spec = routing.spec(tier.number)
-        self._requests = self._asked()
         self._most = self._most_tokens()
+        self._requests = self._asked()
         # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
         if self._escalation is not None:
@@ -251,10 +251,9 @@ class Generation:
     def _asked(self) -> list[GenerationRequest]:
         """Return the requests for the tier; charged to a budget, they bound the answer by the tokens that are held."""
         requests = self.request.generations(self._spec)
-        if not self.request.caller.allowance.budgets:
+        if self._most is None:
             return requests
-        held = most_answer_tokens(self.request, self.tier, self._spec)
-        return [msgspec.structs.replace(one, max_tokens=held) for one in requests]
+        return [msgspec.structs.replace(one, max_tokens=self._most.choice) for one in requests]
 
     def _next_up(self) -> Tier | None:
         """Return the next tier that is allowed and that the caller's budgets cover."""
@@ -274,8 +273,8 @@ class Generation:
         self._held.clear()
         self.usage, self._replicas = None, []
         self._spec = self._routing.spec(tier.number)
-        self._requests = self._asked()
         self._most = self._most_tokens()
+        self._requests = self._asked()
         self._deltas = self._generated(tier, self._requests, self.request.n)
 
     def _generated(self, tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:

@@ -328,14 +328,17 @@ class RoutingService:
     def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
         least = max(request.min_tier or 1, request.caller.min_tier or 1)
-        wanted = [self.spec(k) for k in (range(least, self.strongest + 1) if pinned is None else [pinned])]
-        hidden = [hidden_from(spec, request.consent) for spec in wanted if request.caller.may_use(spec)]
-        if None in hidden:
-            return
-        if hidden:
+        consent, hidden = request.consent, None
+        for number in range(least, self.strongest + 1) if pinned is None else [pinned]:
+            spec = self.spec(number)
+            if request.caller.may_use(spec):
+                hidden = hidden_from(spec, consent)
+                if hidden is None:
+                    return
+        if hidden is not None:
             raise ApiError(
                 403,
-                f"No tier that may answer {request.requested_model!r} may see this request: {hidden[-1]}.",
+                f"No tier that may answer {request.requested_model!r} may see this request: {hidden}.",
                 param="x-aio-consent",
                 code="no_tier_may_see",
             )

@@ -15,10 +15,12 @@ _MEDIA_FACTOR = 4
 
 
 class MostTokens(NamedTuple):
-    """The most tokens of one attempt, over all prompts and choices: what is held for it, and the most of its bill."""
+    """The most tokens of one attempt, over all prompts and choices: what is held for it, and the most of its bill.
+    `choice`: the limit of one choice, with which it is asked for."""
 
     prompt: int
     answer: int
+    choice: int
 
     def bound(self, usage: Usage) -> Usage:
         """Return `usage` with no more tokens than these."""
@@ -40,14 +42,13 @@ def most_tokens(request: InferenceRequest, tier: Tier, spec: TierSpec) -> MostTo
     """Return the most tokens of one attempt by `tier`."""
     media = sum(message.media_tokens for message in request.messages or () if message.parts)
     prompt = (request.most_prompt_tokens() + (_MEDIA_FACTOR - 1) * media) * len(request.prompts or [None])
-    answer = most_answer_tokens(request, tier, spec)
+    choice = _most_of_a_choice(request, tier, spec)
     drawn = request.choices // request.n * (request.best_of or request.n) * spec.samples_per_choice
-    return MostTokens(prompt, drawn * answer)
+    return MostTokens(prompt, drawn * choice, choice)
 
 
-def most_answer_tokens(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
-    """Return the limit of a choice: of a tier in process its own, of a server elsewhere what it is sent if the request
-    is charged to a budget."""
+def _most_of_a_choice(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
+    """A tier in process has its own limit, a server elsewhere the one that it is sent."""
     stated = spec.stated_limit(request.max_tokens)
     if spec.remote is None:
         return tier.max_context if stated is None else min(stated, tier.max_context)

@@ -46,11 +46,6 @@ Changes = Mapping[str | None, Mapping[int, float]]
 """By tenant, None for all tenants: by tier the time (epoch seconds) when its answers last changed."""
 
 
-async def tier_changes(engine: AsyncEngine) -> dict[int, float]:
-    """Return by tier the time (epoch seconds) when its answers last changed for all tenants, according to alarms."""
-    return (await tenants_changes(engine)).get(None, {})
-
-
 async def tenants_changes(engine: AsyncEngine) -> dict[str | None, dict[int, float]]:
     """Return the changes according to alarms. What one tenant's answers show alone is no change for the others."""
     query = select(audit_events.c.details).where(audit_events.c.action == _ALARM).order_by(audit_events.c.created_at)

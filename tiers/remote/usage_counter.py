@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tiers.errors import TierAnswerTooLongError
-from tiers.prompt_bounds import BYTES_PER_TOKEN, TOLERANCE, PromptBounds, least_tokens
+from tiers.prompt_bounds import BYTES_PER_TOKEN, SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
 from tiers.remote.answer_bounds import MOST_CALLS
 from tiers.tier import Delta, Usage
 
@@ -163,9 +163,9 @@ class Tally:
 
     def _possible_prompt(self, tokens: int) -> int:
         """Return the server's count of the prompt; the most that is possible if it is more, our own if it is less than
-        the least. Most counts are near our estimate: then the bounds are not computed."""
+        the least. Most counts are near our estimate: then the bounds, which are wider, are not computed."""
         own = self._own_prompt_tokens
-        if own // TOLERANCE < tokens <= own:
+        if own // TOLERANCE < tokens <= own + SERVER_TOKENS:
             return tokens
         if self._bounds is None:
             self._bounds = PromptBounds(1, MOST_TOKENS) if self._find_bounds is None else self._find_bounds()

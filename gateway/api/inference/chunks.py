@@ -129,7 +129,7 @@ class ChatChunks:
         return self._template.failed(error)
 
     def _call(self, index: int, call: ToolCallDelta) -> bytes:
-        """A chunk with a piece of a call, whose turn it is: many clients take a piece for one of the last call."""
+        """A chunk with a piece of the call that is written now: many clients take a piece for one of the last call."""
         if call.name in self._custom or (index, call.index) in self._inputs:
             return self._custom_piece(index, call)
         return self._chunk(index, _encode({"tool_calls": [_call_piece(call)]}))

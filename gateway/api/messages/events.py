@@ -75,7 +75,7 @@ class MessageEvents:
         return b"".join(map(self._show, self._order.put(piece)))
 
     def _show(self, piece: Piece) -> bytes:
-        """Events of a piece whose turn it is."""
+        """Events of a piece of the block that is written now."""
         if self._open is not None and self._open.key == piece.key:
             return self._grow(piece)
         return self._stop() + self._start(piece) + self._grow(piece)

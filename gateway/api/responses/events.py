@@ -63,7 +63,7 @@ class ResponseEvents:
         return self._event("response.failed", response=self._body.shown("failed", [], failure))
 
     def _show(self, piece: Piece) -> bytes:
-        """Events of a piece whose turn it is."""
+        """Events of a piece of the block that is written now."""
         if self._open is not None and self._open.key == piece.key:
             return self._grow(piece.text)
         return self._done() + self._begin(piece) + self._grow(piece.text)

@@ -22,7 +22,7 @@ from classifier.registry.registry import ArtefactRegistry, Canary
 from inference_core.extras import MissingExtraError
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, retrain_runs, training_rows
-from quality.monitor.shift_watch import tier_changes
+from quality.monitor.shift_watch import tenants_changes
 from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.retraining.subprocess import TrainingProcessError, run_training_process
@@ -175,7 +175,7 @@ async def test_an_alarm_of_a_tier_dates_a_change_that_the_judgement_and_the_audi
 
     result = await _retrain(engine, registry)
 
-    assert await tier_changes(engine) == {1: since}
+    assert await tenants_changes(engine) == {None: {1: since}}
     assert result.judgement is not None
     [(tier, before)] = result.judgement["outdated"].items()
     assert (int(tier), 0 < before < 80) == (1, True)
