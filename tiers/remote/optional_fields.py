@@ -48,4 +48,5 @@ def optional_fields(request: GenerationRequest) -> list[str]:
 
 def dropped_fields(request: GenerationRequest, known: frozenset[str]) -> tuple[str, ...]:
     """Return the names of those that are set and not among `known`."""
-    return tuple([name for name in optional_fields(request) if name not in known])
+    names = optional_fields(request)
+    return tuple([name for name in names if name not in known]) if names else ()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -38,8 +39,6 @@ IGNORED = "ignored_fields"
 PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
 # Those that providers have; `batch` is our own.
 SERVICE_TIERS_ELSEWHERE = ("auto", "default", "flex", "priority", "scale")
-# Besides the sampling fields: what is not sent where it has its usual value, unless the caller said so.
-_SAYING = (*ALL_SAMPLING, "n", "top_logprobs", "tool_choice", "parallel_tool_calls")
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
 
@@ -278,15 +277,42 @@ def served_tier(asked: str | None, priority: int) -> str | None:
     return SERVICE_TIERS[priority]
 
 
+def _only(name: str, body: Sampling) -> tuple[Any]:
+    return (getattr(body, name),)
+
+
+class _Fields:
+    """Fields of both APIs by name: called with a body, it returns those that are set. Most bodies set none."""
+
+    def __init__(self, *names: str) -> None:
+        self._of: dict[type[Sampling], tuple[list[str], Callable[[Sampling], Any], tuple[None, ...]]] = {}
+        for api in (ChatRequest, CompletionRequest):
+            known = [name for name in names if name in api.__struct_fields__]
+            # With one name it returns no tuple.
+            values_of = attrgetter(*known) if len(known) > 1 else partial(_only, known[0])
+            self._of[api] = known, values_of, (None,) * len(known)
+
+    def __call__(self, body: Sampling) -> dict[str, Any]:
+        names, values_of, unset = self._of[ChatRequest if isinstance(body, ChatRequest) else CompletionRequest]
+        values = values_of(body)
+        if values == unset:
+            return {}
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+_sampling_fields = _Fields(
+    "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
+    "min_tokens", "ignore_eos",
+)  # fmt: skip
+# What is not sent to a server elsewhere where it has its usual value, unless the caller said so.
+_saying_fields = _Fields(*ALL_SAMPLING, "n", "top_logprobs", "tool_choice", "parallel_tool_calls")
+_service_fields = _Fields(*SERVICE_FIELDS)
+
+
 def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
     """The core's sampling parameters; what the caller left open takes the tier's default later (`unset_of`)."""
-    names = (
-        "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-        "seed", "min_tokens", "ignore_eos",
-    )  # fmt: skip
-    given: dict[str, Any] = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
     return SamplingParams(
-        **given,
+        **_sampling_fields(body),
         top_k=max(body.top_k or 0, 0),  # -1 is vLLM's way to switch it off
         logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
         stop_token_ids=tuple(body.stop_token_ids or ()),
@@ -302,13 +328,13 @@ def unset_of(body: Sampling) -> tuple[str, ...]:
 
 def given_of(body: Sampling) -> tuple[str, ...]:
     """The fields that the caller set and whose neutral value says something to a server elsewhere."""
-    return tuple([name for name in _SAYING if getattr(body, name, None) is not None])
+    return tuple(_saying_fields(body))
 
 
 def passed_of(body: Sampling, ceiling: int = 0) -> dict[str, Any]:
     """The fields that mean something to a provider alone, as the caller set them. `ceiling`: the most urgent class that
     the caller's key may ask for, of a provider too."""
-    passed = {name: value for name in SERVICE_FIELDS if (value := getattr(body, name, None)) is not None}
+    passed = _service_fields(body)
     asked = passed.get("service_tier")
     if asked is None:
         return passed
