@@ -6,13 +6,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.decision import Exclusion, PolicyInputs
-from classifier.policy.decide import decide
+from classifier.decision import Exclusion
 from classifier.training.data.dataset import RIGHT
 from gateway.backtesting.dry_run import dry_request
 from gateway.backtesting.estimates import Interval, gain_over_shuffled, saving
 from gateway.backtesting.log import BacktestLogError, LogRow, TierNames
-from gateway.routing.model import RoutingRule, rule_of
+from gateway.routing.model import choice_at, rule_of
 from gateway.routing.router import RoutingService
 from quality.estimates.upgrade_rate import Share, wilson_interval
 from tiers.catalog.pricing import request_cost_usd
@@ -154,12 +153,6 @@ class Backtest:
             )
             for spec in self._routing.catalog.tiers
         ]
-
-
-def choice_at(inputs: PolicyInputs, rule: RoutingRule) -> int:
-    """Return the tier that `decide` chooses by another rule; in observe mode, routing's own choice."""
-    changed = msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, observe_tier=None)
-    return decide(changed).tier
 
 
 def _taken(values: Floats, tiers: Numbers) -> Floats:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from gateway.backtesting.backtest import choice_at
-from gateway.routing.model import RoutingRule
+from gateway.routing.model import RoutingRule, choice_at
 from quality.estimates.decision_sample import SampledDecision
 
 

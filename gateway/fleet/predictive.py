@@ -10,8 +10,7 @@ from gateway.fleet.capacity import Objectives, Operation, best_operation
 from gateway.fleet.errors import PlanError
 from gateway.fleet.forecast import Forecaster
 from gateway.fleet.replica_profile import ReplicaProfile
-from gateway.fleet.scaling import Observation, SlowDown, replicas_for
-from gateway.fleet.simulated.scoring import ServiceObjectives
+from gateway.fleet.scaling import Observation, ServiceObjectives, SlowDown, replicas_for
 from gateway.fleet.workload import Workload
 
 

@@ -1,10 +1,40 @@
-"""Input and output of a scaling rule, and the rules without a forecast: a fixed number, and slow scale-down."""
+"""What a scaling rule aims at, its input and output, and the rules without a forecast: a fixed number, and slow
+scale-down."""
 
 import math
 from collections import deque
 from typing import Protocol
 
 import msgspec
+
+from gateway.fleet.capacity import Objectives
+from gateway.fleet.replica_profile import ReplicaProfile
+
+
+class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):
+    """A request is served well if its first token comes within `ttft_s`, or within `slowdown` times its unloaded time
+    if that is longer, and its tokens within `itl_s` each on average."""
+
+    ttft_s: float = 0.5
+    slowdown: float = 3.0
+    itl_s: float = 0.1
+
+    def for_lengths(self, profile: ReplicaProfile, prompt_tokens: float) -> Objectives:
+        """Return the same for the planner, nine requests in ten."""
+        alone = profile.unloaded_ttft_s(prompt_tokens)
+        return Objectives(ttft_s=max(self.ttft_s, self.slowdown * alone), itl_s=self.itl_s, quantile=0.9)
+
+
+class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`least` is the warm pool. `interval_s`: how often the rule is asked."""
+
+    cold_start_s: float
+    least: int = 3
+    most: int = 64
+    interval_s: float = 5.0
+
+    def clamp(self, wanted: int) -> int:
+        return min(self.most, max(self.least, wanted))
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

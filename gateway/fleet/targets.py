@@ -4,9 +4,7 @@ import msgspec
 
 from gateway.fleet.predictive import PredictiveKnobs, PredictiveRule
 from gateway.fleet.replica_profile import ReplicaProfile
-from gateway.fleet.scaling import Observation
-from gateway.fleet.simulated.scoring import ServiceObjectives
-from gateway.fleet.simulated.simulation import FleetSettings
+from gateway.fleet.scaling import FleetSettings, Observation, ServiceObjectives
 from gateway.fleet.traffic_counters import Passed
 
 

@@ -6,9 +6,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.decision import Decision, Prediction
+from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import RoutingInput
+from classifier.policy.decide import decide
 from classifier.policy.experiment_split import ArmName, Split
 from classifier.prediction.class_predictor import threshold_of
 
@@ -36,6 +37,12 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True):
         """
         target = USUAL_QUALITY_TARGET if quality_target is None else quality_target
         return cls(quality_target=target, tau=target**3)
+
+
+def choice_at(inputs: PolicyInputs, rule: RoutingRule) -> int:
+    """Return the tier that `decide` chooses by another rule; in observe mode, routing's own choice."""
+    changed = msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, observe_tier=None)
+    return decide(changed).tier
 
 
 class Reading(NamedTuple):

@@ -43,8 +43,7 @@ def serve(
 
     from gateway.fleet.predictive import PredictiveKnobs
     from gateway.fleet.replica_profile import replica_profile
-    from gateway.fleet.simulated.scoring import ServiceObjectives
-    from gateway.fleet.simulated.simulation import FleetSettings
+    from gateway.fleet.scaling import FleetSettings, ServiceObjectives
     from gateway.fleet.target_server import TargetService, target_app
     from gateway.fleet.targets import FleetTargets
 

@@ -76,9 +76,9 @@ def simulate(
 
     from classifier.training.data.dataset import data_folder
     from gateway.fleet.replica_profile import replica_profile
+    from gateway.fleet.scaling import FleetSettings, ServiceObjectives
     from gateway.fleet.simulated.comparison_tables import comparison_text, write_between
-    from gateway.fleet.simulated.scoring import ServiceObjectives, Setting
-    from gateway.fleet.simulated.simulation import FleetSettings
+    from gateway.fleet.simulated.scoring import Setting
     from gateway.fleet.trace_file import read_trace
 
     profile = replica_profile(replica)

@@ -57,8 +57,8 @@ def split(
 
     from classifier.training.data.dataset import data_folder
     from gateway.fleet.replica_profile import replica_profile
+    from gateway.fleet.scaling import ServiceObjectives
     from gateway.fleet.simulated.disaggregated import Split, Transfer, best_split, kv_bytes_of, requests_at
-    from gateway.fleet.simulated.scoring import ServiceObjectives
     from gateway.fleet.trace_file import read_trace
     from gateway.fleet.workload import spread
 

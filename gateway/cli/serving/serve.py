@@ -67,6 +67,8 @@ def serve(
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
+    if group is not None and role != "core":
+        raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
     from gateway.composition.unused_modules import leave_out_unused_modules
 
     leave_out_unused_modules()
@@ -97,8 +99,6 @@ def serve(
         _serve_core_to_parent(settings, group, channel)
     elif role == "core":
         _serve_core(settings, group, replaces=replaces)
-    elif group is not None:
-        raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
     elif worker is None and settings.gateway_workers > 1:
         _serve_supervised(settings)
     else:

@@ -11,10 +11,10 @@ from functools import partial
 import msgspec
 
 from gateway.fleet.replica_profile import ReplicaProfile
-from gateway.fleet.scaling import FixedRule, ScalingRule
-from gateway.fleet.simulated.scoring import ServiceObjectives
+from gateway.fleet.scaling import FixedRule, FleetSettings, ScalingRule, ServiceObjectives
+from gateway.fleet.simulated.scoring import was_served_well
 from gateway.fleet.simulated.simulated_replica import SimulatedRequest
-from gateway.fleet.simulated.simulation import FleetRun, FleetSettings, FleetSimulation
+from gateway.fleet.simulated.simulation import FleetRun, FleetSimulation
 from gateway.fleet.trace_file import Arrival
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.loaders.known_shapes import shape
@@ -101,7 +101,7 @@ def best_split(
     """
 
     def share_met(requests: Sequence[SimulatedRequest]) -> float:
-        return sum(objectives.met(request, profile) for request in requests) / len(requests)
+        return sum(was_served_well(request, profile, objectives) for request in requests) / len(requests)
 
     def together(speed: float) -> float:
         requests = make(speed)

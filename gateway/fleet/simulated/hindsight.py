@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import accumulate, product
 
 from gateway.fleet.replica_profile import ReplicaProfile
-from gateway.fleet.scaling import FixedRule, Observation, replicas_for
+from gateway.fleet.scaling import FixedRule, FleetSettings, Observation, replicas_for
 from gateway.fleet.simulated.scoring import Setting, score
-from gateway.fleet.simulated.simulation import FleetRun, FleetSettings
+from gateway.fleet.simulated.simulation import FleetRun
 from gateway.fleet.trace_file import Arrival
 
 # Answers over which a step's base is spread; the share `busy` absorbs the error.

@@ -7,32 +7,20 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from gateway.fleet.capacity import Objectives, best_operation
+from gateway.fleet.capacity import best_operation
 from gateway.fleet.replica_profile import ReplicaProfile
-from gateway.fleet.scaling import ScalingRule
+from gateway.fleet.scaling import FleetSettings, ScalingRule, ServiceObjectives
 from gateway.fleet.simulated.simulated_replica import SimulatedRequest
-from gateway.fleet.simulated.simulation import FleetRun, FleetSettings, FleetSimulation
+from gateway.fleet.simulated.simulation import FleetRun, FleetSimulation
 from gateway.fleet.trace_file import Arrival
 from gateway.fleet.workload import Workload
 
 
-class ServiceObjectives(msgspec.Struct, frozen=True, kw_only=True):
-    """A request is served well if its first token comes within `ttft_s`, or within `slowdown` times its unloaded time
-    if that is longer, and its tokens within `itl_s` each on average."""
-
-    ttft_s: float = 0.5
-    slowdown: float = 3.0
-    itl_s: float = 0.1
-
-    def met(self, request: SimulatedRequest, profile: ReplicaProfile) -> bool:
-        """Whether a request was served well."""
-        alone = profile.unloaded_ttft_s(request.prompt_tokens, request.cached_tokens)
-        return request.ttft_s <= max(self.ttft_s, self.slowdown * alone) and request.itl_s <= self.itl_s
-
-    def for_lengths(self, profile: ReplicaProfile, prompt_tokens: float) -> Objectives:
-        """Return the same for the planner, nine requests in ten."""
-        alone = profile.unloaded_ttft_s(prompt_tokens)
-        return Objectives(ttft_s=max(self.ttft_s, self.slowdown * alone), itl_s=self.itl_s, quantile=0.9)
+def was_served_well(request: SimulatedRequest, profile: ReplicaProfile, objectives: ServiceObjectives) -> bool:
+    """Return whether a request met its objectives."""
+    alone = profile.unloaded_ttft_s(request.prompt_tokens, request.cached_tokens)
+    longest = max(objectives.ttft_s, objectives.slowdown * alone)
+    return request.ttft_s <= longest and request.itl_s <= objectives.itl_s
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +98,7 @@ def score(setting: Setting, run: FleetRun, rule: str = "", knobs: str = "") -> S
         rule=rule,
         knobs=knobs,
         requests=len(served),
-        missed=sum(not setting.objectives.met(request, setting.profile) for request in served),
+        missed=sum(not was_served_well(request, setting.profile, setting.objectives) for request in served),
         replica_hours=hours,
         usd=hours * setting.profile.usd_per_hour,
         ttft_p50_s=float(np.quantile(ttft, 0.5)),

@@ -7,20 +7,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gateway.fleet.replica_profile import ReplicaProfile
-from gateway.fleet.scaling import Observation, ScalingRule
+from gateway.fleet.scaling import FleetSettings, Observation, ScalingRule
 from gateway.fleet.simulated.simulated_replica import SimulatedReplica, SimulatedRequest
-
-
-class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`least` is the warm pool. `interval_s`: how often the rule is asked."""
-
-    cold_start_s: float
-    least: int = 3
-    most: int = 64
-    interval_s: float = 5.0
-
-    def clamp(self, wanted: int) -> int:
-        return min(self.most, max(self.least, wanted))
 
 
 class ReplicaSpan(msgspec.Struct, frozen=True):

@@ -14,11 +14,9 @@ from gateway.telemetry.gen_ai import operation_name
 from gateway.telemetry.metrics_export.bounded_names import BoundedNames
 from gateway.telemetry.metrics_export.families import Bounds, CounterFamily, HistogramFamily
 from gateway.telemetry.objectives.service_levels import ServiceLevels
+from gateway.telemetry.objectives.slo import SECONDS
 from quality.records.record import Record
 
-SECONDS = (
-    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-)  # fmt: skip
 ROUTE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)
 # Of the limit of the time to the first token; the alerts' thresholds are among them.

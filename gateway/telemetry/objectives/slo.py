@@ -5,10 +5,13 @@ from typing import Literal
 import msgspec
 
 from gateway.requests.slo_class import SLO_CLASSES
-from gateway.telemetry.metrics_export.request_metrics import SECONDS
 from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Stage, TierServiceLevels
 from gateway.telemetry.objectives.sketch import Sketch
 
+# Bounds of the buckets of times.
+SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
 State = Literal["green", "amber", "red", "unknown"]
 STATE_NUMBERS: dict[State, int] = {"green": 0, "amber": 1, "red": 2, "unknown": -1}
 _WORST_FIRST: tuple[State, ...] = ("red", "amber", "green")

@@ -5,10 +5,8 @@ import pytest
 
 from gateway.fleet.predictive import PredictiveKnobs, PredictiveRule
 from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.scaling import FixedRule
+from gateway.fleet.scaling import FixedRule, FleetSettings, ServiceObjectives
 from gateway.fleet.simulated.disaggregated import Transfer, best_split, kv_bytes_of, requests_at, run_apart
-from gateway.fleet.simulated.scoring import ServiceObjectives
-from gateway.fleet.simulated.simulation import FleetSettings
 from gateway.fleet.trace_file import Arrival
 
 PROFILE = replica_profile("llama-3.1-8b/awq-int4/l4")

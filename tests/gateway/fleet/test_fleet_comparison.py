@@ -6,10 +6,10 @@ import pytest
 
 from gateway.fleet.predictive import PredictiveKnobs
 from gateway.fleet.replica_profile import replica_profile
+from gateway.fleet.scaling import FleetSettings, ServiceObjectives
 from gateway.fleet.simulated.comparison import FITTED, REACTIVE, compare, fewest_misses
 from gateway.fleet.simulated.comparison_tables import comparison_text, write_between
-from gateway.fleet.simulated.scoring import Score, ServiceObjectives, Setting
-from gateway.fleet.simulated.simulation import FleetSettings
+from gateway.fleet.simulated.scoring import Score, Setting
 from gateway.fleet.trace_file import Arrival
 
 

@@ -8,8 +8,7 @@ import pytest
 from gateway.fleet.forecast import DAY_S
 from gateway.fleet.predictive import PredictiveKnobs, PredictiveRule
 from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.scaling import Observation, replicas_for
-from gateway.fleet.simulated.scoring import ServiceObjectives
+from gateway.fleet.scaling import Observation, ServiceObjectives, replicas_for
 
 INTERVAL_S = 900.0
 DAYS = 4

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from gateway.fleet.capacity import operation
 from gateway.fleet.predictive import PredictiveKnobs, PredictiveRule
 from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.scaling import FixedRule, Observation, SlowDown
+from gateway.fleet.scaling import FixedRule, FleetSettings, Observation, ServiceObjectives, SlowDown
 from gateway.fleet.simulated.hindsight import ScheduleRule, cheapest_schedule
-from gateway.fleet.simulated.scoring import ServiceObjectives, Setting, score
+from gateway.fleet.simulated.scoring import Setting, score
 from gateway.fleet.simulated.simulated_replica import SimulatedReplica, SimulatedRequest
-from gateway.fleet.simulated.simulation import FleetSettings, FleetSimulation
+from gateway.fleet.simulated.simulation import FleetSimulation
 from gateway.fleet.trace_file import Arrival
 from gateway.fleet.workload import Workload
 from tests.examples import examples

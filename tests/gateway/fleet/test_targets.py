@@ -12,8 +12,7 @@ from litestar.testing import AsyncTestClient
 
 from gateway.fleet.predictive import PredictiveKnobs
 from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.simulated.scoring import ServiceObjectives
-from gateway.fleet.simulated.simulation import FleetSettings
+from gateway.fleet.scaling import FleetSettings, ServiceObjectives
 from gateway.fleet.target_server import TargetService, addresses_of, target_app, target_exposition
 from gateway.fleet.targets import FleetTargets
 from gateway.fleet.traffic_counters import Passed, TrafficCounters

@@ -18,10 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.answering.stamps import Stamps
 from gateway.requests.slo_class import slo_class
 from gateway.telemetry.metrics_export.metrics import Metrics
-from gateway.telemetry.metrics_export.request_metrics import SECONDS
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, TierServiceLevels, merged
 from gateway.telemetry.objectives.sketch import Sketch
-from gateway.telemetry.objectives.slo import SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
+from gateway.telemetry.objectives.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
 from quality.records.record import Record, Timings
 from tests.gateway.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
