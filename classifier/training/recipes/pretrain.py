@@ -139,7 +139,8 @@ class MaskedLanguageModelling:
         """Return the mean cross-entropy at the masked positions of `rows`, nats."""
         rows = sorted(rows, key=len)
         truth = np.concatenate([np.asarray(row) for row in rows])
-        given, places = self._masked(truth, np.random.default_rng(list(seed)))
+        rng = np.random.default_rng(list(seed))
+        given, places = masked(truth, self._special, self._mask, self._vocabulary, rng)
         lengths = runs([len(row) for row in rows])
         edges = np.cumsum([0, *(len(row) for row in rows)])
         hidden = self.body.states([given[a:b].tolist() for a, b in pairwise(edges)], lengths)
@@ -159,17 +160,19 @@ class MaskedLanguageModelling:
             places += tokens
         return total / places
 
-    def _masked(self, truth: Any, rng: np.random.Generator) -> tuple[Any, Any]:
-        """Return (the masked input, the positions to predict); at least one position."""
-        ordinary = ~np.isin(truth, self._special)
-        chosen = ordinary & (rng.random(len(truth)) < MASKED_SHARE)
-        if not chosen.any():
-            chosen[np.flatnonzero(ordinary)[:1] if ordinary.any() else [0]] = True
-        draw = rng.random(len(truth))
-        given: Any = np.where(chosen & (draw >= KEPT_SHARE + RANDOM_SHARE), self._mask, truth)
-        swapped = chosen & (draw < RANDOM_SHARE)
-        given[swapped] = rng.integers(len(SPECIAL), max(self._vocabulary, len(SPECIAL) + 1), int(swapped.sum()))
-        return np.minimum(given, self._vocabulary - 1), np.flatnonzero(chosen)
+
+def masked(truth: Any, special: Any, mask: int | None, vocabulary: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return (the masked input, the positions to predict) of token ids [n]; at least one position, none of those of
+    `special` ids if there are others. `mask`: the id that stands for most of them."""
+    ordinary = ~np.isin(truth, special)
+    chosen = ordinary & (rng.random(len(truth)) < MASKED_SHARE)
+    if not chosen.any():
+        chosen[np.flatnonzero(ordinary)[:1] if ordinary.any() else [0]] = True
+    draw = rng.random(len(truth))
+    given: Any = np.where(chosen & (draw >= KEPT_SHARE + RANDOM_SHARE), mask, truth)
+    swapped = chosen & (draw < RANDOM_SHARE)
+    given[swapped] = rng.integers(len(SPECIAL), max(vocabulary, len(SPECIAL) + 1), int(swapped.sum()))
+    return np.minimum(given, vocabulary - 1), np.flatnonzero(chosen)
 
 
 def _write(output: Path, model: Any, tokenizer: Tokenizer) -> None:

@@ -21,7 +21,7 @@ from classifier.training.recipes.fit_transformer import (
     other_models,
     unseen_by_fine_tuning,
 )
-from classifier.training.recipes.pretrain import MaskedLanguageModelling, PretrainSettings, pretrain
+from classifier.training.recipes.pretrain import PretrainSettings, masked, pretrain
 from classifier.training.recipes.training_loop import Progress, ResumableLoop, Schedule
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
 from tests.classifier.tiny_checkpoints import ARCHITECTURES, tiny_checkpoint
@@ -154,10 +154,8 @@ def test_masked_words_are_learned_from_their_neighbours_and_the_checkpoint_loads
 
 
 def test_special_tokens_are_never_masked_and_some_masked_words_are_kept() -> None:
-    one = MaskedLanguageModelling.__new__(MaskedLanguageModelling)
-    one._special, one._mask, one._vocabulary = np.arange(5), 4, 100
     truth = np.concatenate([[2], np.arange(5, 95), [3]])
-    given, places = one._masked(truth, np.random.default_rng(0))
+    given, places = masked(truth, special=np.arange(5), mask=4, vocabulary=100, rng=np.random.default_rng(0))
     assert not {0, len(truth) - 1} & set(places.tolist())
     assert 0.1 < len(places) / len(truth) < 0.35
     untouched = np.setdiff1d(np.arange(len(truth)), places)

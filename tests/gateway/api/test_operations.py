@@ -7,11 +7,15 @@ import logging
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import func, select
 
 from gateway.settings import Settings
 from inference_core.io import background_tasks
 from inference_core.io.background_tasks import repeated
+from migrations.tables.requests import requests
+from tests.gateway.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
 from tiers.tier import TierLoad
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -88,10 +92,29 @@ async def test_metrics_are_in_prometheus_format_under_vllms_names(gateway: Runni
 
 
 async def test_the_saving_is_counted_against_the_strongest_tier(gateway: RunningGateway) -> None:
-    await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
-    families = text_string_to_metric_families((await gateway.http.get("/metrics")).text)
-    saving = next(family for family in families if family.name == "aio_saving_ratio").samples[0].value
-    assert 0 < saving < 1
+    answer = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
+    assert answer.usage is not None
+    record = await only_record(gateway, answer.id)
+    price = gateway.parts.routing.spec(gateway.parts.routing.strongest).price
+    micro = (
+        answer.usage.prompt_tokens * price.input_usd_per_million
+        + answer.usage.completion_tokens * price.output_usd_per_million
+    )
+    assert record.baseline_cost_usd == pytest.approx(micro / 1e6)
+    families = {
+        family.name: family for family in text_string_to_metric_families((await gateway.http.get("/metrics")).text)
+    }
+    totals = [sample for sample in families["aio_requests"].samples if sample.name.endswith("_total")]
+
+    async def stored() -> bool:
+        async with gateway.parts.database.connect() as connection:
+            return (await connection.scalar(select(func.count()).select_from(requests))) == sum(s.value for s in totals)
+
+    await eventually(stored)
+    async with gateway.parts.database.connect() as connection:
+        sums = select(func.sum(requests.c.cost_usd), func.sum(requests.c.baseline_cost_usd))
+        cost, baseline = (await connection.execute(sums)).one()
+    assert families["aio_saving_ratio"].samples[0].value == pytest.approx(1 - cost / baseline)
 
 
 async def test_the_documentation_page_needs_no_other_host(gateway: RunningGateway) -> None:

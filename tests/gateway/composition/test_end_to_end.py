@@ -129,8 +129,7 @@ def test_a_reader_who_leaves_gives_all_blocks_back(aio: ServedProcess) -> None:
     assert gauges(aio, "vllm:num_requests_running") == 1
     assert gauges(aio, "vllm:kv_cache_usage_perc") > 0
     stream.close()
-    while gauges(aio, "vllm:num_requests_running"):
-        pass
+    until(lambda: not gauges(aio, "vllm:num_requests_running"))
     assert gauges(aio, "vllm:kv_cache_usage_perc") == 0
 
 

@@ -100,8 +100,12 @@ async def test_a_thread_is_busy_until_its_work_ends_even_if_the_caller_leaves(th
     assert await second == "b"
 
 
-def test_there_are_two_threads_at_least() -> None:
-    assert 2 <= usual_threads() <= 8
+@pytest.mark.parametrize(("processors", "threads"), [(None, 2), (1, 2), (4, 2), (6, 3), (64, 8)])
+def test_half_of_the_processors_read_texts(
+    processors: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    assert usual_threads() == threads
 
 
 async def test_what_work_has_left_is_cleared_once_and_only_while_none_is_under_way(
