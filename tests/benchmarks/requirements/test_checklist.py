@@ -116,6 +116,14 @@ def test_the_command_prints_items_and_requirements_and_fails_if_one_fails(tmp_pa
     assert CliRunner().invoke(command, ["--measurements", str(tmp_path)]).exit_code == 1
 
 
+def test_a_run_outside_of_a_checkout_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(command, ["--measurements", str(tmp_path), "--run", "--only", "RT-04"])
+    assert refused.exit_code == 1
+    assert refused.output.startswith(f"Error: {tmp_path} is no git checkout")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_reading_the_checklist_imports_nothing_of_the_serving_path() -> None:
     script = "import sys, benchmarks.requirements.checklist; print('litestar' in sys.modules, 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
