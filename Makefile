@@ -269,7 +269,7 @@ bench-peers: install
 
 bench-report: install
 	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/performance.md --images docs/img
-	$(BIN)/aio report --measurements $(RESULTS) --page docs/report.md
+	$(BIN)/python -m benchmarks sources --measurements $(RESULTS) --page docs/report.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -37,7 +37,7 @@ from gateway.api.admin.routing import change_routing, show_routing
 from gateway.api.admin.shadow import show_shadow
 from gateway.api.admin.slo import show_slo
 from gateway.api.admin.stats import show_stats
-from gateway.api.admin.system import show_checklist, show_system
+from gateway.api.admin.system import show_system
 from gateway.api.admin.users import erase_user
 from gateway.api.batch_files.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.api.batch_files.files import delete_file, list_files, show_content, show_file, upload_file
@@ -200,7 +200,6 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_learning,
             show_tiers,
             show_system,
-            show_checklist,
             reset_own_labels,
             show_imports,
             undo_import,

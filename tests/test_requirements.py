@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.reporting.requirements import read_requirements
+from benchmarks.requirements.requirements import read_requirements
 
 ROOT = Path(__file__).parents[1]
 ROWS = read_requirements(ROOT / "docs" / "requirements.md")

@@ -22,7 +22,7 @@ def compare(before: Path, after: Path, usd_per_hour: tuple[float, float] | None,
     Example: python -m benchmarks compare old/sweep.jsonl new/sweep.jsonl --usd-per-hour 0.10 0.10
     """
     from benchmarks.report.before_after import before_after
-    from gateway.reporting.measured import MeasurementError
+    from benchmarks.report.measured import MeasurementError
 
     try:
         click.echo(before_after(before, after, usd_per_hour, differing=differing))

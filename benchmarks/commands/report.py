@@ -20,8 +20,8 @@ def report(results: Path, page: Path | None, images: Path | None) -> None:
 
     Example: python -m benchmarks report docs/measurements --page docs/performance.md --images docs/img
     """
+    from benchmarks.report.measured import MeasurementError
     from benchmarks.report.page import PageError, filled, parts_of
-    from gateway.reporting.measured import MeasurementError
 
     try:
         parts = parts_of(results)

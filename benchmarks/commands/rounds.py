@@ -9,7 +9,7 @@ import click
 from gateway.cli.options import table
 
 if TYPE_CHECKING:
-    from gateway.reporting.measured import Spread
+    from benchmarks.report.measured import Spread
 
 
 def show_round(done: int, total: int) -> None:

@@ -25,9 +25,9 @@ from benchmarks.core.techniques import (
     ladder,
     of_feature,
 )
+from benchmarks.report.measured import AblationResults, Effect, FeatureEffect, Rung, Spread, Variant
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio, spread
-from gateway.reporting.measured import AblationResults, Effect, FeatureEffect, Rung, Spread, Variant
 from inference_core.model_spec import ModelSpec
 
 COLUMNS = (

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import msgspec
 
+from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import paired
-from gateway.reporting.measured import Spread
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import Knobs, ModelInfo, SequenceOutput
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame, KVIdentity, TransferredBlock

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio, spread
 from gateway.bench.report import Timing, percentile
 from gateway.bench.target import AskError, CoreTarget
 from gateway.bench.workload import Job, Prompts
-from gateway.reporting.measured import Spread
 
 LONG_PROMPT, OCCUPANCY, SHARED_PREFIX = "long prompt", "occupancy", "shared prefix"
 # Long enough to outlast whatever is measured meanwhile; streams are ended from outside.

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import spread
-from gateway.reporting.measured import Spread
 from inference_core.core import Core
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame

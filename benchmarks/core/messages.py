@@ -13,8 +13,8 @@ from typing import Literal, Protocol, cast
 
 import msgspec
 
+from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import paired
-from gateway.reporting.measured import Spread
 from inference_core.protocol import AbortRequest, AddRequest, SamplingParams, SequenceOutput
 from inference_core.transport.framing import FrameReader, FrameWriter
 

@@ -9,13 +9,13 @@ import msgspec
 from benchmarks.core.load_rows import load_row
 from benchmarks.core.memory_watch import MemoryWatch
 from benchmarks.core.mixed_load import mixed_jobs
+from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
 from gateway.bench.run import LoadRun
 from gateway.bench.target import CoreTarget
 from gateway.bench.workload import Load
 from gateway.knobs.profiles import CATALOGUE, PROFILES
-from gateway.reporting.measured import Spread
 from inference_core.kv_cache.layout import KVLayout
 
 FIGURES = (

@@ -10,11 +10,11 @@ import msgspec
 
 from benchmarks.core.load_rows import load_row
 from benchmarks.core.workloads import OWN, WORKLOADS, Workload, WorkloadTarget, workload
+from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
 from gateway.bench.run import LoadRun
 from gateway.bench.workload import Load
-from gateway.reporting.measured import Spread
 from inference_core.errors import CoreError
 from inference_core.protocol import KnobValue, SpeculationStats
 

@@ -10,13 +10,13 @@ from functools import partial
 
 import msgspec
 
+from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import geometric_interval, spread
 from gateway.cluster import fleet
 from gateway.cluster.join import join
 from gateway.cluster.local_cluster import LocalCluster
 from gateway.cluster.replicated_core import Discover, ReplicatedCore
 from gateway.core_factory import core_factory
-from gateway.reporting.measured import Spread
 from gateway.settings import Settings
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 
 from benchmarks.gateway.edge import own_service, prompts_of
+from benchmarks.sources.stages import StageTimes
 from gateway.answering.answer import Answer
 from gateway.answering.stamps import Stamps
 from gateway.backtesting.dry_run import dry_request
-from gateway.reporting.stages import StageTimes
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.settings import Settings

@@ -9,9 +9,9 @@ import httpx
 import msgspec
 
 from benchmarks.gateway.proxy import Target, one_round
+from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import geometric_interval
 from gateway.processes.server_process import ServerProcess
-from gateway.reporting.measured import Spread
 
 EVENTS = "/admin/overview/events"
 # As the events tell browsers to.

@@ -1,1 +1,1 @@
-"""Measurement files, and the tables, plots and page made from them."""
+"""Measurement files, and the tables, plots and pages made from them."""

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report.markdown import markdown, ranged, times
+from benchmarks.report.measured import Head, MeasurementError, Spread, machine_line
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio_of_runs, spread
-from gateway.reporting.measured import Head, MeasurementError, Spread, machine_line
-from gateway.reporting.tables import markdown, ranged, times
 
 # What tells the rows of a measurement apart, but for the round.
 _KEYS = (

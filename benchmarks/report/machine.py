@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gateway.reporting.evidence_runs import git
+from benchmarks.requirements.evidence_runs import git
 from inference_core.native import cpu
 
 _FLAGS = ("avx2", "avx512_vnni", "avx512_bf16", "amx_int8")

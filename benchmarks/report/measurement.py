@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.report.machine import describe_machine
-from gateway.reporting.measured import Head, MeasurementError
+from benchmarks.report.measured import Head, MeasurementError
 
 log = logging.getLogger(__name__)
 Row = dict[str, Any]

@@ -12,6 +12,9 @@ import msgspec
 from benchmarks.core.interference import InterferenceResults
 from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
+from benchmarks.report.markdown import limit_table, markdown, number
+from benchmarks.report.measured import LimitResults, MeasurementError, machine_line
+from benchmarks.report.measured_tables import measured_tables
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import goals_table, results_of, systems_table
 from benchmarks.report.tables import (
@@ -20,9 +23,6 @@ from benchmarks.report.tables import (
     speculation_table,
     workloads_table,
 )
-from gateway.reporting.measured import LimitResults, MeasurementError, machine_line
-from gateway.reporting.measured_tables import measured_tables
-from gateway.reporting.tables import limit_table, markdown, number
 
 _PLACE = re.compile(r"(<!-- measured: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

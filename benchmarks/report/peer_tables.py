@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.report.markdown import markdown, middle, number, ranged, times
+from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Row
 from benchmarks.report.rounds import ratio, spread
-from gateway.reporting.measured import Spread
-from gateway.reporting.tables import markdown, middle, number, ranged, times
 
 OURS = "aio"
 STREAM_LOADS = ("one stream", "many streams")

@@ -8,11 +8,11 @@ import msgspec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.report.measured import AblationResults, Spread, SweepResults
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.page import finished
 from benchmarks.report.peer_tables import OURS, STREAM_LOADS, PeerResults, SystemResult
 from benchmarks.report.peer_tables import results_of as peer_results_of
-from gateway.reporting.measured import AblationResults, Spread, SweepResults
 
 matplotlib.use("Agg")
 

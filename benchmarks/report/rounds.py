@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from gateway.reporting.measured import Spread
+from benchmarks.report.measured import Spread
 
 # The 97.5th percentile of Student's t by degrees of freedom; beyond, of the normal distribution.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)

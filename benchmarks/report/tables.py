@@ -3,7 +3,7 @@
 from benchmarks.core.interference import InterferenceResults
 from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
-from gateway.reporting.tables import markdown, middle, number, ranged, times
+from benchmarks.report.markdown import markdown, middle, number, ranged, times
 
 
 def interference_tables(results: InterferenceResults) -> str:

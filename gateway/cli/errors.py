@@ -28,7 +28,6 @@ _EXPECTED = {
     "gateway.tenancy.errors": {"TenancyError"},
     "gateway.errors": {"ApiError"},
     "gateway.fleet.errors": {"PlanError"},
-    "gateway.reporting.evidence_runs": {"EvidenceRunError"},
     "gateway.cluster.errors": {"ClusterError"},
     "gateway.processes.announcement": {"ServerStartError", "ServerStoppedError"},
 }

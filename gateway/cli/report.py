@@ -1,65 +1,70 @@
-"""`aio report`: the sources' tables next to measurements and a ledger's records, as one page."""
+"""`aio report`: what a ledger recorded of served requests, of learning, and of routing that was only observed."""
 
 import time
 from datetime import UTC
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import catalog_option, data_dir_option, database_option, echo_json, json_option, settings_from
+from gateway.cli.options import (
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from gateway.reporting.live import Live
+    from quality.estimates.stage_timings import StageTime
 
 # Characters of a text that are printed.
 _CLIP = 240
 
 
-@click.group(invoke_without_command=True)
+@click.group()
+def report() -> None:
+    """Show what a ledger recorded: what was served, what was learned, what routing would have saved."""
+
+
+@report.command()
 @click.option(
-    "--measurements",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("docs/measurements"),
-    show_default=True,
-    help="Folder of measurements.",
+    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of requests."
 )
-@click.option("--live", "is_live", is_flag=True, help="Read the ledger and the catalogue too: cost, tiers, stages.")
-@click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Days of the ledger."
-)
-@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Page to write.  [print it]")
 @catalog_option
 @data_dir_option
 @database_option
-@click.pass_context
-def report(
-    context: click.Context, /, measurements: Path, is_live: bool, days: float, page: Path | None, **given: Any
-) -> None:
-    """Make the report from measurements, and from a ledger with `--live` or `--database-url`.
+@json_option
+def live(days: float, as_json: bool, **given: Any) -> None:
+    """Show what was served: requests, cost and saving by tier, and how long each stage of an answer took.
 
-    Example: aio report --page docs/report.md
+    Stages are medians of the newest answers, for an answer of 100 tokens, next to a budget of 100 ms.
     """
-    if context.invoked_subcommand is not None:
-        return
-    if not measurements.is_dir():
-        raise click.BadParameter(f"There is no folder {measurements}.", param_hint="--measurements")
-    from gateway.reporting.measured import MeasurementError
-    from gateway.reporting.report import report as made
+    from gateway.cli.access.stored_order import with_database
+    from quality.estimates.served import dollars, read_served, traffic_rows
+    from tiers.catalog.load import load_catalog
 
-    live = _live(days, given) if is_live or given["database_url"] else None
-    try:
-        text = made(measurements, live)
-    except MeasurementError as error:
-        raise click.ClickException(str(error)) from error
-    if page is None:
-        click.echo(text, nl=False)
-    else:
-        page.write_text(text, encoding="utf-8")
+    settings, now = settings_from(**given), time.time()
+    catalog = load_catalog(settings.catalog)
+    served = with_database(settings, lambda engine: read_served(engine, catalog, now - days * 86_400, now))
+    if as_json:
+        echo_json(served)
+        return
+    head = ["tier", "model", "requests", "share", "p95 ms", "$ per 1k tokens", "cost", "saving"]
+    click.echo(f"Requests of {days:g} days\n\n{table(head, traffic_rows(served))}\n")
+    costs = served.costs
+    saving = "–" if costs.saving_with_checks is None else f"{costs.saving_with_checks:.1%}"
+    click.echo(
+        f"The saving is against the strongest tier alone. Checking answers cost {dollars(costs.verification_usd)}; "
+        f"with that, the saving is {saving}."
+    )
+    for tier, stages in served.stages().items():
+        click.echo(f"\nTier {tier}, {served.timings[tier].answers:,} answers\n\n{_stage_table(stages)}")
 
 
 @report.command()
@@ -136,19 +141,15 @@ def shadow(since: "datetime | None", last: int, as_json: bool, **given: Any) -> 
         click.echo(f"  tier {one.would_be_tier}, routing, {cost}: {_clipped(one.would_be_answer)}")
 
 
+def _stage_table(stages: "list[StageTime]") -> str:
+    rows = [[stage.name, f"{stage.budget_ms:g}", f"{stage.measured_ms:.2f}", stage.source] for stage in stages]
+    budget, measured = (sum(times) for times in zip(*((one.budget_ms, one.measured_ms) for one in stages), strict=True))
+    return table(["stage", "budget ms", "here ms", "from"], [*rows, ["all", f"{budget:g}", f"{measured:.2f}", ""]])
+
+
 def _clipped(text: str | None) -> str:
     """A text on one line, without characters that would steer a terminal."""
     if text is None:
         return "(deleted)"
     plain = "".join(one if one.isprintable() else " " for one in text[:_CLIP])
     return f"{plain}…" if len(text) > _CLIP else plain
-
-
-def _live(days: float, given: dict[str, Any]) -> "Live":
-    from gateway.cli.access.stored_order import with_database
-    from gateway.reporting.live import read_live
-    from tiers.catalog.load import load_catalog
-
-    settings, now = settings_from(**given), time.time()
-    catalog = load_catalog(settings.catalog)
-    return with_database(settings, lambda engine: read_live(engine, catalog, now - days * 86_400, now))

@@ -1,4 +1,4 @@
-"""Stage latencies of answers, from the timings that the ledger stores of every request (SPEC GW-02)."""
+"""Stage latencies of answers, from the timings that the ledger stores of every request, with their budget."""
 
 import msgspec
 import numpy as np
@@ -8,6 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.requests import requests
 
 NEWEST = 10_000
+# The sources' budget of an answer of so many tokens, by stage, in milliseconds (SPEC GW-02).
+TOKENS = 100
+BUDGET_MS = {"route": 2.0, "schedule": 3.0, "prefill": 25.0, "decode": 65.0, "stream": 5.0}
 
 
 class AnswerTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +27,15 @@ class AnswerTimings(msgspec.Struct, frozen=True, kw_only=True):
     token_ms: float
     stream_ms: float
     e2e_p95_ms: float
+
+
+class StageTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage, in milliseconds; `source`: where the figure is from."""
+
+    name: str
+    budget_ms: float
+    measured_ms: float
+    source: str
 
 
 async def answer_timings(
@@ -67,3 +79,19 @@ async def answer_timings(
         stream_ms=stream,
         e2e_p95_ms=float(np.quantile([row[-1] for row in rows], 0.95)),
     )
+
+
+def recorded_stages(timings: AnswerTimings) -> list[StageTime]:
+    """Return all five stages of an answer of `TOKENS` tokens."""
+    gaps = TOKENS - 1
+    stages = {
+        "route": (timings.route_ms, "route_ms, p50"),
+        "schedule": (timings.queue_ms, "queue_ms, p50: waiting, and planning the prompt's steps"),
+        "prefill": (timings.prefill_ms, "prefill_ms, p50, of the recorded prompts"),
+        "decode": (gaps * timings.token_ms, f"{gaps} times {timings.token_ms:.2f} ms a token (decode_ms, p50)"),
+        "stream": (timings.stream_ms, "overhead_ms minus route_ms, p50"),
+    }
+    return [
+        StageTime(name=name, budget_ms=budget, measured_ms=stages[name][0], source=stages[name][1])
+        for name, budget in BUDGET_MS.items()
+    ]

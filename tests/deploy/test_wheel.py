@@ -86,6 +86,14 @@ def test_the_gateway_alone_is_small_and_holds_none_of_the_extras(installed: Path
     assert not re.search(r"(?mi)^(torch|transformers|scikit-learn|scipy|tokenizers|gguf|llguidance|asyncpg)=", names)
 
 
+def test_a_ledger_is_reported_without_this_repository(installed: Path, tmp_path: Path) -> None:
+    tiers = (f'[[tiers]]\nname = "{name}"\nurl = "http://127.0.0.1:9"\n' for name in ("small", "large"))
+    (tmp_path / "aio.toml").write_text("".join(tiers))
+    options = ("--catalog", tmp_path / "aio.toml", "--data-dir", tmp_path / "data")
+    said = ran(installed / "bin" / "aio", "report", "live", *options, PATH=str(tmp_path), HOME=str(tmp_path))
+    assert said.startswith("Requests of 30 days")
+
+
 @pytest.mark.parametrize("command", ["aio", "aio-gateway"])
 def test_both_names_of_the_command_start_it(installed: Path, command: str) -> None:
     assert ran(installed / "bin" / command, "--version").strip() == f"aio {__version__}"

@@ -10,7 +10,7 @@ from benchmarks.commands.kept import kept_options, show_measurement
 
 if TYPE_CHECKING:
     from benchmarks.core.ablation import AblationOptions
-    from gateway.reporting.measured import AblationResults
+    from benchmarks.report.measured import AblationResults
 
 
 @click.command()
@@ -30,7 +30,7 @@ def ablation(**given: Any) -> None:
     Example: python -m benchmarks ablation --rounds 5 --out ablation.jsonl
     """
     from benchmarks.core.ablation import AblationOptions
-    from gateway.reporting.ablation_tables import ablation_tables
+    from benchmarks.report.ablation_tables import ablation_tables
 
     show_measurement(given, AblationOptions, _run, ablation_tables)
 

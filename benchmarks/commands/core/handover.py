@@ -19,7 +19,7 @@ from gateway.cli.options import (
 
 if TYPE_CHECKING:
     from benchmarks.core.kv_transfer import HandoverTimings
-    from gateway.reporting.measured import Spread
+    from benchmarks.report.measured import Spread
 
 
 @click.command(cls=ManyNumbers)

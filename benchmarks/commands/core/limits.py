@@ -9,7 +9,7 @@ from benchmarks.commands.kept import kept_options, show_measurement
 
 if TYPE_CHECKING:
     from benchmarks.core.limits import LimitOptions
-    from gateway.reporting.measured import LimitResults
+    from benchmarks.report.measured import LimitResults
 
 
 @click.command()
@@ -38,7 +38,7 @@ def limits(**given: Any) -> None:
     Example: python -m benchmarks limits --profile rewrite --p99-ms 300 --out rewrite.jsonl
     """
     from benchmarks.core.limits import LimitOptions
-    from gateway.reporting.tables import limit_table
+    from benchmarks.report.markdown import limit_table
 
     show_measurement(given, LimitOptions, _run, limit_table)
 

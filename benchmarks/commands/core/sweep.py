@@ -10,7 +10,7 @@ from gateway.cli.bench import ManyNumbers, numbers_of, show_progress
 
 if TYPE_CHECKING:
     from benchmarks.core.sweep import SweepOptions
-    from gateway.reporting.measured import SweepResults
+    from benchmarks.report.measured import SweepResults
 
 
 @click.command(cls=ManyNumbers)
@@ -37,7 +37,7 @@ def sweep(**given: Any) -> None:
     Example: python -m benchmarks sweep --levels 1 8 64 --rounds 3 --out sweep.jsonl
     """
     from benchmarks.core.sweep import SweepOptions
-    from gateway.reporting.tables import sweep_table
+    from benchmarks.report.markdown import sweep_table
 
     show_measurement(given, SweepOptions, _run, sweep_table)
 

@@ -20,7 +20,7 @@ from gateway.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from gateway.reporting.stages import StageTimes
+    from benchmarks.sources.stages import StageTimes
 
 
 @click.command()
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--requests", type=click.IntRange(min=1), default=30, show_default=True, help="Answers to time.")
 @click.option("--prompt-tokens", type=click.IntRange(2, 4096), default=128, show_default=True)
 @click.option("--new-tokens", type=click.IntRange(2, 4096), default=100, show_default=True, help="Length of an answer.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write, as `aio report` reads it.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write, as `sources` reads it.")
 @catalog_option
 @data_dir_option
 @cache_dir_option

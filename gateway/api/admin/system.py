@@ -1,7 +1,6 @@
-"""`GET /admin/api/system`: dependencies with their failure policy, versions, schema, disk; and the checklist."""
+"""`GET /admin/api/system`: dependencies with their failure policy, versions, schema, disk."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,10 +11,6 @@ from gateway.api.admin.system_state import SystemState, system_state
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.parts import HttpRequest, parts_of
-from gateway.reporting.checklist import CheckedItem, checklist
-
-# Of a checkout; an installed package has no measurements, and every item is then not measured.
-MEASUREMENTS = Path(__file__).resolve().parents[3] / "docs" / "measurements"
 
 
 class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,26 +23,11 @@ class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | None = None
 
 
-class Checklist(msgspec.Struct, frozen=True, kw_only=True):
-    """The sources' best practices, as `aio checklist` prints them."""
-
-    items: list[CheckedItem]
-
-
 @get("/system", operation_class=describe(None, SystemState), summary="Show the gateway's dependencies and state")
 async def show_system(request: HttpRequest) -> Response[Any]:
     """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
     state = await system_state(parts_of(request))
     return as_asked(request, "system", state, SystemRow.__struct_fields__, _rows(state))
-
-
-@get("/checklist", operation_class=describe(None, Checklist), summary="Show the checklist of best practices")
-async def show_checklist(request: HttpRequest) -> Response[Any]:
-    """Pass, fail or not measured, with the evidence. Query: `format`, json or csv."""
-    items = checklist(MEASUREMENTS)
-    rows = [msgspec.structs.asdict(one.item) | {"status": one.status, "evidence": one.evidence} for one in items]
-    columns = ("row", "area", "item", "status", "evidence")
-    return as_asked(request, "checklist", Checklist(items=items), columns, rows)
 
 
 def _rows(state: SystemState) -> Iterator[SystemRow]:

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.core.limits import LimitOptions, _load, find_limit, highest
+from benchmarks.report.markdown import limit_table
 from benchmarks.report.measurement import Measurement
-from gateway.reporting.tables import limit_table
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 5, 9, 37, 200, 256, 1000])

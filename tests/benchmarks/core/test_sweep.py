@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.core.sweep import SweepOptions, results_of, sweep
+from benchmarks.report.markdown import sweep_table
 from benchmarks.report.measurement import Measurement
-from gateway.reporting.tables import sweep_table
 
 OPTIONS = SweepOptions(levels=(1, 2, 4), rounds=2, requests=3, prompt_tokens=5, output_tokens=3)
 

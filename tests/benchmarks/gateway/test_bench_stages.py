@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from benchmarks.gateway.stages import bench_stages
-from gateway.reporting.stages import StageTimes, stages
+from benchmarks.sources.stages import StageTimes, stages
 from gateway.settings import Settings
 
 

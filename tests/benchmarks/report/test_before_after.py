@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.report.before_after import before_after
+from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
-from gateway.reporting.measured import MeasurementError
 
 
 def kept(path, speeds, *, settings=None, finish=True, kind="sweep"):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
-from gateway.reporting.measured import MeasurementError
 
 SETTINGS = {"levels": [1, 2]}
 

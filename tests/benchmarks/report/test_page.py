@@ -12,9 +12,9 @@ from benchmarks.core.limits import FIGURES as LIMIT_FIGURES
 from benchmarks.core.profiles import FIGURES as PROFILE_FIGURES
 from benchmarks.core.speculation import FIGURES as WORKLOAD_FIGURES
 from benchmarks.core.sweep import COLUMNS
+from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.page import _MEASURED, PageError, filled, finished, parts_of, places
-from gateway.reporting.measured import MeasurementError
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "performance.md"

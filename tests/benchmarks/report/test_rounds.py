@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
+from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import geometric_interval, ratio, ratio_of_runs, spread
-from gateway.reporting.measured import Spread
 
 
 def test_a_spread_is_the_median_and_the_range_of_what_there_is():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.reporting.measured import Spread
-from gateway.reporting.tables import markdown, number, ranged, times
+from benchmarks.report.markdown import markdown, number, ranged, times
+from benchmarks.report.measured import Spread
 
 
 def test_a_table_aligns_names_to_the_left_and_figures_to_the_right():

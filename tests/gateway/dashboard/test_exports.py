@@ -51,7 +51,6 @@ _MORE = (
     "transitions",
     "costs",
     "slo",
-    "checklist",
 )
 
 

@@ -251,7 +251,6 @@ def exports(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         "estimates",
         "slo",
         "system",
-        "checklist",
         "dashboard-users",
         "reviews",
         "learning",

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from gateway.reporting.evidence_runs import EvidenceRun, read_record
-from gateway.reporting.requirements import PAGE, Requirement, read_requirements
+from benchmarks.requirements.evidence_runs import EvidenceRun, read_record
+from benchmarks.requirements.requirements import PAGE, Requirement, read_requirements
 
 Status = Literal["pass", "fail", "partly", "not done", "not measured"]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.reporting.features import ENGINE_FEATURES, SERVER_FEATURES
-from gateway.reporting.report import NOT_MEASURED, report, stage_section
-from gateway.reporting.stages import stages
+from benchmarks.sources.features import ENGINE_FEATURES, SERVER_FEATURES
+from benchmarks.sources.report import NOT_MEASURED, report, stage_section
+from benchmarks.sources.stages import stages
 
 ROOT = Path(__file__).parents[3]
 MEASUREMENTS = ROOT / "docs" / "measurements"

@@ -1,7 +1,7 @@
 """The tables of an ablation, in Markdown."""
 
-from gateway.reporting.measured import AblationResults, Effect, Spread
-from gateway.reporting.tables import markdown, middle, number, ranged, times
+from benchmarks.report.markdown import markdown, middle, number, ranged, times
+from benchmarks.report.measured import AblationResults, Effect, Spread
 
 # Figures of which less is better, in the order in which they decide where throughput does not.
 _LESS_IS_BETTER = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gateway.reporting.measured import LimitResults, Spread, SweepResults
+from benchmarks.report.measured import LimitResults, Spread, SweepResults
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

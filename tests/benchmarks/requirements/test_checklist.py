@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli.checklist import checklist as command
-from gateway.reporting.checklist import ITEMS, checklist, named_tests, requirement_states
-from gateway.reporting.evidence_runs import EvidenceRun, write_record
-from gateway.reporting.requirements import read_requirements
+from benchmarks.commands.checklist import checklist as command
+from benchmarks.requirements.checklist import ITEMS, checklist, named_tests, requirement_states
+from benchmarks.requirements.evidence_runs import EvidenceRun, write_record
+from benchmarks.requirements.requirements import read_requirements
 
 ROOT = Path(__file__).parents[3]
 PAGE = """## Serving
@@ -23,7 +23,7 @@ PAGE = """## Serving
 | GW-06 | sockets | `tests/test_a.py::TestSockets` | partly: no cancel |
 | GW-16 | an edge | `tests/test_a.py::test_edge` | |
 | TI-10 | a student | | not done, because there is none |
-| CK-03 | serving | `aio checklist --only CK-03` | |
+| CK-03 | serving | `python -m benchmarks checklist --only CK-03` | |
 """
 
 
@@ -116,7 +116,15 @@ def test_the_command_prints_items_and_requirements_and_fails_if_one_fails(tmp_pa
     assert CliRunner().invoke(command, ["--measurements", str(tmp_path)]).exit_code == 1
 
 
+def test_a_run_outside_of_a_checkout_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(command, ["--measurements", str(tmp_path), "--run", "--only", "RT-04"])
+    assert refused.exit_code == 1
+    assert refused.output.startswith(f"Error: {tmp_path} is no git checkout")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_reading_the_checklist_imports_nothing_of_the_serving_path() -> None:
-    script = "import sys, gateway.reporting.checklist; print('litestar' in sys.modules, 'torch' in sys.modules)"
+    script = "import sys, benchmarks.requirements.checklist; print('litestar' in sys.modules, 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "False"]

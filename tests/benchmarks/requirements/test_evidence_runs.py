@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.reporting.evidence_runs import (
+from benchmarks.requirements.evidence_runs import (
     EvidenceRun,
     EvidenceRunError,
     commit_of,

@@ -1,4 +1,4 @@
-"""`aio checklist`: the sources' best practices and the requirements, each with its state and its evidence."""
+"""`python -m benchmarks checklist`: best practices and requirements, each with its state and its evidence."""
 
 from pathlib import Path
 
@@ -25,14 +25,17 @@ def checklist(measurements: Path, run_tests: bool, only: str | None, as_json: bo
 
     `--run` needs a checkout without changes.
     """
-    from gateway.reporting.checklist import checklist, named_tests, requirement_states
-    from gateway.reporting.evidence_runs import run_tests as runs_of
-    from gateway.reporting.evidence_runs import write_record
+    from benchmarks.requirements.checklist import checklist, named_tests, requirement_states
+    from benchmarks.requirements.evidence_runs import EvidenceRunError, write_record
+    from benchmarks.requirements.evidence_runs import run_tests as runs_of
 
     if run_tests:
-        for test, run in runs_of(Path.cwd(), named_tests(only)):
-            click.echo(f"{test}: {run.summary}", err=True)
-            write_record(measurements, {test: run})
+        try:
+            for test, run in runs_of(Path.cwd(), named_tests(only)):
+                click.echo(f"{test}: {run.summary}", err=True)
+                write_record(measurements, {test: run})
+        except EvidenceRunError as error:
+            raise click.ClickException(str(error)) from error
     checked = checklist(measurements)
     if only is not None:
         checked = [one for one in [*checked, *requirement_states(measurements)] if one.item.row.startswith(only)]

@@ -6,10 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quality.estimates.stage_timings import AnswerTimings
-
-TOKENS = 100
-_BUDGET_MS = {"route": 2.0, "schedule": 3.0, "prefill": 25.0, "decode": 65.0, "stream": 5.0}
+from quality.estimates.stage_timings import BUDGET_MS, TOKENS
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +43,7 @@ def stages(measurements: Path) -> list[Stage]:
     Schedule, prefill and decode are those of stages.json, in which the three are of the same answers; without it, first
     tokens and gaps of a sweep stand in for the latter two.
     """
-    found: dict[str, tuple[float | None, str]] = dict.fromkeys(_BUDGET_MS, (None, ""))
+    found: dict[str, tuple[float | None, str]] = dict.fromkeys(BUDGET_MS, (None, ""))
     found["schedule"] = (None, "not measured separately from the prefill, which includes it")
     route = measurements / "route.json"
     if route.is_file():
@@ -68,7 +65,7 @@ def stages(measurements: Path) -> list[Stage]:
         found["stream"] = added, "proxy.jsonl, a whole stream through the gateway minus one without it, p50"
     return [
         Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
-        for name, budget in _BUDGET_MS.items()
+        for name, budget in BUDGET_MS.items()
     ]
 
 
@@ -86,21 +83,6 @@ def _timed_stages(times: StageTimes) -> dict[str, tuple[float | None, str]]:
         "prefill": (times.prefill_ms, f"stages.json, prompts {kv}"),
         "decode": ((TOKENS - 1) * times.token_ms, f"stages.json, {TOKENS - 1} times {times.token_ms:.2f} ms a token"),
     }
-
-
-def recorded_stages(timings: AnswerTimings) -> list[Stage]:
-    """Return all five stages from a ledger's records."""
-    found = {
-        "route": (timings.route_ms, "route_ms, p50"),
-        "schedule": (timings.queue_ms, "queue_ms, p50: waiting, and planning the prompt's steps"),
-        "prefill": (timings.prefill_ms, "prefill_ms, p50, of the recorded prompts"),
-        "decode": ((TOKENS - 1) * timings.token_ms, f"99 times {timings.token_ms:.2f} ms a token (decode_ms, p50)"),
-        "stream": (timings.stream_ms, "overhead_ms minus route_ms, p50"),
-    }
-    return [
-        Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
-        for name, budget in _BUDGET_MS.items()
-    ]
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

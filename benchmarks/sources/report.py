@@ -4,9 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.reporting.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
-from gateway.reporting.live import Live, dollars, traffic_rows
-from gateway.reporting.measured import (
+from benchmarks.report.markdown import limit_table, middle, number, ranged, times
+from benchmarks.report.measured import (
     AblationResults,
     Head,
     LimitResults,
@@ -16,9 +15,10 @@ from gateway.reporting.measured import (
     machine_line,
     read_results,
 )
-from gateway.reporting.measured_tables import measured_tables
-from gateway.reporting.stages import TOKENS, Stage, stage_times, stages
-from gateway.reporting.tables import limit_table, middle, number, ranged, times
+from benchmarks.report.measured_tables import measured_tables
+from benchmarks.sources.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
+from benchmarks.sources.stages import Stage, stage_times, stages
+from quality.estimates.stage_timings import TOKENS
 
 NOT_MEASURED = "not measured"
 # Source 001, as stated.
@@ -32,26 +32,23 @@ _BEFORE_AFTER = (
 )
 
 
-def report(measurements: Path, live: Live | None = None) -> str:
-    """Return the page, from a folder of measurements and a ledger's records. Raises `MeasurementError` for a damaged
-    one."""
+def report(measurements: Path) -> str:
+    """Return the page, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
     parts = measured_tables(measurements)
     sweep = read_results(measurements, "sweep", SweepResults)
     sections = [
         ("A 100-token answer, stage by stage", stage_section(stages(measurements), _timed_model(measurements, sweep))),
-        *([] if live is None else [("As served", _as_served(live))]),
         ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts, sweep and sweep[0], measurements)),
         ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite(measurements)),
         ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
         ("Naive baseline", _naive(sweep)),
-        ("Before and after", _before_after(read_results(measurements, "ablation", AblationResults), live)),
+        ("Before and after", _before_after(read_results(measurements, "ablation", AblationResults))),
         ("Feature matrix", feature_section()),
         ("Records", record_section(measurements)),
     ]
-    origin = "" if live is None else f" and from the ledger of {live.days:g} days"
     head = (
-        f"# Report\n\nMade by `aio report` from `docs/measurements`{origin}: the sources' tables in their own form. "
-        f"“{NOT_MEASURED}” means that there is no measurement here; the sources' figures are theirs."
+        f"# Report\n\nMade by `python -m benchmarks sources` from `docs/measurements`: the sources' tables in their "
+        f"own form. “{NOT_MEASURED}” means that there is no measurement here; the sources' figures are theirs."
     )
     return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
 
@@ -107,21 +104,6 @@ def _stage_table(found: Sequence[Stage]) -> str:
     known = [stage.measured_ms for stage in found if stage.measured_ms is not None]
     rows.append(["all", f"{sum(s.budget_ms for s in found):g}", f"{sum(known):.2f}" if known else NOT_MEASURED, ""])
     return _table(["stage", "source 000, ms", "here, ms", "from"], rows)
-
-
-def _as_served(live: Live) -> str:
-    """Return traffic and cost by tier, then the stage budget of each tier that answered."""
-    costs = live.costs
-    saving = "–" if costs.saving_with_checks is None else f"{costs.saving_with_checks:.1%}"
-    head = ["tier", "model", "requests", "share", "p95 ms", "$ per 1k tokens", "cost", "saving"]
-    tables = [
-        _table(head, traffic_rows(live)),
-        f"The saving is against the strongest tier alone. Checking answers cost {dollars(costs.verification_usd)}; "
-        f"with that, the saving is {saving}.",
-    ]
-    for tier, found in live.stages().items():
-        tables += [f"Tier {tier}, {live.timings[tier].answers:,} answers:", _stage_table(found)]
-    return "\n\n".join(tables)
 
 
 def _voice(parts: dict[str, str], sweep: Head | None, measurements: Path) -> str:
@@ -189,14 +171,9 @@ def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
     return Spread(many.median / one.median, many.low / one.high, many.high / one.low)
 
 
-def _before_after(ablation: tuple[Head, AblationResults] | None, live: Live | None) -> str:
-    """Source 003's table; here as served, else the first and the last step of an ablation on the same load."""
+def _before_after(ablation: tuple[Head, AblationResults] | None) -> str:
+    """Source 003's table; here the first and the last step of an ablation on the same load."""
     here = {} if ablation is None else _first_and_last(ablation[1])
-    if live is not None and live.all_timings is not None:
-        here |= {
-            "P95 latency (ms)": f"{live.all_timings.e2e_p95_ms:,.0f} (whole answers, as served)",
-            "cost per 1k tokens": f"{dollars(live.costs.total.cost_per_1k_tokens_usd)} (as served)",
-        }
     rows = [[name, before, after, here.get(name, NOT_MEASURED)] for name, before, after in _BEFORE_AFTER]
     text = _table(["source 003", "before", "after", "here"], rows) + "\n\nNo fleet was run before and after"
     if ablation is None:

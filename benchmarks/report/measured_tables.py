@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from gateway.reporting.ablation_tables import ablation_tables
-from gateway.reporting.measured import AblationResults, Head, SweepResults, machine_line, read_results
-from gateway.reporting.tables import sweep_table
+from benchmarks.report.ablation_tables import ablation_tables
+from benchmarks.report.markdown import sweep_table
+from benchmarks.report.measured import AblationResults, Head, SweepResults, machine_line, read_results
 
 _SWEEP = "![Throughput over latency, and latencies over concurrency](img/sweep.png)"
 _ABLATION = (

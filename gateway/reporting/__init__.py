@@ -1,1 +1,0 @@
-"""The report and the checklist: claims, measurements and evidence in one place."""
