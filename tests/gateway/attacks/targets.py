@@ -317,9 +317,9 @@ class Targets:
 @contextmanager
 def _servers() -> Iterator[dict[str, Any]]:
     """A PostgreSQL and a Redis of their own, by name."""
-    from tests.conftest import PostgresServer, RedisServer, _postgres_binaries
+    from tests.database_servers import PostgresServer, RedisServer, postgres_binaries
 
-    binaries = _postgres_binaries()
+    binaries = postgres_binaries()
     if binaries is None:
         raise RuntimeError("PostgreSQL's initdb and pg_ctl are not installed: attack other targets (--without shared)")
     redis = RedisServer()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest_asyncio
 
 from gateway.settings import Settings
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 BODY = {"model": "tier-1", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0}

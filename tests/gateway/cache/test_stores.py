@@ -10,7 +10,7 @@ from gateway.cache.knobs import CacheKnobs
 from gateway.cache.stores import ENTRY_BYTES, MemoryStore, SharedStore
 from gateway.knobs.file import KnobFile
 from gateway.stores.redis_store import REST_SECONDS, RedisStore
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 
 
 class Clock:

@@ -9,7 +9,7 @@ from gateway.dashboard.sign_in.login_limit import MOST_FAILURES, WINDOW_SECONDS,
 from gateway.dashboard.sign_in.shared_login_limit import SharedLoginLimits
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisStore
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually

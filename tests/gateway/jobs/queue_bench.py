@@ -17,7 +17,7 @@ from gateway.jobs.redis_queue import RedisQueue
 from gateway.stores.redis_store import RedisStore
 from gateway.tenancy.database_time import DatabaseTime
 from quality.store.database import migrate, open_database
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 from tests.polling import eventually
 
 # Of leases that shall expire while a test waits for that; others outlast every test.

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.jobs.redis_queue import RedisQueue
 from gateway.settings import Settings
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 from tests.gateway.jobs.batching import made, outcome, request_line, until_answered
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

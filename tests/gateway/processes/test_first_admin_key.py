@@ -19,7 +19,7 @@ from gateway.tenancy.orders import Order
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database
-from tests.conftest import PostgresServer
+from tests.database_servers import PostgresServer
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import READY, started

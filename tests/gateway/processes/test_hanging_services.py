@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 from tests.gateway.processes.hanging import ANSWERED_SECONDS, BODY, Callers, HangingCalls, probes
 from tests.gateway.remote_catalog import TIER, write_remote_catalog
 from tests.gateway.served_process import served

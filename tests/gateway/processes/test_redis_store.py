@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.stores.redis_store import REST_SECONDS, RedisStore, RedisUnavailableError, open_redis
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 
 
 class Clock:

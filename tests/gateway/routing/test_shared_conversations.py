@@ -11,7 +11,7 @@ from gateway.routing.router import RoutingService
 from gateway.routing.shared_turns import SharedTurns
 from gateway.settings import Settings
 from gateway.stores.redis_store import open_redis
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 from tests.gateway.routing.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.scripted_classifier import ScriptedClassifier

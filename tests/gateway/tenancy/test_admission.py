@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from gateway.settings import Settings
 from gateway.tenancy.admission import duration
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.errors import TierError
 from tiers.tier import Usage

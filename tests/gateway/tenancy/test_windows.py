@@ -13,7 +13,7 @@ from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 from gateway.tenancy import redis_windows, windows
 from gateway.tenancy.redis_windows import RedisWindows
 from gateway.tenancy.windows import Entry, LocalWindows, Windows
-from tests.conftest import RedisServer
+from tests.database_servers import RedisServer
 from tests.polling import eventually
 
 
