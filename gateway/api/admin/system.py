@@ -11,8 +11,9 @@ from litestar.response import Response
 from gateway.api.admin.system_state import SystemState, system_state
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.reporting.checklist import CheckedItem, checklist
+from gateway.running import operations_of
 
 # Of a checkout; an installed package has no measurements, and every item is then not measured.
 MEASUREMENTS = Path(__file__).resolve().parents[3] / "docs" / "measurements"
@@ -37,7 +38,7 @@ class Checklist(msgspec.Struct, frozen=True, kw_only=True):
 @get("/system", operation_class=describe(None, SystemState), summary="Show the gateway's dependencies and state")
 async def show_system(request: HttpRequest) -> Response[Any]:
     """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
-    state = await system_state(parts_of(request))
+    state = await system_state(operations_of(request))
     return as_asked(request, "system", state, SystemRow.__struct_fields__, _rows(state))
 
 

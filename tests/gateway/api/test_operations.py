@@ -128,7 +128,7 @@ async def test_a_shutdown_waits_for_the_answer_under_way_and_records_it(settings
         gateway.tier(1).hold_at = 2
         asking = asyncio.create_task(gateway.openai.chat.completions.create(model="tier-1", messages=HELLO))
         await gateway.tier(1).holding.wait()
-        draining = asyncio.create_task(gateway.parts.service.drain(30))
+        draining = asyncio.create_task(gateway.serving.service.drain(30))
         await asyncio.sleep(0)
         refused = await gateway.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": HELLO})
         assert refused.status_code == 503
@@ -162,7 +162,7 @@ async def test_a_database_that_is_away_does_not_stop_the_service(settings: Setti
     away = Settings(data_dir=settings.data_dir, database_url="postgresql://missing@127.0.0.1:1/none", monitor=False)
     async with running_gateway(away) as gateway:
         answer = await gateway.openai.chat.completions.create(model="auto", messages=HELLO)
-        await gateway.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+        await gateway.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
         shown = await gateway.http.get(f"/v1/requests/{answer.id}")
         assert shown.json()["status"] == "ok"
     async with running_gateway(settings) as back:
@@ -197,5 +197,5 @@ class TestKeys:
 
     async def show(self, gateway: RunningGateway, answer: httpx.Response, headers: dict[str, str]) -> httpx.Response:
         request_id = answer.headers["x-aio-decision-id"]
-        await gateway.parts.records.recorded(request_id)  # type: ignore[attr-defined]
+        await gateway.serving.records.recorded(request_id)  # type: ignore[attr-defined]
         return await gateway.http.get(f"/v1/requests/{request_id}", headers=headers)
