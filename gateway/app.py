@@ -14,7 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.answering.active_probes import ActiveProbes
 from gateway.api.batch_files.line_answers import LineAnswers
+from gateway.api.batch_files.running_jobs import JOBS
 from gateway.api.worker_answers import worker_answers
+from gateway.cache.response_cache import ResponseCache
 from gateway.cache.running_cache import running_cache
 from gateway.cache.stores import MemoryStore
 from gateway.composition.active_labels import ActiveLabels
@@ -34,19 +36,20 @@ from gateway.engines.running_engines import running_engines
 from gateway.http import Lifespan, http_app
 from gateway.jobs.jobs import Jobs
 from gateway.knobs.replicas import ReplicaKnobs
-from gateway.parts import Parts
 from gateway.peers.peer_records import PeerRecords
 from gateway.peers.peers import Peers
 from gateway.peers.worker_place import WorkerPlace
 from gateway.protocols.trusted_proxies import START_SECONDS, TrustedProxies
-from gateway.routing.active_classifier import ActiveClassifier, Serving
+from gateway.routing.active_classifier import ActiveClassifier, ActiveVersions
 from gateway.routing.class_prior import class_prior
 from gateway.routing.conversations import Conversations
 from gateway.routing.knobs import RoutingKnobFile
 from gateway.routing.model import Classifier
 from gateway.routing.router import RoutingService
 from gateway.routing.shared_turns import SharedTurns
+from gateway.running import OPERATIONS, Operations
 from gateway.service import RecordSink, Service
+from gateway.serving import SERVING, RecordStore, Serving
 from gateway.settings import Settings
 from gateway.stores.redis_store import open_redis
 from gateway.stores.retries import background, until_it_works
@@ -59,6 +62,7 @@ from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.span_export import configured_exporter, running_traces
+from gateway.tenancy.access.access import ACCESS, Access
 from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
 from gateway.tenancy.dashboard_users.sessions import Sessions
 from gateway.tenancy.key_secrets import keys_of
@@ -111,19 +115,30 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            parts = await composition.start(stack)
-            parts.put_into(app.state)
+            operations = await composition.start(stack)
+            app.state.update(_state_of(operations))
             await asyncio.to_thread(give_back_free_memory)
-            stack.enter_context(reloading_on_hangup(parts.reload))
+            stack.enter_context(reloading_on_hangup(operations.reload))
             stack.enter_context(composition.metrics.loop_lag.sampled())
             yield
             # The server has waited for its callers already.
-            seconds = parts.begin_shutdown(settings.drain_seconds)
-            left, _ = await asyncio.gather(parts.service.drain(seconds), parts.jobs.drain(seconds))
+            seconds = operations.begin_shutdown(settings.drain_seconds)
+            service, jobs = operations.serving.service, operations.jobs
+            left, _ = await asyncio.gather(service.drain(seconds), jobs.drain(seconds))
             if left:
                 log.warning("%d answers did not end within %d s and are aborted", left, settings.drain_seconds)
 
     return http(settings, lifespan)
+
+
+def _state_of(operations: Operations) -> dict[str, object]:
+    """What the endpoints find in the app's state."""
+    return {
+        ACCESS: operations.access,
+        SERVING: operations.serving,
+        JOBS: operations.jobs,
+        OPERATIONS: operations,
+    }
 
 
 class Composition:
@@ -163,7 +178,7 @@ class Composition:
         self.metrics = Metrics()
         self.sinks: list[RecordSink] = []
 
-    async def start(self, stack: AsyncExitStack) -> Parts:
+    async def start(self, stack: AsyncExitStack) -> Operations:
         """Start everything; `stack` stops it in reverse order."""
         settings = self.settings
         settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -220,10 +235,12 @@ class Composition:
         replica_knobs = await self._start_replica_knobs(stack, engine)
         jobs = Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs)
         figures = self._figures(stack, engine, jobs, loop)
-        parts = Parts(
+        records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
+        serving = Serving(
             settings=settings,
-            tenancy=tenancy,
-            core_knobs=core_knobs,
+            routing=routing,
+            service=service,
+            embedders=embedders_of(self.catalog, engine.cores),
             core_adapters=CoreAdapters(
                 engine.cores,
                 core_knobs,
@@ -231,6 +248,28 @@ class Composition:
                 routing.catalog.tiers,
                 known=engine.adapters,
             ),
+            records=records,
+            feedback=FeedbackDesk(
+                database,
+                encode,
+                len(self.catalog.tiers),
+                redact=self._redact,
+                fingerprints=lambda: self.catalog.tier_fingerprints,
+            ),
+            database=database,
+            created=int(time.time()),
+            count_ignored=lambda endpoint: self.metrics.ignored_fields.labels(endpoint).inc(),
+        )
+        operations = Operations(
+            serving=serving,
+            access=Access(
+                settings,
+                tenancy,
+                Sessions(database, tenancy.directory, tenancy.clock),
+                await self._start_proxies(stack),
+            ),
+            jobs=jobs,
+            core_knobs=core_knobs,
             replica_knobs=replica_knobs,
             reload=CatalogueReload(
                 settings,
@@ -241,24 +280,10 @@ class Composition:
                 CoreSwap(engine.cores.get(CPU_CORE), partial(next_core, settings), threads, settings.drain_seconds),
                 [tenancy.directory.renew, *(() if loop is None else (loop.renew,))],
             ),
-            routing=routing,
-            embedders=embedders_of(self.catalog, engine.cores),
-            service=service,
             cache=cache,
-            records=ledger,
-            feedback=FeedbackDesk(
-                database,
-                encode,
-                len(self.catalog.tiers),
-                redact=self._redact,
-                fingerprints=lambda: self.catalog.tier_fingerprints,
-            ),
             privacy=privacy,
-            jobs=jobs,
-            sessions=Sessions(database, tenancy.directory, tenancy.clock),
             identity_provider=self._identity_provider,
             live=await self._start_live(stack, routing, engine, loop),
-            database=database,
             quality_loop=loop,
             active_labels=active_labels,
             cost_quality_curves=CostQualityCurves(database),
@@ -266,21 +291,18 @@ class Composition:
             kind_names=KindNames(database),
             redis=redis,
             metrics=self.metrics,
-            created=int(time.time()),
             not_ready=self.not_ready,
             away=engine.away,
-            refresh_metrics=lambda: self._refresh(ledger, parts, figures),
+            refresh_metrics=lambda: self._refresh(ledger, service, cache, figures),
             peers=self._peers,
-            proxies=await self._start_proxies(stack),
         )
-        if self._peers is not None:
-            parts.records = PeerRecords(ledger, self._peers)
-            await stack.enter_async_context(self._peers.answering(worker_answers(parts, parts.records)))
+        if self._peers is not None and isinstance(records, PeerRecords):
+            await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
         await self._start_alerts(stack, engine)
         # Last: cores load while everything else starts.
         await engine.first_tier_serves()
-        await stack.enter_async_context(parts.jobs.working(LineAnswers(parts)))
-        return parts
+        await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))
+        return operations
 
     async def _start_live(
         self, stack: AsyncExitStack, routing: RoutingService, engine: Engine, loop: QualityLoop | None
@@ -399,7 +421,7 @@ class Composition:
         )
         return probes
 
-    def _show_classifier(self, serving: Serving) -> None:
+    def _show_classifier(self, serving: ActiveVersions) -> None:
         trial = None if serving.canary is None else serving.canary.version
         self.metrics.show_classifier(serving.current.version, trial, serving.share)
 
@@ -446,10 +468,12 @@ class Composition:
         stack.push_async_callback(figures.close)
         return figures
 
-    async def _refresh(self, ledger: Ledger, parts: Parts, figures: BackgroundReadings) -> None:
+    async def _refresh(
+        self, ledger: Ledger, service: Service, cache: ResponseCache, figures: BackgroundReadings
+    ) -> None:
         await figures.begin()
         status = ledger.status()
         self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
-        self.metrics.in_flight.set(parts.service.in_flight)
-        if isinstance(parts.cache.store, MemoryStore):
-            self.metrics.show_cache(len(parts.cache.store), parts.cache.store.bytes)
+        self.metrics.in_flight.set(service.in_flight)
+        if isinstance(cache.store, MemoryStore):
+            self.metrics.show_cache(len(cache.store), cache.store.bytes)

@@ -13,7 +13,8 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 
 from gateway import __version__
-from gateway.api.access.guard import admit, admit_admin
+from gateway.api.access.admin_guard import admit_admin
+from gateway.api.access.guard import admit
 from gateway.api.admin.adapters import load_adapter, show_adapters, unload_adapter
 from gateway.api.admin.batches import change_batches, show_batches
 from gateway.api.admin.budgets import delete_budget, list_budgets, put_budget
@@ -93,7 +94,7 @@ from gateway.dashboard.pages.users_page import list_users
 from gateway.dashboard.rendering import failure_page
 from gateway.dashboard.site import dashboard_routers
 from gateway.errors import envelope_response
-from gateway.parts import HttpRequest
+from gateway.protocols.http_request import HttpRequest
 from gateway.settings import Settings
 
 
@@ -110,7 +111,7 @@ Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 
 def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
-    """The application; `lifespan` puts `Parts` into its state before the first request."""
+    """The application; `lifespan` puts what the endpoints use into its state before the first request."""
     v1 = OnceRouter(
         "/v1",
         route_handlers=[

@@ -13,8 +13,10 @@ from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.records import record_of_caller
 from gateway.errors import bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.tenancy.access.access import access_of
 from quality.records.embedding_record import EmbeddingRecord
 from quality.verification.feedback import Feedback, FeedbackTaken
 
@@ -46,7 +48,7 @@ async def give_feedback(request: HttpRequest) -> Response[Any]:
         raise bad_request("Give a rating or a score, not both.", "score")
     if given.rating is None and given.score is None and given.correction is None:
         raise bad_request("Give a rating (up or down), a score from 0 to 1, or a correction.", "rating")
-    admission_control = parts_of(request).tenancy.admission_control
+    admission_control = access_of(request).tenancy.admission_control
     admission = await admission_control.enter_call(caller_of(request), f"feedback-{uuid4().hex}")
     try:
         taken = await _taken(request, given)
@@ -61,4 +63,4 @@ async def _taken(request: HttpRequest, given: FeedbackGiven) -> FeedbackTaken:
         raise bad_request("Only answers can be rated: this request was for embeddings.", "request_id", "not_an_answer")
     score = given.score if given.rating is None else _RATINGS[given.rating]
     feedback = Feedback(score=score, correction=given.correction, comment=given.comment)
-    return await reached(parts_of(request).feedback.take(record, feedback))
+    return await reached(serving_of(request).feedback.take(record, feedback))

@@ -9,7 +9,8 @@ from litestar.response import Response
 
 from gateway.api.access.guard import may_see_private_metrics
 from gateway.api.worker_answers import WITH_PRIVATE
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import Operations, operations_of
 from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
 from gateway.telemetry.metrics_export.worker_metrics import merged_exposition
 from inference_core.io.background_tasks import task_problems
@@ -41,19 +42,20 @@ async def live() -> Health:
 )
 async def ready(request: HttpRequest) -> Response[Health]:
     """503 while no tier takes requests, before start, and after shutdown has started."""
-    health = health_of(parts_of(request))
+    health = health_of(operations_of(request))
     return Response(health, status_code=503 if health.status == NOT_READY else 200)
 
 
-def health_of(parts: Parts) -> Health:
+def health_of(operations: Operations) -> Health:
     """The state of the whole server, without secrets."""
-    problems = parts.problems | task_problems()
-    down = [str(tier.number) for tier in parts.routing.tiers.values() if not tier.load().healthy]
-    if len(down) == len(parts.routing.tiers):
+    problems = operations.problems | task_problems()
+    tiers = operations.serving.routing.tiers
+    down = [str(tier.number) for tier in tiers.values() if not tier.load().healthy]
+    if len(down) == len(tiers):
         problems["tiers"] = "no tier takes requests"
     elif down:
         problems["tiers"] = f"these take no requests: {', '.join(down)}"
-    if parts.not_ready or len(down) == len(parts.routing.tiers):
+    if operations.not_ready or len(down) == len(tiers):
         return Health(status=NOT_READY, problems=problems)
     return Health(status="degraded" if problems else "ok", problems=problems)
 
@@ -65,16 +67,16 @@ async def metrics(request: HttpRequest) -> Response[Any]:
     Series with names of keys and servers or with costs need a key with the scope viewer or admin; where no key is asked
     for, a caller on this machine.
     """
-    parts = parts_of(request)
+    operations = operations_of(request)
     private = may_see_private_metrics(request)
-    await parts.refresh_metrics()
-    tiers = list(parts.routing.tiers.values())
-    if parts.peers is None:
-        body = parts.metrics.exposition(tiers, private=private)
+    await operations.refresh_metrics()
+    tiers = list(operations.serving.routing.tiers.values())
+    if operations.peers is None:
+        body = operations.metrics.exposition(tiers, private=private)
     else:
-        own = parts.metrics.own_exposition(tiers, private=private)
-        others = await parts.peers.ask("metrics", WITH_PRIVATE if private else "")
-        texts = {parts.peers.place.number: own, **others}
-        body = merged_exposition(texts) + parts.metrics.shared_exposition()
+        own = operations.metrics.own_exposition(tiers, private=private)
+        others = await operations.peers.ask("metrics", WITH_PRIVATE if private else "")
+        texts = {operations.peers.place.number: own, **others}
+        body = merged_exposition(texts) + operations.metrics.shared_exposition()
     body = body if private else body + _LEFT_OUT
     return Response(body, headers={"content-type": CONTENT_TYPE})

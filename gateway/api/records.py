@@ -9,7 +9,8 @@ from litestar.response import Response
 from gateway.api.access.guard import caller_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.records.any_record import Recorded
 from quality.records.embedding_record import EmbeddingRecord
@@ -30,7 +31,7 @@ async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Respon
 async def record_of_caller(request: HttpRequest, request_id: str) -> Recorded:
     """Return the caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is
     down."""
-    record = await reached(parts_of(request).records.find(request_id))
+    record = await reached(serving_of(request).records.find(request_id))
     key_id = caller_of(request).key_id
     if record is None or (key_id is not None and record.key_id != key_id):
         raise ApiError(

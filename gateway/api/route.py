@@ -15,7 +15,8 @@ from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import Message, PositiveInt
 from gateway.api.operations import describe
 from gateway.errors import bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from tiers.tier import ChatMessage
 
 
@@ -53,24 +54,24 @@ async def route(request: HttpRequest) -> Response[Any]:
     """Tier, the probabilities of all tiers, predicted costs, and why; nothing is generated, billed or recorded. It
     counts against the limits of the key, with the tokens of its prompt."""
     body = await read_body(request, _decoder)
-    parts = parts_of(request)
+    serving = serving_of(request)
     given = received(request)
-    headers = routing_headers(given.headers, parts.routing.strongest)
-    model = parts.routing.unaliased(body.model, given.caller)
+    headers = routing_headers(given.headers, serving.routing.strongest)
+    model = serving.routing.unaliased(body.model, given.caller)
     inference_request = dry_run_request(given, headers, model, _messages(body), body.max_tokens)
-    async with parts.service.reading(inference_request) as admission:
+    async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()
-        await parts.routing.prepare(inference_request)
-        decision = parts.routing.route(inference_request)
+        await serving.routing.prepare(inference_request)
+        decision = serving.routing.route(inference_request)
         cpu_ms = (time.thread_time() - began) * 1e3
     return Response(
         Routing(
             tier=decision.tier,
-            model=parts.routing.tier(decision.tier).model,
+            model=serving.routing.tier(decision.tier).model,
             reason=decision.reason,
             p_ok=decision.inputs.prediction.p_ok,
             costs_usd=decision.inputs.costs,
-            costs_estimated=[spec.number for spec in parts.routing.catalog.tiers if spec.price.estimated],
+            costs_estimated=[spec.number for spec in serving.routing.catalog.tiers if spec.price.estimated],
             cpu_ms=cpu_ms,
             decision=decision,
         ),

@@ -16,8 +16,8 @@ How a page is added:
 
        EXPERIMENTS_PAGE = Page(title="Experiments", path="/experiments", handlers=(show_experiments, stop))
 
-   Figures come from the functions behind the JSON endpoints of `/admin/api`, from `parts_of(request)`, or from queries
-   that an index answers: a page is there within 300 ms at a million requests.
+   Figures come from the functions behind the JSON endpoints of `/admin/api`, from `operations_of(request)`, or from
+   queries that an index answers: a page is there within 300 ms at a million requests.
 
 2. One line in `site.PAGES`. The link is there once the page is, in that order.
 

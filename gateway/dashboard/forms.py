@@ -8,7 +8,7 @@ import msgspec
 from gateway.api.inference.parsing import refusal_of
 from gateway.errors import bad_request
 from gateway.numbers import number
-from gateway.parts import HttpRequest
+from gateway.protocols.http_request import HttpRequest
 
 WAS = "was."
 MOST_REASON = 1024

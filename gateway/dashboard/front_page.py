@@ -7,13 +7,17 @@ from litestar import get, head
 from litestar.response import Response
 
 from gateway import __version__
-from gateway.api.access.guard import admit_visitor, session_caller
+from gateway.api.access.admin_guard import session_caller
+from gateway.api.access.guard import admit_visitor
 from gateway.api.health import health_of
 from gateway.api.router import OnceRouter
 from gateway.dashboard.first_request import address, first_request
 from gateway.dashboard.rendering import HEADERS, page
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
+from gateway.serving import Serving
+from gateway.tenancy.access.access import Access
 from gateway.tenancy.host_names import host_is_allowed
 
 
@@ -64,12 +68,12 @@ def front_router() -> OnceRouter:
 
 
 async def _front(request: HttpRequest) -> FrontPage:
-    parts = parts_of(request)
-    health, url = health_of(parts), address(request)
+    operations = operations_of(request)
+    health, url = health_of(operations), address(request)
     return FrontPage(
         status=health.status,
         problems=health.problems,
-        tiers=_tiers(parts) if await _may_see_models(request, parts) else None,
+        tiers=_tiers(operations.serving) if await _may_see_models(request, operations.access) else None,
         docs=f"{url}/docs",
         dashboard=f"{url}/admin",
         base_url=f"{url}/v1",
@@ -77,9 +81,9 @@ async def _front(request: HttpRequest) -> FrontPage:
     )
 
 
-async def _may_see_models(request: HttpRequest, parts: Parts) -> bool:
+async def _may_see_models(request: HttpRequest, access: Access) -> bool:
     """Whether `GET /v1/models` would tell them, or the dashboard does."""
-    directory, settings = parts.tenancy.directory, parts.settings
+    directory, settings = access.tenancy.directory, access.settings
     if directory.knows(request.headers.get("authorization")):
         return True
     if not directory.asks_for_keys:
@@ -90,13 +94,13 @@ async def _may_see_models(request: HttpRequest, parts: Parts) -> bool:
         return False  # the database is down
 
 
-def _tiers(parts: Parts) -> list[FrontTier]:
+def _tiers(serving: Serving) -> list[FrontTier]:
     return [
         FrontTier(
             tier=spec.number,
             name=spec.name,
             model=spec.served_name,
-            healthy=parts.routing.tiers[spec.number].load().healthy,
+            healthy=serving.routing.tiers[spec.number].load().healthy,
         )
-        for spec in parts.routing.catalog.tiers
+        for spec in serving.routing.catalog.tiers
     ]

@@ -15,12 +15,13 @@ from litestar.datastructures import Cookie
 from litestar.exceptions import HTTPException
 from litestar.response import Response
 
-from gateway.api.access.client_address import session_token, site_of
-from gateway.api.access.guard import NotSignedInError, caller_of
+from gateway.api.access.admin_guard import NotSignedInError, session_token
+from gateway.api.access.client_address import site_of
+from gateway.api.access.guard import caller_of
 from gateway.dashboard import assets, charts
 from gateway.dashboard.page import OPT, Page, links
 from gateway.errors import as_api_error, request_id_of
-from gateway.parts import HttpRequest
+from gateway.protocols.http_request import HttpRequest
 from gateway.requests.caller import CALLER, KEYLESS
 from gateway.telemetry.objectives.slo import Quantiles
 from gateway.tenancy.dashboard_users.sessions import csrf_of

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import Guard
 
-from gateway.api.access.guard import admit_page, admit_visitor
+from gateway.api.access.admin_guard import admit_page
+from gateway.api.access.guard import admit_visitor
 from gateway.api.router import OnceRouter
 from gateway.dashboard.assets import static_file
 from gateway.dashboard.page import OPT, Page

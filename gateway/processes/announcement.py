@@ -33,7 +33,7 @@ def ready_text(host: str, port: int) -> str:
 
 
 def problems_text(problems: Mapping[str, str]) -> str:
-    """Return what does not serve yet, by `Parts.problems`; empty if nothing is missing."""
+    """Return what does not serve yet, by `Operations.problems`; empty if nothing is missing."""
     if not problems:
         return ""
     lines = "".join(f"  {name}: {reason}\n" for name, reason in problems.items())

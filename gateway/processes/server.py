@@ -20,7 +20,6 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from gateway.app import HttpApp, create_app
 from gateway.configuration.default_catalog import catalog_reason
 from gateway.http import http_app
-from gateway.parts import PARTS
 from gateway.peers.worker_place import WorkerPlace
 from gateway.processes.announcement import (
     ServerStartError,
@@ -36,6 +35,7 @@ from gateway.processes.listening import require_port
 from gateway.processes.name_lookup import new_loop
 from gateway.protocols.http_protocol import BoundedHttpProtocol
 from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
+from gateway.running import OPERATIONS
 from gateway.settings import Settings
 from inference_core.transport.client import CoreClient
 
@@ -213,14 +213,14 @@ def run_server(
     )
 
     def unready() -> None:
-        parts = litestar.state.get(PARTS)
-        if parts is not None:
-            parts.begin_shutdown(settings.unready_seconds + settings.drain_seconds)
+        operations = litestar.state.get(OPERATIONS)
+        if operations is not None:
+            operations.begin_shutdown(settings.unready_seconds + settings.drain_seconds)
         server.exit_deadline.begin(settings.unready_seconds + settings.drain_seconds + CLOSE_SECONDS)
 
     def announcement(host: str, port: int) -> str:
-        parts = litestar.state.get(PARTS)
-        return ready(host, port) + problems_text({} if parts is None else parts.problems)
+        operations = litestar.state.get(OPERATIONS)
+        return ready(host, port) + problems_text({} if operations is None else operations.problems)
 
     server = AnnouncedServer(config, place, announcement, unready=unready, unready_seconds=settings.unready_seconds)
     inherited = None if place is None else [socket.socket(fileno=place.listener)]

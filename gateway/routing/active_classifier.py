@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _PERSON = b"aio-canary-v1"
 
 
-class Serving(msgspec.Struct, frozen=True):
+class ActiveVersions(msgspec.Struct, frozen=True):
     """What serves: `current`, a `canary` for a `share` of the requests, and the versions of an experiment's arms.
     Replaced whole, so that its versions always belong together."""
 
@@ -67,7 +67,7 @@ class ActiveClassifier:
         self,
         root: Path,
         catalogue_fingerprint: str,
-        on_change: Callable[[Serving], None] = lambda serving: None,
+        on_change: Callable[[ActiveVersions], None] = lambda serving: None,
         *,
         prior: ClassTable | None = None,
         must_be_measured: bool = False,
@@ -81,7 +81,7 @@ class ActiveClassifier:
         self._registry = ArtefactRegistry(root)
         self._fingerprint, self._prior, self._must_be_measured = catalogue_fingerprint, prior, must_be_measured
         self._on_change = on_change
-        self._serving: Serving | None = None
+        self._serving: ActiveVersions | None = None
         self._lengths: AnswerLength | None = None
         self._seen: tuple[int, int] | None = None
         self.refusal = "no artefact was loaded yet"
@@ -92,14 +92,14 @@ class ActiveClassifier:
         return self._prior
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> ActiveVersions:
         """What serves now. Raises `ArtefactError` if nothing does."""
         if self._serving is None:
             raise ArtefactError(self.refusal)
         return self._serving
 
     @property
-    def serving_or_none(self) -> Serving | None:
+    def serving_or_none(self) -> ActiveVersions | None:
         """What serves now, if anything does."""
         return self._serving
 
@@ -126,7 +126,7 @@ class ActiveClassifier:
         if self._serving is not None:
             self._give_lengths(self._serving)
 
-    def _give_lengths(self, serving: Serving) -> None:
+    def _give_lengths(self, serving: ActiveVersions) -> None:
         for version in (serving.current, serving.canary):
             if version is not None:
                 version.use_lengths(self._lengths)
@@ -160,7 +160,7 @@ class ActiveClassifier:
                 self._seen = self._pointer_state()
                 self._activate(*await asyncio.to_thread(self._read))
 
-    def _read(self) -> tuple[Serving | None, list[str]]:
+    def _read(self) -> tuple[ActiveVersions | None, list[str]]:
         """What the pointer names, with the reasons of refusals; what serves already is not loaded again."""
         problems: list[str] = []
         current = self._serving.current if self._serving is not None else None
@@ -186,7 +186,7 @@ class ActiveClassifier:
         except (ArtefactError, OSError) as error:
             split = None
             problems.append(f"the experiment gets no requests: {error}")
-        return Serving(current, canary, share, split, arms), problems
+        return ActiveVersions(current, canary, share, split, arms), problems
 
     def _arm(self, arm: Arm, current: LoadedVersion) -> LoadedVersion:
         """The version that decides about an arm: of an arm that is a tier, the current one."""
@@ -207,7 +207,7 @@ class ActiveClassifier:
                 raise ArtefactError(str(error)) from error
         return model
 
-    def _activate(self, serving: Serving | None, problems: list[str]) -> None:
+    def _activate(self, serving: ActiveVersions | None, problems: list[str]) -> None:
         """One assignment: a request holds the old versions or the new ones, whichever thread routes it."""
         self.refusal = "; ".join(problems)
         for problem in problems:

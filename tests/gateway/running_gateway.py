@@ -5,21 +5,27 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import msgspec
 import openai
+import pytest
 import uvicorn
 from litestar import Litestar
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.app import HttpApp, create_app
 from gateway.cache.stores import MemoryStore
 from gateway.cores.engine import LoadFailed
 from gateway.http import http_app
-from gateway.parts import PARTS, Parts
+from gateway.jobs.jobs import Jobs
 from gateway.processes.server import WEBSOCKETS
+from gateway.running import OPERATIONS, Operations
+from gateway.serving import SERVING, Serving
 from gateway.settings import Settings
+from gateway.tenancy.access.access import Access
 from inference_core.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import Knobs, SequenceOutput
@@ -51,9 +57,27 @@ class RunningGateway:
         self.http = httpx.AsyncClient(base_url=self.url, timeout=20, auth=auth)
 
     @property
-    def parts(self) -> Parts:
-        parts: Parts = self.app.state[PARTS]
-        return parts
+    def operations(self) -> Operations:
+        operations: Operations = self.app.state[OPERATIONS]
+        return operations
+
+    @property
+    def serving(self) -> Serving:
+        return self.operations.serving
+
+    @property
+    def access(self) -> Access:
+        return self.operations.access
+
+    @property
+    def jobs(self) -> Jobs:
+        return self.operations.jobs
+
+    def replace_database(self, monkeypatch: pytest.MonkeyPatch, database: AsyncEngine) -> None:
+        """For the time of one test."""
+        serving = replace(self.serving, database=database)
+        monkeypatch.setitem(self.app.state, SERVING, serving)
+        monkeypatch.setattr(self.operations, "serving", serving)
 
     def reset(self) -> None:
         """Reset tiers and classifier to their first state; a held generation is released."""
@@ -61,9 +85,9 @@ class RunningGateway:
             tier.go.set()
             tier.reset()
         self.classifier.reset()
-        if isinstance(self.parts.cache.store, MemoryStore):
-            self.parts.cache.store.clear()
-        self.parts.cache.similar.clear()
+        if isinstance(self.operations.cache.store, MemoryStore):
+            self.operations.cache.store.clear()
+        self.operations.cache.similar.clear()
 
     def tier(self, number: int) -> ScriptedTier:
         return self.tiers[number - 1]

@@ -42,7 +42,7 @@ def compare(request: pytest.FixtureRequest) -> Compare:
 async def test_http_api_and_metrics_are_those_of_the_snapshots(tmp_path: Path, compare: Compare) -> None:
     settings = Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
     async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as gateway:
-        metrics = gateway.parts.metrics
+        metrics = gateway.operations.metrics
         metrics._gpus = Gpus(FakeNvml(H200))
         assert (await gateway.http.get("/metrics")).status_code == 200
         document: dict[str, Any] = (await gateway.http.get("/docs/openapi.json")).json()

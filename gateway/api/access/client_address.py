@@ -1,14 +1,8 @@
 """Who is at the other end of a connection, and by which address it reached this server."""
 
-from typing import Any
-
-from litestar.connection import ASGIConnection
-
-from gateway.parts import PARTS, Parts
+from gateway.protocols.http_request import Connection
 from gateway.protocols.trusted_proxies import ForwardedClient, is_authority
-from gateway.tenancy.dashboard_users.sessions import COOKIE
-
-Connection = ASGIConnection[Any, Any, Any, Any]
+from gateway.tenancy.access.access import access_of
 
 
 def client_of(connection: Connection) -> ForwardedClient:
@@ -17,19 +11,18 @@ def client_of(connection: Connection) -> ForwardedClient:
     Everything that records, limits or trusts an address asks here. A client of a Unix socket has no address, so that
     none of its headers is believed.
     """
-    parts: Parts = connection.app.state[PARTS]
     scope = connection.scope
     client = scope.get("client")
     peer = None if client is None else client[0]
-    return parts.proxies.client(peer, scope["scheme"], scope["headers"])
+    return access_of(connection).proxies.client(peer, scope["scheme"], scope["headers"])
 
 
 def site_of(connection: Connection) -> str:
     """Return scheme and authority of this server as the client wrote them; those of the settings without a valid Host
     header."""
-    parts: Parts = connection.app.state[PARTS]
+    settings = access_of(connection).settings
     host = connection.headers.get("host", "").encode("latin-1", "replace")
-    authority = host.decode() if host and is_authority(host) else f"{parts.settings.host}:{parts.settings.port}"
+    authority = host.decode() if host and is_authority(host) else f"{settings.host}:{settings.port}"
     return f"{'https' if client_of(connection).https else 'http'}://{authority}"
 
 
@@ -37,8 +30,3 @@ def cookie_name(connection: Connection, name: str) -> str:
     """Return a cookie's name in this browser. Over TLS it has the prefix `__Host-`, which keeps other hosts of the same
     domain, and plain HTTP, from setting it."""
     return f"__Host-{name}" if client_of(connection).https else name
-
-
-def session_token(connection: Connection) -> str:
-    """Return the value of the session's cookie; empty without one."""
-    return connection.cookies.get(cookie_name(connection, COOKIE), "")

@@ -11,41 +11,27 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from litestar import Litestar
-from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import ASGIApp
 
-from gateway.api.access.client_address import session_token
 from gateway.errors import ApiError
 from gateway.logs.log_context import LOG_CONTEXT, LogContext
-from gateway.parts import PARTS, HttpRequest, Parts
+from gateway.protocols.http_request import Connection, HttpRequest
 from gateway.request_ids import new_request_id
 from gateway.requests.caller import CALLER, KEYLESS, Caller
-from gateway.tenancy.dashboard_users.sessions import (
-    CSRF_FIELD,
-    CSRF_HEADER,
-    SessionsUnavailableError,
-    csrf_is_right,
-)
-from gateway.tenancy.directory import Directory, KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.access.access import access_of
+from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.host_names import host_is_allowed, hostname_of, is_loopback_host
 from gateway.tenancy.known_keys import ADMINISTRATION
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-# The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
-OPERATOR: dict[str, str] = {"role": "operator"}
-ADMIN: dict[str, str] = {"role": "admin"}
 _ORIGIN_OF = {
     "API key": "the operator hands them out",
     "admin key": "the gateway printed one at its first start, and 'aio keys create NAME --scope admin' makes another",
 }
-
-
-class NotSignedInError(Exception):
-    """A page of the dashboard was requested without a sign-in."""
 
 
 class InferenceRoute(HTTPRouteHandler):
@@ -57,7 +43,7 @@ class InferenceRoute(HTTPRouteHandler):
     known.
     """
 
-    async def authorize_connection(self, connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    async def authorize_connection(self, connection: Connection) -> None:
         """Run the guards in scope."""
         for guard in self.resolve_guards():
             await guard(connection, self)  # type: ignore[misc]
@@ -72,149 +58,49 @@ class InferenceRoute(HTTPRouteHandler):
         return answer
 
 
-def actor_of(request: HttpRequest) -> str:
-    """The administrator's id for the audit trail."""
-    actor = caller_of(request).key_id
-    assert actor is not None, "no guard of administration admits a caller without a key"
-    return actor
-
-
 def caller_of(request: HttpRequest) -> Caller:
     """The caller, as the guard identified it."""
     caller: Caller = request.scope["state"][CALLER]
     return caller
 
 
-async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+async def admit(connection: Connection, handler: BaseRouteHandler) -> None:
     """Set `request_id`, `arrival` (monotonic seconds) and `caller` of the request's state.
 
     Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
     another site sends.
     """
-    state = _begin(connection, handler)
-    directory = connection.app.state[PARTS].tenancy.directory
+    state = begun(connection, handler)
+    directory = access_of(connection).tenancy.directory
     if directory.asks_for_keys:
-        caller = _known(directory.inference_caller, connection, "API key")
+        caller = known_caller(directory.inference_caller, connection, "API key")
         if "inference" not in caller.scopes:
-            raise _out_of_scope(caller, "inference")
+            raise out_of_scope(caller, "inference")
         state[CALLER] = caller
     else:
         refuse_unknown_hosts(connection)
 
 
-async def admit_admin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """As `admit`, for `/v1/admin` and `/admin/api`: the owner of an admin key, or who is signed in to the dashboard.
-
-    Raises `ApiError` 401, 403, or 503 while it cannot be known who may.
-    """
-    state = _begin(connection, handler)
-    signed_in = None if "authorization" in connection.headers else await session_caller(connection)
-    if signed_in is not None:
-        demand_role(connection, handler, signed_in)
-        await demand_csrf(connection)
-        state[CALLER] = signed_in
-        return
-    directory = connection.app.state[PARTS].tenancy.directory
-    demand_administration(directory)
-    caller = _known(directory.admin_caller, connection, "admin key")
-    demand_role(connection, handler, caller)
-    state[CALLER] = caller
-
-
-async def admit_visitor(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+async def admit_visitor(connection: Connection, handler: BaseRouteHandler) -> None:
     """As `admit`, for pages that need no sign-in: any caller, but no page of another site."""
-    _begin(connection, handler)
+    begun(connection, handler)
 
 
-async def admit_page(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """As `admit`, for pages of the dashboard: who is signed in, may do it, and sent a form of ours if it is a change.
-
-    Raises `NotSignedInError`, or `ApiError` 403 and 503.
-    """
-    state = _begin(connection, handler)
-    caller = await session_caller(connection)
-    if caller is None:
-        raise NotSignedInError
-    state[CALLER] = caller
-    demand_role(connection, handler, caller)
-    await demand_csrf(connection)
-
-
-async def session_caller(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller | None:
-    """The caller that is signed in to the dashboard in this browser, or None. Raises `ApiError` 503."""
-    token = session_token(connection)
-    if not token:
-        return None
-    parts = connection.app.state[PARTS]
-    try:
-        caller: Caller | None = await parts.sessions.caller(token)
-    except SessionsUnavailableError:
-        raise ApiError(
-            503, "The database is away, and with it who is signed in. Try again later.", code="database_unavailable"
-        ) from None
-    return caller
-
-
-def demand_administration(directory: Directory) -> None:
-    """Raises `ApiError` while no key can administer: 503 before the database was read, 403 if none is valid."""
-    if directory.has_admin:
-        return
-    if not directory.is_read:
-        raise ApiError(
-            503,
-            "Administration is off until the database is back: its admin keys are not known yet. Keys of "
-            "AIO_ADMIN_KEYS need no database.",
-            code="keys_unavailable",
-        )
-    raise ApiError(
-        403,
-        "Administration is off: no admin key is valid any more. Set AIO_ADMIN_KEYS, or make a key with "
-        "'aio keys create NAME --scope admin'.",
-        code="admin_disabled",
-    )
-
-
-def demand_role(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, caller: Caller) -> None:
-    """Reading takes a viewer, a change an admin, or the `role` of the handler's `opt`. Raises `ApiError` 403."""
-    usual = "viewer" if connection.scope.get("method") in READING else "admin"
-    needed = handler.opt.get("role", usual)
-    if caller.scopes.isdisjoint(("admin", needed)):
-        raise _out_of_scope(caller, needed)
-
-
-async def demand_csrf(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-    """What a cookie alone would let through must come with the token of our own forms, as a field or a header: browsers
-    send cookies for other sites too. Raises `ApiError` 403."""
-    if connection.scope.get("method") in READING:
-        return
-    given = connection.headers.get(CSRF_HEADER)
-    if given is None and connection.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        field = (await cast(HttpRequest, connection).form()).get(CSRF_FIELD)
-        given = field if isinstance(field, str) else None
-    if not csrf_is_right(session_token(connection), given):
-        raise ApiError(
-            403,
-            f"The change did not come from a form of this dashboard, or its page is too old: {CSRF_FIELD} is missing "
-            "or wrong. Open the page again.",
-            code="csrf_token_invalid",
-        )
-
-
-def may_see_private_metrics(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
+def may_see_private_metrics(connection: Connection) -> bool:
     """Return whether /metrics shows the series with names and costs: with a key for viewing or administration; where
     no key is asked for, to callers that reach this machine by a loopback name.
 
     Other keys are no error: one scrape configuration may serve gateways with different keys, and a scrape must not
     depend on the database.
     """
-    directory, authorization = _parts(connection).tenancy.directory, authorization_of(connection.headers)
+    directory, authorization = access_of(connection).tenancy.directory, authorization_of(connection.headers)
     with suppress(UnknownKeyError, KeysUnavailableError):
         if not ADMINISTRATION.isdisjoint(directory.admin_caller(authorization).scopes):
             return True
     if directory.asks_for_keys:
         return False
     host = hostname_of(connection.headers.get("host", ""))
-    return is_loopback_host(_parts(connection).settings.host) and is_loopback_host(host)
+    return is_loopback_host(access_of(connection).settings.host) and is_loopback_host(host)
 
 
 def authorization_of(headers: Mapping[str, str]) -> str | None:
@@ -225,7 +111,9 @@ def authorization_of(headers: Mapping[str, str]) -> str | None:
     return given
 
 
-def _known(find: Callable[[str | None], Caller], connection: ASGIConnection[Any, Any, Any, Any], what: str) -> Caller:
+def known_caller(find: Callable[[str | None], Caller], connection: Connection, what: str) -> Caller:
+    """Return the owner of the key that was sent, which `find` knows. Raises `ApiError` 401, or 503 while keys are
+    unknown."""
     try:
         return find(authorization_of(connection.headers))
     except UnknownKeyError as error:
@@ -234,7 +122,8 @@ def _known(find: Callable[[str | None], Caller], connection: ASGIConnection[Any,
         raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
 
 
-def _out_of_scope(caller: Caller, needed: str) -> ApiError:
+def out_of_scope(caller: Caller, needed: str) -> ApiError:
+    """The 403 of a caller whose scopes lack `needed`."""
     return ApiError(
         403,
         f"{_whose(caller)} scopes are {', '.join(sorted(caller.scopes))}; the request needs {needed}.",
@@ -246,7 +135,7 @@ def _whose(caller: Caller) -> str:
     return "Your" if (caller.key_id or "").startswith("user:") else "This key's"
 
 
-def _begin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> Any:
+def begun(connection: Connection, handler: BaseRouteHandler) -> Any:
     """What every guard does first: the state of the request, in which it has its name and no caller yet.
 
     Raises `ApiError` 403 for a change that a page of another site sends.
@@ -261,7 +150,7 @@ def _begin(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHan
     return state
 
 
-def refuse_other_sites(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+def refuse_other_sites(connection: Connection) -> None:
     """Raises `ApiError` 403 if a page of another origin would change something or open a WebSocket, unless the origin
     is one of AIO_CORS_ORIGINS or the request has a valid key."""
     # A WebSocket has no method.
@@ -274,8 +163,8 @@ def refuse_other_sites(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     # Over plain HTTP browsers leave the first one out, except to this machine.
     if site in ("same-origin", "none") if site is not None else _is_own(origin, headers.get("host")):
         return
-    parts = _parts(connection)
-    if not _origins_of(parts.settings.cors_origins).isdisjoint((origin, "*")) or _has_key(connection):
+    settings = access_of(connection).settings
+    if not _origins_of(settings.cors_origins).isdisjoint((origin, "*")) or _has_key(connection):
         return
     raise ApiError(
         403,
@@ -285,9 +174,9 @@ def refuse_other_sites(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     )
 
 
-def refuse_unknown_hosts(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+def refuse_unknown_hosts(connection: Connection) -> None:
     """For callers without a key. Raises `ApiError` 403 if the Host header is no known name of this server's."""
-    settings = _parts(connection).settings
+    settings = access_of(connection).settings
     host = connection.headers.get("host", "")
     if host_is_allowed(host, settings.host, settings.allowed_hosts) or _has_key(connection):
         return
@@ -311,9 +200,5 @@ def _is_own(origin: str | None, host: str | None) -> bool:
     return port is not None and authority.removesuffix(port) == (host or "").lower().removesuffix(port) != ""
 
 
-def _has_key(connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
-    return _parts(connection).tenancy.directory.knows(authorization_of(connection.headers))
-
-
-def _parts(connection: ASGIConnection[Any, Any, Any, Any]) -> Parts:
-    return cast(Parts, connection.app.state[PARTS])
+def _has_key(connection: Connection) -> bool:
+    return access_of(connection).tenancy.directory.knows(authorization_of(connection.headers))

@@ -8,11 +8,12 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.access.guard import actor_of
+from gateway.api.access.admin_guard import actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.cores.adapters import ModelAdapters
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from inference_core.protocol import AdapterInfo
 
 
@@ -43,7 +44,7 @@ _decoder = msgspec.json.Decoder(AdapterOrder)
 @get("/adapters", operation_class=describe(None, AdaptersShown), summary="Show the adapters")
 async def show_adapters(request: HttpRequest) -> Response[Any]:
     """The adapters of every model, which of them are resident, and how many were evicted."""
-    models = await parts_of(request).core_adapters.by_model()
+    models = await serving_of(request).core_adapters.by_model()
     return Response(AdaptersShown(models=models), media_type="application/json")
 
 
@@ -52,7 +53,7 @@ async def load_adapter(request: HttpRequest) -> Response[Any]:
     """Read and check a PEFT folder; requests may name `model:name` from now on."""
     order = await read_body(request, _decoder)
     actor = actor_of(request)
-    adapters = await parts_of(request).core_adapters.load(order.model, order.name, order.path, actor)
+    adapters = await serving_of(request).core_adapters.load(order.model, order.name, order.path, actor)
     return Response(AdaptersNow(model=order.model, adapters=adapters), media_type="application/json")
 
 
@@ -65,5 +66,5 @@ async def load_adapter(request: HttpRequest) -> Response[Any]:
 async def unload_adapter(request: HttpRequest, model: FromPath[str], name: FromPath[str]) -> Response[Any]:
     """Accept no more requests for it; it is unloaded after the last one has ended."""
     actor = actor_of(request)
-    adapters = await parts_of(request).core_adapters.unload(model, name, actor)
+    adapters = await serving_of(request).core_adapters.unload(model, name, actor)
     return Response(AdaptersNow(model=model, adapters=adapters), media_type="application/json")

@@ -5,13 +5,14 @@ from typing import Any
 from litestar import get, patch
 from litestar.response import Response
 
-from gateway.api.access.guard import OPERATOR
+from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.admin.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
+from gateway.api.batch_files.running_jobs import jobs_of
 from gateway.api.operations import describe
 from gateway.jobs.batch_knobs import BatchKnobs
 from gateway.jobs.line_book import Waiting
 from gateway.knobs.values import knob_schemas
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.stores.database_reach import reached
 
 
@@ -27,7 +28,7 @@ _patch = KnobPatch("BatchesPatch", BatchKnobs)
 @get("/batches", operation_class=describe(None, BatchesShown), summary="Show the knobs of batches and the queue")
 async def show_batches(request: HttpRequest) -> Response[Any]:
     """The current knobs, and the queue."""
-    jobs = parts_of(request).jobs
+    jobs = jobs_of(request)
     waiting = await reached(jobs.lines.waiting(jobs.book.now()))
     shown = BatchesShown(knobs=jobs.knobs.active, schemas=knob_schemas(BatchKnobs), waiting=waiting)
     return Response(shown, media_type="application/json")
@@ -42,4 +43,4 @@ async def show_batches(request: HttpRequest) -> Response[Any]:
 async def change_batches(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none; null restores a default. They survive restarts, and the other processes
     of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    return await _patch.change_file(request, parts_of(request).jobs.knobs)
+    return await _patch.change_file(request, jobs_of(request).knobs)

@@ -13,8 +13,10 @@ from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import csv_response, wants_csv
 from gateway.api.quality_loop.quality_lists import page_asked_for
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.requests.caller import Period
+from gateway.running import operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.listings import BUDGETS
@@ -59,11 +61,11 @@ _order = msgspec.json.Decoder(BudgetOrder)
 async def list_budgets(request: HttpRequest) -> Response[Any]:
     """Newest first, with the current period as last reported by replicas. Query: `subject` (an id, or the name of a key
     of the settings), and as for verifications."""
-    parts = parts_of(request)
+    operations = operations_of(request)
     query = dict(request.query_params)
     as_csv = wants_csv(query)
     page = await page_asked_for(request, BUDGETS, query)
-    states = await reached(states_of(parts.database, page.rows, parts.tenancy.clock.now()))
+    states = await reached(states_of(operations.serving.database, page.rows, operations.access.tenancy.clock.now()))
     if as_csv:
         columns = BudgetState.__struct_fields__
         return csv_response("budgets", columns, [msgspec.structs.asdict(state) for state in states])
@@ -74,10 +76,10 @@ async def list_budgets(request: HttpRequest) -> Response[Any]:
 async def put_budget(request: HttpRequest) -> Response[Any]:
     """An existing budget of the same subject and period is changed and keeps its spending."""
     order = await read_body(request, _order)
-    parts = parts_of(request)
-    static = order.kind == "key" and parts.tenancy.directory.is_static(order.subject)
+    operations = operations_of(request)
+    static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
     work = set_budget(
-        parts.database,
+        operations.serving.database,
         order.kind,
         order.subject,
         order.period,
@@ -98,5 +100,5 @@ async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Respo
     """Also deletes its spending. Query: `reason`."""
     reason = request.query_params.get("reason")
     order = order_of(request, None if reason is None else reason[:1024])
-    await obeyed(request, remove_budget(parts_of(request).database, budget_id, order))
+    await obeyed(request, remove_budget(serving_of(request).database, budget_id, order))
     return Response(BudgetRemoved(), media_type="application/json")

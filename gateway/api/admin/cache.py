@@ -5,13 +5,14 @@ from typing import Any, Literal
 from litestar import get, patch
 from litestar.response import Response
 
-from gateway.api.access.guard import OPERATOR
+from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.admin.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
 from gateway.api.operations import describe
 from gateway.cache.knobs import CacheKnobs
 from gateway.cache.stores import MemoryStore
 from gateway.knobs.values import knob_schemas
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 
 
 class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
@@ -28,7 +29,7 @@ _patch = KnobPatch("CachePatch", CacheKnobs)
 @get("/cache", operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
 async def show_cache(request: HttpRequest) -> Response[Any]:
     """The current knobs and contents."""
-    cache = parts_of(request).cache
+    cache = operations_of(request).cache
     memory = cache.store if isinstance(cache.store, MemoryStore) else None
     shown = CacheShown(
         knobs=cache.knobs.active,
@@ -49,4 +50,4 @@ async def show_cache(request: HttpRequest) -> Response[Any]:
 async def change_cache(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none; null restores a default. They survive restarts, and the other gateway
     processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    return await _patch.change_file(request, parts_of(request).cache.knobs)
+    return await _patch.change_file(request, operations_of(request).cache.knobs)

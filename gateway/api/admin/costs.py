@@ -13,7 +13,8 @@ from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.errors import bad_request
 from gateway.numbers import epoch_seconds
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.estimates.costs import CostReport, Part, Spent, cost_report
 
@@ -37,8 +38,8 @@ async def show_costs(request: HttpRequest) -> Response[Any]:
             "tag",
             "invalid_value",
         )
-    parts = parts_of(request)
-    report = await reached(cost_report(parts.database, since, until, parts.routing.price, tag=tag))
+    serving = serving_of(request)
+    report = await reached(cost_report(serving.database, since, until, serving.routing.price, tag=tag))
     return as_asked(request, "costs", report, _COLUMNS, _rows(report))
 
 

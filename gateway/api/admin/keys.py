@@ -11,14 +11,16 @@ from litestar.response import Response
 from msgspec import Meta
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.api.access.guard import actor_of
+from gateway.api.access.admin_guard import actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.api.quality_loop.quality_lists import page_of
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.tenancy.access.access import access_of
 from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.key_commands import (
     IssuedKey,
@@ -117,15 +119,15 @@ async def list_keys(request: HttpRequest) -> Response[Any]:
 async def make_key(request: HttpRequest) -> Response[Any]:
     """The answer contains the key, only this once. 409 if the name was used before."""
     order = await read_body(request, _new)
-    parts = parts_of(request)
-    work = create_key(parts.database, order.name, order.team, order.terms, order_of(request, order.reason))
+    serving = serving_of(request)
+    work = create_key(serving.database, order.name, order.team, order.terms, order_of(request, order.reason))
     return _shown_once(await obeyed(request, work), 201)
 
 
 @get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
 async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name, without its hashes. Query: `format`, json or csv."""
-    row = await obeyed(request, shown_key(parts_of(request).database, key))
+    row = await obeyed(request, shown_key(serving_of(request).database, key))
     return as_asked(request, "key", KeyShown(key=row), list(row), [row])
 
 
@@ -133,7 +135,7 @@ async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name: scopes, tiers, models, rates, concurrency, consent, expiry; not the team."""
     order = await read_body(request, _change)
-    work = change_key(parts_of(request).database, key, order.terms, order_of(request, order.reason))
+    work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
     return Response(KeyChanged(changed=await obeyed(request, work)), media_type="application/json")
 
 
@@ -146,7 +148,7 @@ async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
     order = await read_body(request, _rotate)
-    work = rotate_key(parts_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
+    work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
     return _shown_once(await obeyed(request, work), 200)
 
 
@@ -159,7 +161,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name; permanent."""
     order = await read_body(request, _revoke)
-    work = revoke_key(parts_of(request).database, key, order_of(request, order.reason))
+    work = revoke_key(serving_of(request).database, key, order_of(request, order.reason))
     return Response(KeyRevoked(key_id=await obeyed(request, work)), media_type="application/json")
 
 
@@ -173,13 +175,13 @@ async def list_teams(request: HttpRequest) -> Response[Any]:
 async def make_team(request: HttpRequest) -> Response[Any]:
     """Keys of a team share its budgets, caches and prefixes. 409 if the name is taken."""
     order = await read_body(request, _team)
-    work = create_team(parts_of(request).database, order.name, order_of(request, order.reason))
+    work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
     return Response(TeamMade(team_id=await obeyed(request, work)), status_code=201, media_type="application/json")
 
 
 def order_of(request: HttpRequest, reason: str | None) -> Order:
     """Return who gives the order, with the database's time."""
-    return Order(actor=actor_of(request), now=parts_of(request).tenancy.clock.now(), reason=reason)
+    return Order(actor=actor_of(request), now=access_of(request).tenancy.clock.now(), reason=reason)
 
 
 async def obeyed(request: HttpRequest, work: Awaitable[T]) -> T:
@@ -195,7 +197,7 @@ async def obeyed(request: HttpRequest, work: Awaitable[T]) -> T:
         raise ApiError(409, f"{error}.", param=error.param, code="conflict") from error
     # It is carried out; if the database fails just now, polling will bring it.
     with suppress(SQLAlchemyError, OSError):
-        await parts_of(request).tenancy.directory.load()
+        await access_of(request).tenancy.directory.load()
     return done
 
 

@@ -8,11 +8,12 @@ import msgspec
 from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
-from gateway.api.access.guard import actor_of
+from gateway.api.access.admin_guard import actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.errors import ApiError
 from gateway.knobs.file import KnobFile
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from quality.store.knob_log import KnobChange
 
 K = TypeVar("K", bound=msgspec.Struct)
@@ -104,7 +105,7 @@ async def carry_out_order(
     change: Callable[[Mapping[str, Any]], Sequence[PartChange]],
 ) -> KnobsWritten:
     """Apply `change` to `wanted`, and record that or the refusal in the history of `part`. Raises `ApiError`."""
-    actor, knobs = actor_of(request), parts_of(request).core_knobs
+    actor, knobs = actor_of(request), operations_of(request).core_knobs
     try:
         made = change(wanted)
     except ApiError as error:

@@ -9,7 +9,7 @@ from litestar import get, post
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.admin.knob_patch import KnobsWritten, order_knobs
 from gateway.api.admin.replicas import order_replicas
 from gateway.api.inference.parsing import read_body
@@ -17,7 +17,9 @@ from gateway.api.operations import describe
 from gateway.cores.knobs import KnobOrder
 from gateway.errors import ApiError
 from gateway.knobs.profiles import PROFILES, Profile, profile_named
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
+from gateway.serving import serving_of
 from quality.store.knob_log import KnobChange
 from tiers.catalog.catalog import CPU_CORE
 
@@ -76,14 +78,14 @@ async def apply_profile(request: HttpRequest, order: ProfileOrder) -> ProfileApp
     written: list[KnobsWritten] = []
     async with AsyncExitStack() as undo:
         # The files first: what they refuse is known before a core has changed.
-        routing = parts_of(request).routing.knobs
+        routing = serving_of(request).routing.knobs
         written.append(await order_knobs(request, routing, profile.routing, reason))
         undo.push_async_callback(_restore_file, request, written[-1].changed, reason)
-        if parts_of(request).replica_knobs.sets:
+        if operations_of(request).replica_knobs.sets:
             written.append(await order_replicas(request, profile.replicas, reason))
             undo.push_async_callback(_restore_replicas, request, written[-1].changed, reason)
         for each in await _core_orders(request, profile, order.keep, reason):
-            done = await parts_of(request).core_knobs.change(each)
+            done = await operations_of(request).core_knobs.change(each)
             written.append(KnobsWritten(done.changed, done.recorded))
             undo.push_async_callback(_restore_core, request, each, done.changed)
         undo.pop_all()
@@ -97,7 +99,7 @@ async def apply_profile(request: HttpRequest, order: ProfileOrder) -> ProfileApp
 async def _core_orders(request: HttpRequest, profile: Profile, keep: bool, reason: str) -> list[KnobOrder]:
     """Return an order per model, because models are started with different values. Raises `ApiError` 503 unless every
     core answers."""
-    knobs = parts_of(request).core_knobs
+    knobs = operations_of(request).core_knobs
     if not knobs.cores:
         return []
     there = await knobs.stats()
@@ -119,7 +121,7 @@ async def _core_orders(request: HttpRequest, profile: Profile, keep: bool, reaso
 
 async def _restore_file(request: HttpRequest, changed: Sequence[KnobChange], reason: str) -> None:
     with suppress(ApiError):
-        await order_knobs(request, parts_of(request).routing.knobs, _old_values(changed), _undone(reason))
+        await order_knobs(request, serving_of(request).routing.knobs, _old_values(changed), _undone(reason))
 
 
 async def _restore_replicas(request: HttpRequest, changed: Sequence[KnobChange], reason: str) -> None:
@@ -133,7 +135,7 @@ async def _restore_core(request: HttpRequest, order: KnobOrder, changed: Sequenc
     if changed:
         back = msgspec.structs.replace(order, changes=_old_values(changed), reason=_undone(order.reason or ""))
         with suppress(ApiError):
-            await parts_of(request).core_knobs.change(back)
+            await operations_of(request).core_knobs.change(back)
 
 
 def _undone(reason: str) -> str:

@@ -9,13 +9,14 @@ from litestar import get, patch
 from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.cores.knobs import KnobOrder, KnobsChanged
 from gateway.numbers import whole_number
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
 from inference_core.scheduling.preferred_batch_sizes import suggest_preferred_sizes
@@ -81,7 +82,7 @@ _decoder = msgspec.json.Decoder(_patch_struct(dict.fromkeys(KNOB_NAMES, KnobValu
 async def show_knobs(request: HttpRequest) -> Response[Any]:
     """The knobs of every model, the tuner's limits, and descriptions. Query: `format`, json or csv: a row for each knob
     of each model."""
-    stats = await parts_of(request).core_knobs.stats()
+    stats = await operations_of(request).core_knobs.stats()
     models = [model for core in stats.values() for model in core.models]
     shown = KnobsShown(
         models={model.name: model.knobs for model in models},
@@ -106,7 +107,7 @@ async def change_knobs(request: HttpRequest) -> Response[Any]:
         keep=body.keep,
         reason=body.reason,
     )
-    return Response(await parts_of(request).core_knobs.change(order), media_type="application/json")
+    return Response(await operations_of(request).core_knobs.change(order), media_type="application/json")
 
 
 @get("/knobs/changes", operation_class=describe(None, KnobHistory), summary="Show the history of the live knobs")
@@ -116,7 +117,7 @@ async def list_knob_changes(request: HttpRequest) -> Response[Any]:
     query = request.query_params
     limit = whole_number(query.get("limit", "100"), "limit", 1, MOST_CHANGES)
     before = change_id(query.get("before"))
-    changes = await parts_of(request).core_knobs.history(limit, before, query.get("knob"))
+    changes = await operations_of(request).core_knobs.history(limit, before, query.get("knob"))
     return as_asked(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
 
 

@@ -7,12 +7,13 @@ from litestar import post
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.access.guard import actor_of
+from gateway.api.access.admin_guard import actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.composition.catalogue_reload import Reloaded
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from tiers.errors import CatalogError, CoreMemoryError
 
 
@@ -30,14 +31,14 @@ async def reload_catalogue(request: HttpRequest) -> Response[Any]:
     """The catalogue is validated first; a rejected one changes nothing, and the reason is returned. Running answers
     keep their tier. Changed models of the CPU core are loaded before the answer. The same as SIGHUP."""
     order = await read_body(request, _decoder)
-    parts = parts_of(request)
+    operations = operations_of(request)
     try:
-        done = await parts.reload.reload(actor_of(request), order.reason)
+        done = await operations.reload.reload(actor_of(request), order.reason)
     except CoreMemoryError as error:
         raise ApiError(409, str(error), code="insufficient_memory") from error
     except CatalogError as error:
         raise ApiError(409, str(error), code="catalogue_refused") from error
-    if parts.peers is not None:
+    if operations.peers is not None:
         # What this process accepted, the others accept in a moment.
-        await parts.peers.ask("reload")
+        await operations.peers.ask("reload")
     return Response(done, media_type="application/json")

@@ -7,12 +7,13 @@ import msgspec
 from litestar import get, patch
 from litestar.response import Response
 
-from gateway.api.access.guard import OPERATOR
+from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.admin.knob_patch import KnobPatch, KnobsWritten, PartChange, carry_out_order
 from gateway.api.operations import describe
 from gateway.knobs.replicas import ReplicaKnobs
 from gateway.knobs.values import knob_schemas
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from quality.store.knob_log import KnobChange
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
@@ -62,7 +63,7 @@ async def show_replicas(request: HttpRequest) -> Response[Any]:
 async def change_replicas(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none, of one `tier` or of all; null restores the catalogue's value. They
     survive restarts, and the other gateway processes of this data folder follow."""
-    body, knobs = await _patch.read(request), parts_of(request).replica_knobs
+    body, knobs = await _patch.read(request), operations_of(request).replica_knobs
     numbers = list(knobs.sets) if body.tier is None else [body.tier]
     changed, recorded = await _patch.carry_out(
         request,
@@ -79,7 +80,7 @@ async def order_replicas(
 ) -> KnobsWritten:
     """Change the knobs of all tiers with replicas, or those of the tier called `part`, without a body. Raises
     `ApiError`."""
-    knobs = parts_of(request).replica_knobs
+    knobs = operations_of(request).replica_knobs
     numbers = [number for number in knobs.sets if part in (PART, _part(number))]
     return await carry_out_order(request, wanted, reason, part, lambda named: _changed(knobs, numbers, named))
 
@@ -93,7 +94,7 @@ def _part(tier: int) -> str:
 
 
 def _shown(request: HttpRequest) -> list[ReplicatedTier]:
-    sets = parts_of(request).replica_knobs.sets
+    sets = operations_of(request).replica_knobs.sets
     return [
         ReplicatedTier(tier=number, knobs=tier.balancing, replicas=tier.replicas()) for number, tier in sets.items()
     ]

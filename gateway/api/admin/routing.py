@@ -6,13 +6,14 @@ import msgspec
 from litestar import get, patch
 from litestar.response import Response
 
-from gateway.api.access.guard import OPERATOR
+from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.admin.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
 from gateway.api.operations import describe
 from gateway.knobs.values import knob_schemas
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.knobs import EARLIER_NAMES, RoutingKnobs
+from gateway.serving import Serving, serving_of
 
 
 class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +47,12 @@ _patch = KnobPatch("RoutingPatch", RoutingKnobs, retired=EARLIER_NAMES)
 )
 async def show_routing(request: HttpRequest) -> Response[Any]:
     """The current knobs, the classifier's versions, and why a version was rejected, if one was."""
-    parts = parts_of(request)
+    serving = serving_of(request)
     shown = RoutingShown(
-        knobs=parts.routing.knobs.active,
+        knobs=serving.routing.knobs.active,
         schemas=knob_schemas(RoutingKnobs),
-        classifier=_classifier(parts),
-        conversations=len(parts.routing.conversations),
+        classifier=_classifier(serving),
+        conversations=len(serving.routing.conversations),
     )
     return Response(shown, media_type="application/json")
 
@@ -65,22 +66,22 @@ async def show_routing(request: HttpRequest) -> Response[Any]:
 async def change_routing(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none; null restores a default. They survive restarts, and the other gateway
     processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    return await _patch.change_file(request, parts_of(request).routing.knobs)
+    return await _patch.change_file(request, serving_of(request).routing.knobs)
 
 
-def _classifier(parts: Parts) -> ClassifierShown:
-    active = parts.routing.classifier
+def _classifier(serving: Serving) -> ClassifierShown:
+    active = serving.routing.classifier
     if not isinstance(active, ActiveClassifier):
         return ClassifierShown()
-    serving = active.serving_or_none
-    if serving is None:
+    versions = active.serving_or_none
+    if versions is None:
         return ClassifierShown(refusal=active.refusal)
-    model = serving.current.model
+    model = versions.current.model
     return ClassifierShown(
         current=model.version,
-        kind=serving.current.kind,
+        kind=versions.current.kind,
         parent=model.manifest.parent,
-        canary=None if serving.canary is None else serving.canary.version,
-        share=serving.share,
+        canary=None if versions.canary is None else versions.canary.version,
+        share=versions.share,
         refusal=active.refusal,
     )

@@ -11,7 +11,8 @@ from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.composition.quality_loop import sampling_settings
 from gateway.numbers import whole_number
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.shadow.cases import ShadowCase
 from quality.shadow.figures import ShadowReport
@@ -38,10 +39,10 @@ async def show_shadow(request: HttpRequest) -> Response[Any]:
 
 async def shadow_shown(request: HttpRequest) -> ShadowReport:
     """Return the report that the query asks for. Raises `ApiError` 400 and 503."""
-    parts = parts_of(request)
+    serving = serving_of(request)
     query = request.query_params
     since = epoch_of(request, "since", 0.0)
     last = whole_number(query.get("last", str(NEWEST)), "last", 1, _MOST)
-    sampling = sampling_settings(parts.settings, parts.routing.strongest)
-    budget = await reached(budget_now(parts.database, sampling, time.time()))
-    return await reached(shadow_report(parts.database, budget, since, last))
+    sampling = sampling_settings(serving.settings, serving.routing.strongest)
+    budget = await reached(budget_now(serving.database, sampling, time.time()))
+    return await reached(shadow_report(serving.database, budget, since, last))

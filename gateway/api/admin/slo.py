@@ -8,7 +8,8 @@ from litestar.response import Response
 
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.objectives.slo import SloReport, slo_report
 
@@ -17,10 +18,10 @@ from gateway.telemetry.objectives.slo import SloReport, slo_report
 async def show_slo(request: HttpRequest) -> Response[Any]:
     """Green, amber or red for each tier, over the last five minutes, of all gateway processes behind this port. Query:
     `format`, json or csv: a row for each objective of each tier."""
-    parts = parts_of(request)
-    levels = parts.metrics.levels
-    models = {number: tier.model for number, tier in sorted(parts.routing.tiers.items())}
-    report = slo_report(await levels_of_all(levels, parts.peers), levels.window_seconds, models)
+    operations = operations_of(request)
+    levels = operations.metrics.levels
+    models = {number: tier.model for number, tier in sorted(operations.serving.routing.tiers.items())}
+    report = slo_report(await levels_of_all(levels, operations.peers), levels.window_seconds, models)
     rows = [
         {name: getattr(level, name) for name in ("tier", "model", "requests", "failed")}
         | msgspec.structs.asdict(check.objective)

@@ -11,7 +11,8 @@ from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.cores.reading import read_cores
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import Operations, operations_of
 from inference_core.errors import CoreError
 from inference_core.protocol import CoreStats, ModelStats
 from tiers.attempt import ReplicaStatus
@@ -62,13 +63,13 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 async def show_stats(request: HttpRequest) -> Response[Any]:
     """Tiers with their load and prefix hit rate; cores; models with their steps, blocks, knobs and tuning. Query:
     `format`, json or csv: the models."""
-    parts = parts_of(request)
-    cores = parts.core_knobs.cores
+    operations = operations_of(request)
+    cores = operations.core_knobs.cores
     there, away = await read_cores(cores)
     if cores and not there:
         raise ApiError(503, f"The core is unavailable: {next(iter(away.values()))}.", code="core_unavailable")
     shown = Stats(
-        tiers=[_tier_stats(parts, tier) for tier in parts.routing.tiers.values()],
+        tiers=[_tier_stats(operations, tier) for tier in operations.serving.routing.tiers.values()],
         cores=[_core_shown(name, there, away) for name in cores],
         models=[model for stats in there.values() for model in stats.models],
     )
@@ -91,8 +92,8 @@ def _core_shown(name: str, there: Mapping[str, CoreStats], away: Mapping[str, Co
     )
 
 
-def _tier_stats(parts: Parts, tier: Tier) -> TierStats:
-    load, use = tier.load(), parts.metrics.requests.prefix_use[tier.number]
+def _tier_stats(operations: Operations, tier: Tier) -> TierStats:
+    load, use = tier.load(), operations.metrics.requests.prefix_use[tier.number]
     return TierStats(
         tier=tier.number,
         model=tier.model,

@@ -10,7 +10,8 @@ from litestar.response import Response
 from gateway.api.admin.system_state import SystemState, system_state
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 
 
 class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
 @get("/system", operation_class=describe(None, SystemState), summary="Show the gateway's dependencies and state")
 async def show_system(request: HttpRequest) -> Response[Any]:
     """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
-    state = await system_state(parts_of(request))
+    state = await system_state(operations_of(request))
     return as_asked(request, "system", state, SystemRow.__struct_fields__, _rows(state))
 
 

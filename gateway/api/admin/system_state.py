@@ -12,7 +12,8 @@ from sqlalchemy import text
 
 from gateway import __version__
 from gateway.cores.reading import read_cores
-from gateway.parts import Parts
+from gateway.running import Operations
+from gateway.serving import Serving
 from gateway.settings import Settings
 from gateway.stores.redis_store import RedisUnavailableError
 from quality.store.database import head_revision
@@ -64,38 +65,38 @@ class SystemState(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[str, list[str]]
 
 
-async def system_state(parts: Parts) -> SystemState:
+async def system_state(operations: Operations) -> SystemState:
     """Ask every dependency, for at most `PATIENCE_SECONDS` each."""
     database, redis, cores, current = await asyncio.gather(
-        _database(parts), _redis(parts), _cores(parts), _within(_revision(parts))
+        _database(operations.serving), _redis(operations), _cores(operations), _within(_revision(operations.serving))
     )
-    data, catalog = parts.settings.data_path, parts.routing.catalog
+    data, catalog = operations.serving.settings.data_path, operations.serving.routing.catalog
     usage = await asyncio.to_thread(shutil.disk_usage, data)
-    model = parts.routing.classifier
+    model = operations.serving.routing.classifier
     return SystemState(
         version=__version__,
         python=platform.python_version(),
-        started=parts.created,
-        workers=1 if parts.peers is None else parts.settings.gateway_workers,
+        started=operations.serving.created,
+        workers=1 if operations.peers is None else operations.serving.settings.gateway_workers,
         catalogue=catalog.name,
-        fingerprint=parts.fingerprint,
+        fingerprint=operations.serving.fingerprint,
         classifier=_version_of(model),
-        problems=parts.problems,
-        dependencies=[database, redis, *cores, *_tiers(parts)],
+        problems=operations.problems,
+        dependencies=[database, redis, *cores, *_tiers(operations.serving)],
         schema=SchemaState(current=current if isinstance(current, str) else None, newest=head_revision()),
         disk=DiskState(path=str(data), total=usage.total, free=usage.free),
         memory={group.name: group.memory_lines() for group in catalog.gpu_groups},
     )
 
 
-async def _database(parts: Parts) -> Dependency:
+async def _database(serving: Serving) -> Dependency:
     async def ask() -> None:
-        async with parts.database.connect() as connection:
+        async with serving.database.connect() as connection:
             await connection.execute(text("SELECT 1"))
 
-    kind = parts.database.dialect.name
+    kind = serving.database.dialect.name
     name = f"database ({'SQLite' if kind == 'sqlite' else 'PostgreSQL'})"
-    return _dependency(name, await _timed(ask()), _database_policy(parts.settings))
+    return _dependency(name, await _timed(ask()), _database_policy(serving.settings))
 
 
 def _database_policy(settings: Settings) -> str:
@@ -106,10 +107,10 @@ def _database_policy(settings: Settings) -> str:
     )
 
 
-async def _redis(parts: Parts) -> Dependency:
-    opened = parts.settings.limits_without_redis == "open"
+async def _redis(operations: Operations) -> Dependency:
+    opened = operations.serving.settings.limits_without_redis == "open"
     policy = "Every process counts limits by itself." if opened else "Keys with limits get 503."
-    store = parts.redis
+    store = operations.redis
     if store is None:
         detail = "Each process counts by itself; set AIO_REDIS_URL if several share limits."
         return Dependency(name="Redis", state="not used", detail=detail, policy=policy)
@@ -120,8 +121,8 @@ async def _redis(parts: Parts) -> Dependency:
     return _dependency("Redis", await _timed(ask()), policy)
 
 
-async def _cores(parts: Parts) -> list[Dependency]:
-    cores = parts.core_knobs.cores
+async def _cores(operations: Operations) -> list[Dependency]:
+    cores = operations.core_knobs.cores
     there, away = await read_cores(cores)
     policy = "Its streams end with an error, routing avoids its tiers, and the gateway starts it again, or reconnects."
     found = []
@@ -139,10 +140,10 @@ async def _cores(parts: Parts) -> list[Dependency]:
     return found
 
 
-def _tiers(parts: Parts) -> list[Dependency]:
+def _tiers(serving: Serving) -> list[Dependency]:
     """Remote tiers; the others share the state of their core."""
     found = []
-    for number, tier in sorted(parts.routing.tiers.items()):
+    for number, tier in sorted(serving.routing.tiers.items()):
         if tier.core_name is not None:
             continue
         healthy, engine = tier.load().healthy, tier.engine()
@@ -164,8 +165,8 @@ def _engine_detail(detail: str, engine: EngineStatus) -> str:
     return f"{detail}; {engine.detail}{where}{restarts}; log: {engine.log}"
 
 
-async def _revision(parts: Parts) -> str | None:
-    async with parts.database.connect() as connection:
+async def _revision(serving: Serving) -> str | None:
+    async with serving.database.connect() as connection:
         found: Any = await connection.scalar(text("SELECT version_num FROM alembic_version"))
     return None if found is None else str(found)
 

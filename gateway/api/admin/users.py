@@ -7,11 +7,12 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from classifier.errors import ArtefactError
-from gateway.api.access.guard import actor_of
+from gateway.api.access.admin_guard import actor_of
 from gateway.api.operations import describe
 from gateway.composition.privacy import UserErased
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from gateway.stores.database_reach import reached
 
 _LONGEST = 128
@@ -26,7 +27,7 @@ async def erase_user(request: HttpRequest, key_id: FromPath[str]) -> Response[An
     if len(key_id) > _LONGEST:
         raise ApiError(404, f"Key names have at most {_LONGEST} characters.", param="key_id")
     reason = request.query_params.get("reason", "erased on request")[:1024]
-    work = parts_of(request).privacy.erase(key_id, actor=actor_of(request), reason=reason)
+    work = operations_of(request).privacy.erase(key_id, actor=actor_of(request), reason=reason)
     try:
         erased = await reached(work)
     except ArtefactError as error:

@@ -13,6 +13,7 @@ from gateway.api.access.guard import caller_of
 from gateway.api.batch_files.files import LEAST_SECONDS, MOST_SECONDS, owner_of
 from gateway.api.batch_files.line_answers import ENDPOINTS
 from gateway.api.batch_files.owned_queries import is_id, not_found, owned_query
+from gateway.api.batch_files.running_jobs import jobs_of
 from gateway.api.inference.aio_headers import CONSENT
 from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import Metadata
@@ -21,7 +22,7 @@ from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch, NewBatch, NotCancellableError, TooManyBatchesError
 from gateway.jobs.jobs import Jobs
 from gateway.numbers import whole_seconds
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.stores.database_reach import reached
 
 MOST_LISTED = 100
@@ -112,7 +113,7 @@ async def create_batch(request: HttpRequest) -> Response[Any]:
             "unsupported_parameter",
         )
     body = await read_body(request, _decoder)
-    jobs = parts_of(request).jobs
+    jobs = jobs_of(request)
     new = await _checked(request, jobs, body)
     try:
         batch = await reached(jobs.create(owner_of(caller_of(request)), new))
@@ -128,7 +129,7 @@ async def create_batch(request: HttpRequest) -> Response[Any]:
 async def list_batches(request: HttpRequest) -> Response[Any]:
     """Newest first. Query: `after`, `limit` (1 to 100)."""
     query = owned_query(request, most=MOST_LISTED, default=_DEFAULT_LISTED)
-    jobs = parts_of(request).jobs
+    jobs = jobs_of(request)
     found, more = await reached(jobs.book.page(caller_of(request).tenant, after=query.after, limit=query.limit))
     data = [await _object(jobs, batch) for batch in found]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
@@ -138,7 +139,7 @@ async def list_batches(request: HttpRequest) -> Response[Any]:
 @get("/batches/{batch_id:str}", operation_class=describe(None, BatchObject), summary="Show a batch")
 async def show_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[Any]:
     """Its progress; another tenant's batch is not found."""
-    jobs = parts_of(request).jobs
+    jobs = jobs_of(request)
     batch = await reached(jobs.book.find(caller_of(request).tenant, batch_id)) if is_id(batch_id) else None
     if batch is None:
         raise not_found("batch", batch_id)
@@ -153,7 +154,7 @@ async def show_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[
 )
 async def cancel_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[Any]:
     """Running lines end within a step; existing answers are in the output files."""
-    jobs = parts_of(request).jobs
+    jobs = jobs_of(request)
     try:
         batch = await reached(jobs.cancel(caller_of(request).tenant, batch_id)) if is_id(batch_id) else None
     except NotCancellableError as error:

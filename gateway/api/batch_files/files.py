@@ -9,13 +9,15 @@ from litestar.response import Response, Stream
 
 from gateway.api.access.guard import caller_of
 from gateway.api.batch_files.owned_queries import is_id, not_found, owned_query
+from gateway.api.batch_files.running_jobs import jobs_of
 from gateway.api.batch_files.uploads import FILE, UploadedForm, declared_size, unused_fields
 from gateway.api.operations import describe, describe_form
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
 from gateway.numbers import whole_number, whole_seconds
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.requests.caller import Caller
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 
 # OpenAI's purposes that apply here; models do not read files.
@@ -68,12 +70,12 @@ class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
 async def upload_file(request: HttpRequest) -> Response[Any]:
     """A form of `purpose` (batch, user_data), `file`, and optionally `expires_after[anchor]` (created_at) and
     `expires_after[seconds]`."""
-    parts = parts_of(request)
-    size = declared_size(request, parts.settings.file_limit)
+    jobs, file_limit = jobs_of(request), serving_of(request).settings.file_limit
+    size = declared_size(request, file_limit)
     try:
-        writer = await reached(parts.jobs.files.begin_upload(owner_of(caller_of(request)), size))
+        writer = await reached(jobs.files.begin_upload(owner_of(caller_of(request)), size))
         async with writer:
-            form = UploadedForm(writer, parts.settings.file_limit)
+            form = UploadedForm(writer, file_limit)
             await reached(form.read(request))
             stored = await reached(_finished(form, writer))
     except QuotaError as error:
@@ -90,7 +92,7 @@ async def upload_file(request: HttpRequest) -> Response[Any]:
 async def list_files(request: HttpRequest) -> Response[Any]:
     """Newest first. Query: `after`, `limit` (1 to 10,000), `order` (asc, desc), `purpose`."""
     query = owned_query(request, most=MOST_LISTED, default=MOST_LISTED, order=True, purpose=True)
-    store = parts_of(request).jobs.files
+    store = jobs_of(request).files
     tenant = caller_of(request).tenant
     found, more = await reached(
         store.page(tenant, query.purpose, after=query.after, limit=query.limit, ascending=query.ascending)
@@ -116,7 +118,7 @@ async def show_content(request: HttpRequest, file_id: FromPath[str]) -> Stream:
     """The bytes as they were sent."""
     stored = await _file(request, file_id)
     return Stream(
-        parts_of(request).jobs.files.content(stored.file_id),
+        jobs_of(request).files.content(stored.file_id),
         media_type="application/octet-stream",
         headers={"x-content-type-options": "nosniff", "content-disposition": "attachment"},
     )
@@ -125,7 +127,7 @@ async def show_content(request: HttpRequest, file_id: FromPath[str]) -> Stream:
 @delete("/files/{file_id:str}", status_code=200, operation_class=describe(None, FileDeleted), summary="Delete a file")
 async def delete_file(request: HttpRequest, file_id: FromPath[str]) -> Response[Any]:
     """Immediate and permanent. Batches that have read it go on."""
-    gone = is_id(file_id) and await reached(parts_of(request).jobs.files.delete(caller_of(request).tenant, file_id))
+    gone = is_id(file_id) and await reached(jobs_of(request).files.delete(caller_of(request).tenant, file_id))
     if not gone:
         raise not_found("file", file_id)
     return Response(FileDeleted(id=file_id), media_type="application/json")
@@ -174,7 +176,7 @@ def _expires_in(fields: dict[str, str]) -> float | None:
 
 async def _file(request: HttpRequest, file_id: str) -> StoredFile:
     tenant = caller_of(request).tenant
-    found = await reached(parts_of(request).jobs.files.find(tenant, file_id)) if is_id(file_id) else None
+    found = await reached(jobs_of(request).files.find(tenant, file_id)) if is_id(file_id) else None
     if found is None:
         raise not_found("file", file_id)
     return found

@@ -21,11 +21,12 @@ from gateway.api.streaming.sending import BeforeEnd, whole_body
 from gateway.errors import ApiError, bad_request
 from gateway.jobs.batch import Batch
 from gateway.jobs.batch_input import InputLine
-from gateway.parts import Parts
 from gateway.requests.caller import Caller
 from gateway.requests.inference_request import InferenceRequest
 from gateway.requests.slo_class import SLO_CLASSES
+from gateway.serving import Serving
 from gateway.tenancy.directory import KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.tenancy import Tenancy
 
 _BATCH = SLO_CLASSES["batch"]
 
@@ -36,8 +37,8 @@ class LineAnswers:
     The line's caller is the batch's creator, with the current limits and budgets. Raises what the endpoint would.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, serving: Serving, tenancy: Tenancy) -> None:
+        self._serving, self._tenancy = serving, tenancy
 
     async def __call__(self, batch: Batch, line: InputLine, request_id: str) -> bytes:
         """See the class."""
@@ -46,10 +47,10 @@ class LineAnswers:
             headers["traceparent"] = batch.traceparent
         caller = await self._caller(batch.key_id)
         given = Received(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
-        return await ENDPOINTS[batch.endpoint](self._parts, given, line.body.encode(), {"batch_id": batch.batch_id})
+        return await ENDPOINTS[batch.endpoint](self._serving, given, line.body.encode(), {"batch_id": batch.batch_id})
 
     async def _caller(self, key_id: str | None) -> Caller:
-        directory = self._parts.tenancy.directory
+        directory = self._tenancy.directory
         try:
             with suppress(UnknownKeyError):
                 return directory.caller_of(key_id)
@@ -62,35 +63,35 @@ class LineAnswers:
             raise ApiError(503, "Keys cannot be checked now.", code="keys_unavailable") from None
 
 
-async def _chat_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = await decoded_fields(parts, CHAT, body, given.caller)
-    return await _generated(parts, chat_request(parts, given, asked), CompletionsFormat(parts, None), tags)
+async def _chat_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _ = await decoded_fields(serving, CHAT, body, given.caller)
+    return await _generated(serving, chat_request(serving, given, asked), CompletionsFormat(serving, None), tags)
 
 
-async def _completion_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = await decoded_fields(parts, COMPLETION, body, given.caller)
-    return await _generated(parts, completion_request(parts, given, asked), CompletionsFormat(parts, None), tags)
+async def _completion_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _ = await decoded_fields(serving, COMPLETION, body, given.caller)
+    return await _generated(serving, completion_request(serving, given, asked), CompletionsFormat(serving, None), tags)
 
 
-async def _responses_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = await decoded_fields(parts, RESPONSES, body, given.caller)
-    exchange = await exchange_of(parts, given, asked)
-    answer_format = ResponsesFormat(parts, exchange)
+async def _responses_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _ = await decoded_fields(serving, RESPONSES, body, given.caller)
+    exchange = await exchange_of(serving, given, asked)
+    answer_format = ResponsesFormat(serving, exchange)
     try:
-        return await _generated(parts, exchange.request, answer_format, tags, answer_format.store)
+        return await _generated(serving, exchange.request, answer_format, tags, answer_format.store)
     except ApiError as error:
         raise renamed(error) from None
 
 
-async def _embeddings_line(parts: Parts, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = await decoded_fields(parts, EMBEDDINGS, body, given.caller)
+async def _embeddings_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
-    answer, _ = await embedded(parts, given, asked, _BATCH.priority)
+    answer, _ = await embedded(serving, given, asked, _BATCH.priority)
     return msgspec.json.encode(answer)
 
 
 async def _generated(
-    parts: Parts,
+    serving: Serving,
     inference_request: InferenceRequest,
     answer_format: AnswerFormat,
     tags: dict[str, str],
@@ -104,13 +105,13 @@ async def _generated(
         service_tier=None if inference_request.service_tier is None else "batch",
         metadata=(inference_request.metadata or {}) | tags,
     )
-    answer: Answer = await parts.service.complete(inference_request)
+    answer: Answer = await serving.service.complete(inference_request)
     if before_end is not None:
         await before_end(answer)
     return await whole_body(answer_format, answer)
 
 
-LineEndpoint = Callable[[Parts, Received, bytes, dict[str, str]], Awaitable[bytes]]
+LineEndpoint = Callable[[Serving, Received, bytes, dict[str, str]], Awaitable[bytes]]
 
 ENDPOINTS: dict[str, LineEndpoint] = {
     "/v1/chat/completions": _chat_line,

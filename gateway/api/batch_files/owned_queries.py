@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.errors import ApiError, bad_request
 from gateway.numbers import whole_number
-from gateway.parts import HttpRequest
+from gateway.protocols.http_request import HttpRequest
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _ORDERS = ("asc", "desc")

@@ -7,7 +7,7 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.jobs.file_store import FileWriter
 from gateway.numbers import whole_number
-from gateway.parts import HttpRequest
+from gateway.protocols.http_request import HttpRequest
 from quality.store.database import MOST_INTEGER
 
 FILE = "file"

@@ -23,10 +23,10 @@ from gateway.api.inference.parsing import (
 )
 from gateway.api.inference.schemas import ChatRequest, CompletionRequest
 from gateway.logs.log_context import LOG_CONTEXT, LogContext
-from gateway.parts import Parts
 from gateway.requests.caller import CALLER, Caller
 from gateway.requests.inference_request import InferenceRequest, Prompt
 from gateway.requests.trace_context import TraceContext, trace_context
+from gateway.serving import Serving
 from inference_core.protocol import SamplingParams
 from tiers.consent import Consent
 from tiers.tier import ChatMessage
@@ -55,10 +55,10 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
     )
 
 
-def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceRequest:
+def chat_request(serving: Serving, given: Received, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
-    caller, routing = given.caller, parts.routing
+    caller, routing = given.caller, serving.routing
     model = routing.unaliased(body.model, caller)
     headers = routing_headers(given.headers, routing.strongest)
     sampling = sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None)
@@ -76,7 +76,7 @@ def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceR
         messages=messages,
         stream=bool(body.stream),
         caller=caller,
-        own_consent=_consent(parts, headers, store=body.store is not False),
+        own_consent=_consent(serving, headers, store=body.store is not False),
         max_tokens=token_limit(body),
         stop=stops_of(body),
         tooling=tooling_of(body),
@@ -97,14 +97,14 @@ def chat_request(parts: Parts, given: Received, body: ChatRequest) -> InferenceR
         conversation=headers.conversation,
         slo=headers.slo,
         cache=headers.cache,
-        trace=_traced(parts, given),
+        trace=_traced(serving, given),
     )
 
 
-def completion_request(parts: Parts, given: Received, body: CompletionRequest) -> InferenceRequest:
+def completion_request(serving: Serving, given: Received, body: CompletionRequest) -> InferenceRequest:
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
     prompts = check_completion(body)
-    caller, routing = given.caller, parts.routing
+    caller, routing = given.caller, serving.routing
     model = routing.unaliased(body.model, caller)
     headers = routing_headers(given.headers, routing.strongest)
     return InferenceRequest(
@@ -120,7 +120,7 @@ def completion_request(parts: Parts, given: Received, body: CompletionRequest) -
         prompts=prompts,
         stream=bool(body.stream),
         caller=caller,
-        own_consent=_consent(parts, headers, store=True),
+        own_consent=_consent(serving, headers, store=True),
         max_tokens=token_limit(body),
         usual_max_tokens=body.max_tokens is None,
         stop=stops_of(body),
@@ -137,7 +137,7 @@ def completion_request(parts: Parts, given: Received, body: CompletionRequest) -
         conversation=headers.conversation,
         slo=headers.slo,
         cache=headers.cache,
-        trace=_traced(parts, given),
+        trace=_traced(serving, given),
     )
 
 
@@ -191,13 +191,15 @@ def dry_run_request(
     )
 
 
-def _consent(parts: Parts, headers: RoutingHeaders, *, store: bool) -> Consent:
+def _consent(serving: Serving, headers: RoutingHeaders, *, store: bool) -> Consent:
     """What a request itself consents to; `store`: its body does not refuse to be stored."""
-    return headers.consent if store and parts.settings.store_texts else headers.consent.narrowed(Consent(reuse=False))
+    return headers.consent if store and serving.settings.store_texts else headers.consent.narrowed(Consent(reuse=False))
 
 
-def _traced(parts: Parts, given: Received) -> TraceContext | None:
+def _traced(serving: Serving, given: Received) -> TraceContext | None:
     """The trace of the request, which log lines name from now on."""
-    trace = trace_context(given.headers, parts.settings.traced_share, parent_based=parts.settings.trace_parent_based)
+    trace = trace_context(
+        given.headers, serving.settings.traced_share, parent_based=serving.settings.trace_parent_based
+    )
     LOG_CONTEXT.set(LogContext(given.request_id, "" if trace is None else f"{trace.trace_id:032x}"))
     return trace

@@ -11,7 +11,8 @@ from gateway.api.inference.parsing import read_fields
 from gateway.api.inference.schemas import HARMLESS, ChatRequest
 from gateway.api.operations import describe
 from gateway.api.streaming.sending import respond
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 
 CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS)
 
@@ -27,6 +28,6 @@ CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS)
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer the last turn, whole or as server-sent events, with the tier that routing chose or the caller named."""
     body = await read_fields(request, CHAT)
-    parts = parts_of(request)
-    answer_format = CompletionsFormat(parts, body.stream_options)
-    return await respond(request, parts, chat_request(parts, received(request), body), answer_format)
+    serving = serving_of(request)
+    answer_format = CompletionsFormat(serving, body.stream_options)
+    return await respond(request, serving, chat_request(serving, received(request), body), answer_format)

@@ -11,7 +11,7 @@ from gateway.api.inference.custom_tools import CUSTOM, InputReader, custom_names
 from gateway.api.inference.logprobs import chat_logprobs, completion_logprobs
 from gateway.api.inference.schemas import StreamOptions
 from gateway.errors import ErrorBody, ErrorEnvelope, as_api_error
-from gateway.parts import Parts
+from gateway.serving import Serving
 from tiers.tier import Delta
 from tiers.tool_types import ToolCallDelta
 
@@ -242,8 +242,8 @@ class OpenAIStream:
 class CompletionsFormat(OpenAIStream):
     """The format of chats and of text completions."""
 
-    def __init__(self, parts: Parts, stream_options: StreamOptions | None) -> None:
-        self._fingerprint = parts.fingerprint
+    def __init__(self, serving: Serving, stream_options: StreamOptions | None) -> None:
+        self._fingerprint = serving.fingerprint
         self._include_usage = bool(stream_options and stream_options.include_usage)
 
     def whole(self, answer: Answer) -> bytes:

@@ -11,7 +11,8 @@ from gateway.api.inference.parsing import read_fields
 from gateway.api.inference.schemas import CompletionRequest
 from gateway.api.operations import describe
 from gateway.api.streaming.sending import respond
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 
 COMPLETION = FieldReader("/v1/completions", CompletionRequest)
 
@@ -27,6 +28,6 @@ COMPLETION = FieldReader("/v1/completions", CompletionRequest)
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue each prompt, whole or as server-sent events."""
     body = await read_fields(request, COMPLETION)
-    parts = parts_of(request)
-    answer_format = CompletionsFormat(parts, body.stream_options)
-    return await respond(request, parts, completion_request(parts, received(request), body), answer_format)
+    serving = serving_of(request)
+    answer_format = CompletionsFormat(serving, body.stream_options)
+    return await respond(request, serving, completion_request(serving, received(request), body), answer_format)

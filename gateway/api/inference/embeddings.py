@@ -22,9 +22,10 @@ from gateway.embedding.embedder import Embedder, require_dimensions, unit_vector
 from gateway.embedding.recording import embedding_record
 from gateway.errors import ApiError, ClientGoneError, bad_request
 from gateway.numbers import usd_text
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.requests.caller import Caller
 from gateway.requests.inference_request import Prompt
+from gateway.serving import Serving, serving_of
 from tiers.tier import UsageMeter
 
 # OpenAI's own bounds of a request.
@@ -85,7 +86,7 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
     body = await read_fields(request, EMBEDDINGS)
     disconnect = DisconnectWatch(request.scope, request.receive)
     try:
-        answer, headers = await embedded(parts_of(request), received(request), body)
+        answer, headers = await embedded(serving_of(request), received(request), body)
     except BaseException as error:
         if disconnect.is_reason(error):
             raise ClientGoneError from None
@@ -97,20 +98,20 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
 
 
 async def embedded(
-    parts: Parts, given: Received, body: EmbeddingsRequest, priority: int = 1
+    serving: Serving, given: Received, body: EmbeddingsRequest, priority: int = 1
 ) -> tuple[EmbeddingList, list[tuple[str, str]]]:
     """The vectors, and headers that say what they cost; recorded once the budget allows it, however it ends.
 
     Raises `ApiError`.
     """
-    model = _model(parts, body.model, given.caller)
+    model = _model(serving, body.model, given.caller)
     await model.open()
     require_dimensions(model, body.dimensions)
     inference_request = reading_request(
         given, body.model, prompts=_inputs(body), priority=priority, metadata=body.metadata
     )
-    async with parts.service.reading(inference_request) as admission:
-        rows = await parts.routing.threads.run(
+    async with serving.service.reading(inference_request) as admission:
+        rows = await serving.routing.threads.run(
             given.caller.tenant, partial(_rows, model, inference_request.prompts or [])
         )
         tokens = sum(map(len, rows))
@@ -130,19 +131,19 @@ async def embedded(
                 used = 0 if isinstance(failure, Exception) else meter.usage().prompt_tokens
             spent = used * model.spec.input_usd_per_million / 1e6
             admission.settle(spent, used)
-            name, replica = model.spec.name, parts.service.replica
-            parts.records.append(embedding_record(inference_request, name, started, failure, used, spent, replica))
+            name, replica = model.spec.name, serving.service.replica
+            serving.records.append(embedding_record(inference_request, name, started, failure, used, spent, replica))
     data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
     own = {"x-request-id": given.request_id, "x-aio-cost-usd": usd_text(cost)}
     return answer, list((admission.headers | own).items())
 
 
-def _model(parts: Parts, name: str, caller: Caller) -> Embedder:
-    named = name if name in parts.embedders else parts.routing.unaliased(name, caller)
-    if (model := parts.embedders.get(named)) is not None:
+def _model(serving: Serving, name: str, caller: Caller) -> Embedder:
+    named = name if name in serving.embedders else serving.routing.unaliased(name, caller)
+    if (model := serving.embedders.get(named)) is not None:
         return model
-    known = ", ".join(parts.embedders) or "none"
+    known = ", ".join(serving.embedders) or "none"
     raise ApiError(
         404, f"The model {name!r} gives no embeddings here; those that do: {known}.",
         param="model", code="model_not_found",

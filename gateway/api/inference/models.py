@@ -10,8 +10,9 @@ from litestar.response import Response
 from gateway.api.access.guard import caller_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.requests.caller import Caller
+from gateway.serving import Serving, serving_of
 from tiers.catalog.tier_spec import TierSpec
 
 
@@ -50,38 +51,38 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-async def model_cards(parts: Parts, caller: Caller) -> list[ModelCard]:
+async def model_cards(serving: Serving, caller: Caller) -> list[ModelCard]:
     """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, for
     each that embeds, and for each alias; of those that `caller` may use."""
-    adapted = [name for name in await parts.core_adapters.served_names() if parts.routing.split_adapter(name)[1]]
-    aliases = (name for name in (*caller.aliases, *parts.routing.catalog.aliases) if name != "*")
-    names = dict.fromkeys((*parts.routing.model_names(), *adapted, *parts.embedders, *aliases))
-    return [card for name in names if (card := _card(parts, name, caller)) is not None]
+    adapted = [name for name in await serving.core_adapters.served_names() if serving.routing.split_adapter(name)[1]]
+    aliases = (name for name in (*caller.aliases, *serving.routing.catalog.aliases) if name != "*")
+    names = dict.fromkeys((*serving.routing.model_names(), *adapted, *serving.embedders, *aliases))
+    return [card for name in names if (card := _card(serving, name, caller)) is not None]
 
 
-def _card(parts: Parts, name: str, caller: Caller) -> ModelCard | None:
-    model = name if name in parts.embedders else parts.routing.unaliased(name, caller)
-    if model in parts.embedders:
-        return ModelCard(id=name, created=parts.created)
+def _card(serving: Serving, name: str, caller: Caller) -> ModelCard | None:
+    model = name if name in serving.embedders else serving.routing.unaliased(name, caller)
+    if model in serving.embedders:
+        return ModelCard(id=name, created=serving.created)
     try:
-        pinned = parts.routing.pinned_tier(model)
+        pinned = serving.routing.pinned_tier(model)
     except ApiError:
         # Nothing keeps the alias of a key from a model that the catalogue no longer has.
         if model == name:
             raise
         return None
-    specs = parts.routing.catalog.tiers if pinned is None else [parts.routing.spec(pinned)]
-    tiers = [_tier(parts, spec) for spec in specs if caller.may_use(spec)]
-    return ModelCard(id=name, created=parts.created, x_aio=tiers) if tiers else None
+    specs = serving.routing.catalog.tiers if pinned is None else [serving.routing.spec(pinned)]
+    tiers = [_tier(serving, spec) for spec in specs if caller.may_use(spec)]
+    return ModelCard(id=name, created=serving.created, x_aio=tiers) if tiers else None
 
 
-def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
+def _tier(serving: Serving, spec: TierSpec) -> ModelTier:
     return ModelTier(
         tier=spec.number,
         tier_class=None if spec.tier_class is None else spec.tier_class.value,
         model=spec.model_name,
         adapter=spec.adapter,
-        max_context=parts.routing.tier(spec.number).max_context,
+        max_context=serving.routing.tier(spec.number).max_context,
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,
         price_estimated=spec.price.estimated,
@@ -93,7 +94,7 @@ def _tier(parts: Parts, spec: TierSpec) -> ModelTier:
 async def list_models(request: HttpRequest) -> Response[Any]:
     """`auto`, the tiers, the catalogue's models, those that loaded adapters make of them (`MODEL:ADAPTER`), and aliases
     of all these; what the caller's key may use."""
-    cards = await model_cards(parts_of(request), caller_of(request))
+    cards = await model_cards(serving_of(request), caller_of(request))
     return Response(ModelList(data=cards), media_type="application/json")
 
 
@@ -101,7 +102,7 @@ async def list_models(request: HttpRequest) -> Response[Any]:
 async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any]:
     """One model by name; 404 in the error envelope for a name that is not served, or that the key may not use."""
     name = model.lstrip("/")
-    card = _card(parts_of(request), name, caller_of(request))
+    card = _card(serving_of(request), name, caller_of(request))
     if card is None:
         raise ApiError(404, f"This key does not have access to model {name!r}.", param="model", code="model_not_found")
     return Response(card, media_type="application/json")

@@ -21,10 +21,11 @@ from gateway.api.inference.schemas import (
     Sampling,
 )
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.requests.caller import CALLER, Caller
 from gateway.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.requests.slo_class import SERVICE_TIERS, SloName, slo_class
+from gateway.serving import Serving, serving_of
 from inference_core.protocol import SamplingParams
 from tiers.remote.optional_fields import ALL_SAMPLING, SERVICE_FIELDS
 from tiers.tier import ChatMessage
@@ -51,40 +52,40 @@ _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
 async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
     """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
-    return await decoded_body(parts_of(request), decoder, await _json_of(request), request.scope["state"][CALLER])
+    return await decoded_body(serving_of(request), decoder, await _json_of(request), request.scope["state"][CALLER])
 
 
 async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
     """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
     out; a header of the answer names them."""
     found = await _json_of(request)
-    body, ignored = await decoded_fields(parts_of(request), fields, found, request.scope["state"][CALLER])
+    body, ignored = await decoded_fields(serving_of(request), fields, found, request.scope["state"][CALLER])
     if ignored:
         request.scope["state"][IGNORED] = ignored
     return body
 
 
-async def decoded_body(parts: Parts, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Body:
+async def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Body:
     """What `decode_body` returns, of a large body without holding up the event loop."""
-    return await _apart(parts, caller, body, partial(decode_body, decoder, body))
+    return await _apart(serving, caller, body, partial(decode_body, decoder, body))
 
 
 async def decoded_fields(
-    parts: Parts, fields: FieldReader[Body], body: bytes, caller: Caller
+    serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller
 ) -> tuple[Body, list[str]]:
     """The request in `body`, and the names of its fields that are ignored. Raises `ApiError` as `read_body` does."""
-    return await _apart(parts, caller, body, partial(_decode_fields, parts, fields, body, caller))
+    return await _apart(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
 
 
-async def _apart(parts: Parts, caller: Caller, body: bytes, decode: Callable[[], Decoded]) -> Decoded:
+async def _apart(serving: Serving, caller: Caller, body: bytes, decode: Callable[[], Decoded]) -> Decoded:
     """Return what `decode` makes of `body`: of a large one on a thread, since it takes tens of milliseconds."""
     if len(body) <= _DECODED_AT_ONCE:
         return decode()
-    return await parts.routing.threads.run(caller.tenant, decode)
+    return await serving.routing.threads.run(caller.tenant, decode)
 
 
-def _decode_fields(parts: Parts, fields: FieldReader[Body], body: bytes, caller: Caller) -> tuple[Body, list[str]]:
-    strict = caller.strict or parts.settings.strict_fields
+def _decode_fields(serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller) -> tuple[Body, list[str]]:
+    strict = caller.strict or serving.settings.strict_fields
     ignored: list[str] = []
     try:
         found = _decoded(fields.decode, body)
@@ -96,7 +97,7 @@ def _decode_fields(parts: Parts, fields: FieldReader[Body], body: bytes, caller:
     if given and strict:
         refuse_given(found, fields.harmless)
     if given or ignored:
-        parts.metrics.ignored_fields.labels(fields.endpoint).inc()
+        serving.count_ignored(fields.endpoint)
         ignored += given
     return found, ignored
 

@@ -16,8 +16,9 @@ from gateway.api.inference.parsing import read_body
 from gateway.api.inference.schemas import Message, TokenId
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.requests.inference_request import InferenceRequest, Prompt
+from gateway.serving import serving_of
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from tiers.tier import ChatMessage, Tier
@@ -98,15 +99,15 @@ async def _answered(
 ) -> Response[Any]:
     """The body that `work` gives, on a thread, and how many tokens it is of: megabytes take longer than a request may
     hold the event loop."""
-    parts = parts_of(request)
-    async with parts.service.reading(inference_request) as admission:
-        content, tokens = await parts.routing.threads.run(inference_request.caller.tenant, work)
+    serving = serving_of(request)
+    async with serving.service.reading(inference_request) as admission:
+        content, tokens = await serving.routing.threads.run(inference_request.caller.tenant, work)
         admission.settle(0.0, tokens)
     return Response(content, media_type="application/json", headers=admission.headers)
 
 
 def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:
-    routing = parts_of(request).routing
+    routing = serving_of(request).routing
     number = routing.pinned_tier(routing.unaliased(model, caller_of(request)))
     if number is None:
         raise bad_request("Tiers may differ in their tokens: name a tier or a model, not auto.", "model")

@@ -15,9 +15,10 @@ from gateway.api.messages.schemas import CountTokensRequest
 from gateway.api.operations import describe
 from gateway.api.streaming.sending import ignored_header
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.router import RoutingService
+from gateway.serving import serving_of
 
 
 class TokenCount(msgspec.Struct, frozen=True):
@@ -39,15 +40,15 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
     """By the tokeniser of the tier that would answer; an estimate for one that runs elsewhere. Nothing is generated or
     billed. It counts as a request against the limits of the key, and no tokens against them."""
     body = await read_fields(request, COUNT_TOKENS)
-    parts, given = parts_of(request), received(request)
+    serving, given = serving_of(request), received(request)
     chat = chat_of(body)
     try:
-        inference_request = chat_request(parts, given, chat.request)
-        async with parts.service.reading(inference_request) as admission:
-            tier = await _tier(parts.routing, inference_request)
-            read = inference_request.generations(parts.routing.spec(tier))[0]
-            count = parts.routing.tier(tier).count_prompt_tokens
-            tokens = await parts.routing.threads.run(given.caller.tenant, lambda: count(read))
+        inference_request = chat_request(serving, given, chat.request)
+        async with serving.service.reading(inference_request) as admission:
+            tier = await _tier(serving.routing, inference_request)
+            read = inference_request.generations(serving.routing.spec(tier))[0]
+            count = serving.routing.tier(tier).count_prompt_tokens
+            tokens = await serving.routing.threads.run(given.caller.tenant, lambda: count(read))
             admission.settle(0.0, 0)
     except ApiError as error:
         raise chat.renamed(error) from None

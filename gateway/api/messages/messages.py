@@ -16,7 +16,8 @@ from gateway.api.messages.schemas import MessagesRequest, Thinking
 from gateway.api.operations import describe
 from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 
 MESSAGES = FieldReader("/v1/messages", MessagesRequest)
 
@@ -34,14 +35,14 @@ MESSAGES = FieldReader("/v1/messages", MessagesRequest)
 async def messages(request: HttpRequest) -> ASGIApp:
     """Answer the last turn as `/v1/chat/completions` does, whole or as Anthropic's events; see docs/clients.md."""
     body = await read_fields(request, MESSAGES)
-    parts, given = parts_of(request), received(request)
+    serving, given = serving_of(request), received(request)
     chat = chat_of(body)
     try:
-        inference_request = chat_request(parts, given, chat.request)
+        inference_request = chat_request(serving, given, chat.request)
         # Anthropic's metadata is the name of the user, and no tags.
         passed = {name: value for name, value in inference_request.passed.items() if name != "metadata"}
         inference_request = msgspec.structs.replace(inference_request, passed=passed)
-        return await respond(request, parts, inference_request, MessagesFormat(given.request_id, body.thinking))
+        return await respond(request, serving, inference_request, MessagesFormat(given.request_id, body.thinking))
     except ApiError as error:
         raise chat.renamed(error) from None
 

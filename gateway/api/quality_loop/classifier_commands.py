@@ -14,13 +14,14 @@ from classifier.errors import ArtefactError
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.cores.hidden_states import require_model
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.routing.class_prior import tier_prior
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.rollout import operator_commands
 
@@ -72,8 +73,8 @@ async def order_promotion(request: HttpRequest, version: str, reason: str) -> Ve
     """Let `version` serve. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     await check_version(request, registry, version)
-    parts, actor = parts_of(request), actor_of(request)
-    database, prior = parts.database, tier_prior(parts.routing.catalog, parts.settings.data_path)
+    serving, actor = serving_of(request), actor_of(request)
+    database, prior = serving.database, tier_prior(serving.routing.catalog, serving.settings.data_path)
     await reached(operator_commands.promote(database, registry, version, actor=actor, reason=reason, prior=prior))
     return versions_now(registry)
 
@@ -95,7 +96,7 @@ async def order_rollback(request: HttpRequest, reason: str) -> VersionsNow:
     """Let the previous version serve again. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     try:
-        database, actor = parts_of(request).database, actor_of(request)
+        database, actor = serving_of(request).database, actor_of(request)
         await reached(operator_commands.rollback(database, registry, actor=actor, reason=reason))
     except ArtefactError as error:
         raise _refused(error) from error
@@ -118,8 +119,8 @@ async def order_trial(request: HttpRequest, order: TrialOrder) -> VersionsNow:
     """Start it. Raises `ApiError` 409 and 503."""
     registry = _registry(request)
     await check_version(request, registry, order.version)
-    parts, actor = parts_of(request), actor_of(request)
-    database, prior = parts.database, tier_prior(parts.routing.catalog, parts.settings.data_path)
+    serving, actor = serving_of(request), actor_of(request)
+    database, prior = serving.database, tier_prior(serving.routing.catalog, serving.settings.data_path)
     try:
         await reached(
             operator_commands.start_canary(
@@ -140,15 +141,15 @@ async def end_trial(request: HttpRequest) -> Response[Any]:
 async def order_end_of_trial(request: HttpRequest, reason: str) -> VersionsNow:
     """End the trial, or the watch. Raises `ApiError` 503."""
     registry = _registry(request)
-    database, actor = parts_of(request).database, actor_of(request)
+    database, actor = serving_of(request).database, actor_of(request)
     await reached(operator_commands.stop_canary(database, registry, actor=actor, reason=reason))
     return versions_now(registry)
 
 
 async def check_version(request: HttpRequest, registry: ArtefactRegistry, version: str) -> None:
     """Raises `ApiError` 409 unless `version` may serve here."""
-    parts = parts_of(request)
-    catalog = parts.routing.catalog
+    serving = serving_of(request)
+    catalog = serving.routing.catalog
 
     def check() -> None:
         registry.seed(default_artefact())
@@ -156,10 +157,10 @@ async def check_version(request: HttpRequest, registry: ArtefactRegistry, versio
             registry.folder(version),
             catalog.fingerprint,
             tiers=len(catalog.tiers),
-            must_be_measured=parts.settings.classifier_must_be_measured,
+            must_be_measured=serving.settings.classifier_must_be_measured,
         )
         if isinstance(model.encoder, HiddenStateEncoder):
-            require_model(model.encoder.spec, catalog, parts.settings.cache_path)
+            require_model(model.encoder.spec, catalog, serving.settings.cache_path)
 
     try:
         await asyncio.to_thread(check)
@@ -172,7 +173,7 @@ def _refused(error: ArtefactError) -> ApiError:
 
 
 def _registry(request: HttpRequest) -> ArtefactRegistry:
-    return ArtefactRegistry(parts_of(request).settings.registry_path)
+    return ArtefactRegistry(serving_of(request).settings.registry_path)
 
 
 def versions_now(registry: ArtefactRegistry) -> VersionsNow:

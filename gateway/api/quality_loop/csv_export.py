@@ -9,7 +9,7 @@ import msgspec
 from litestar.response import Response, Stream
 
 from gateway.errors import bad_request
-from gateway.parts import HttpRequest
+from gateway.protocols.http_request import HttpRequest
 
 MEDIA_TYPE = "text/csv"
 # What spreadsheets treat as the start of a formula (OWASP, CSV injection).

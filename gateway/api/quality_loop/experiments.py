@@ -12,14 +12,15 @@ from msgspec import UNSET, Meta, UnsetType
 from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, SplitBy
 from classifier.registry.registry import ArtefactRegistry
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.classifier_commands import Reason, VersionOrder, check_version
 from gateway.api.quality_loop.experiment_plan import with_guardrails
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.routing.class_prior import tier_prior
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.rollout.experiments import ExperimentError, Experiments, Plan
 from tiers.catalog.catalog import Catalog
@@ -94,13 +95,13 @@ async def start_experiment(request: HttpRequest) -> Response[Any]:
 
 async def begin_experiment(request: HttpRequest, order: ExperimentOrder) -> str:
     """Start the experiment and return its id. Raises `ApiError` 400, 409 and 503."""
-    parts = parts_of(request)
-    registry = ArtefactRegistry(parts.settings.registry_path)
-    plan = _plan(order, parts.routing.catalog, parts.settings.data_path)
+    serving = serving_of(request)
+    registry = ArtefactRegistry(serving.settings.registry_path)
+    plan = _plan(order, serving.routing.catalog, serving.settings.data_path)
     for arm in (plan.a, plan.b):
         if arm.version is not None:
             await check_version(request, registry, arm.version)
-    experiments = Experiments(parts.database, registry)
+    experiments = Experiments(serving.database, registry)
     try:
         return await reached(experiments.start(order.name, plan, actor=actor_of(request), reason=order.reason))
     except (ExperimentError, ArtefactError) as error:
@@ -122,8 +123,8 @@ async def stop_experiment(request: HttpRequest, experiment_id: FromPath[str]) ->
 
 async def end_experiment(request: HttpRequest, experiment_id: str, reason: str) -> None:
     """End it. Raises `ApiError` 404 and 503."""
-    parts = parts_of(request)
-    experiments = Experiments(parts.database, ArtefactRegistry(parts.settings.registry_path))
+    serving = serving_of(request)
+    experiments = Experiments(serving.database, ArtefactRegistry(serving.settings.registry_path))
     if not await reached(experiments.stop(experiment_id, actor=actor_of(request), reason=reason)):
         raise ApiError(404, f"No experiment {experiment_id[:64]!r} is running.", code="experiment_not_running")
 

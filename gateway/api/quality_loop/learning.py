@@ -10,8 +10,10 @@ from litestar.response import Response
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.api.quality_loop.routing_views import active_version, rule_at
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.routing.label_source import label_source
+from gateway.running import operations_of
+from gateway.serving import Serving
 from gateway.stores.database_reach import reached
 from quality.learning.curve import Measured
 from quality.learning.learning import LabelSource, Learned, Learning
@@ -50,16 +52,16 @@ class LearningRow(msgspec.Struct, frozen=True, kw_only=True):
 async def show_learning(request: HttpRequest) -> Response[Any]:
     """Labels, class mix, saving, expected quality and the learning curve, for all keys together and for each. 409
     without a classifier. `format`: json, or csv for the points of the curves."""
-    parts = parts_of(request)
-    shown = await reached(parts.learning.of(learning_source(parts)))
+    operations = operations_of(request)
+    shown = await reached(operations.learning.of(learning_source(operations.serving)))
     rows = (row for one in (shown.together, *shown.keys) for row in _rows(one))
     return as_asked(request, "learning", shown, LearningRow.__struct_fields__, rows)
 
 
-def learning_source(parts: Parts) -> LabelSource:
+def learning_source(serving: Serving) -> LabelSource:
     """Return the source for the serving version at the active target. Raises `ApiError` 409 without one."""
-    tau = rule_at(parts, parts.routing.active_target).tau
-    return label_source(active_version(parts).model, parts.routing.catalog, parts.settings.data_path, tau)
+    tau = rule_at(serving, serving.routing.active_target).tau
+    return label_source(active_version(serving).model, serving.routing.catalog, serving.settings.data_path, tau)
 
 
 def _rows(one: Learned) -> Iterator[LearningRow]:

@@ -8,10 +8,12 @@ from litestar import delete, get
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.operations import describe
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.learning.outcome_import import Imported, delete_import, list_imports
 
@@ -33,7 +35,7 @@ class ImportDeleted(msgspec.Struct, frozen=True, kw_only=True):
 async def show_imports(request: HttpRequest) -> Response[Any]:
     """What each import was understood to say of the tiers, and how many of its labels are left."""
     return Response(
-        ImportList(rows=await reached(list_imports(parts_of(request).database))), media_type="application/json"
+        ImportList(rows=await reached(list_imports(serving_of(request).database))), media_type="application/json"
     )
 
 
@@ -47,10 +49,12 @@ async def show_imports(request: HttpRequest) -> Response[Any]:
 async def undo_import(request: HttpRequest, import_id: FromPath[str]) -> Response[Any]:
     """Its labels move no decision any more, here at once and on other replicas soon, and train no version from now on.
     Labels that it replaced do not come back."""
-    parts, now = parts_of(request), time.time()
-    gone = await reached(delete_import(parts.database, import_id, actor=actor_of(request), reason=None, now=now))
+    operations, now = operations_of(request), time.time()
+    gone = await reached(
+        delete_import(operations.serving.database, import_id, actor=actor_of(request), reason=None, now=now)
+    )
     if gone is None:
         raise ApiError(404, f"There is no import {import_id[:64]!r}.", param="import_id", code="import_not_found")
-    if parts.active_labels is not None:
-        await reached(parts.active_labels.catch_up(now))
+    if operations.active_labels is not None:
+        await reached(operations.active_labels.catch_up(now))
     return Response(ImportDeleted(import_id=import_id, labels=gone), media_type="application/json")

@@ -8,12 +8,14 @@ from litestar import post
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.composition.active_labels import ActiveLabels
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.store.label_reset import reset_labels
 
@@ -50,7 +52,7 @@ async def reset_own_labels(request: HttpRequest) -> Response[Any]:
 async def order_reset(request: HttpRequest, reason: str) -> None:
     """Reset the labels until now. Raises `ApiError` 409 and 503."""
     active = _active(request)
-    database, actor, now = parts_of(request).database, actor_of(request), time.time()
+    database, actor, now = serving_of(request).database, actor_of(request), time.time()
     await reached(reset_labels(database, actor=actor, reason=reason, now=now))
     await reached(active.catch_up(now))
 
@@ -61,7 +63,7 @@ def labels_shown(request: HttpRequest) -> LabelsShown:
 
 
 def _active(request: HttpRequest) -> ActiveLabels:
-    active = parts_of(request).active_labels
+    active = operations_of(request).active_labels
     if active is None:
         raise ApiError(409, "This server has no classifier of its own.", code="classifier_off")
     return active

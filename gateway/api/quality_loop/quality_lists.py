@@ -9,14 +9,16 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked, csv_stream, head_of, lines_of, wants_csv
 from gateway.api.quality_loop.estimate_rows import EstimateRow, estimate_rows
 from gateway.errors import ApiError, bad_request
 from gateway.numbers import epoch_seconds, whole_number
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from inference_core.extras import MissingExtraError, require_extra
 from quality.monitor.monitor import MonitorStatus
@@ -84,7 +86,7 @@ async def list_verifications(request: HttpRequest) -> Response[Any]:
 async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
     """All columns, including the verifier's answer. Query: `format`, json or csv."""
     possible = 1 <= number <= MOST_INTEGER
-    row = await reached(VERIFICATIONS.one(parts_of(request).database, number)) if possible else None
+    row = await reached(VERIFICATIONS.one(serving_of(request).database, number)) if possible else None
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
     return as_asked(request, "verification", VerificationShown(verification=row), list(row), [row])
@@ -132,7 +134,7 @@ async def show_estimates(request: HttpRequest) -> Response[Any]:
 
 async def estimates_shown(request: HttpRequest) -> MonitorStatus:
     """The estimates. Raises `ApiError` 409 without a monitor, and 503."""
-    loop = parts_of(request).quality_loop
+    loop = operations_of(request).quality_loop
     if loop is None or loop.monitor is None:
         raise _monitor_off()
     return await reached(loop.monitor.status())
@@ -158,7 +160,7 @@ async def retrain_now(request: HttpRequest) -> Response[Any]:
 
 async def order_retraining(request: HttpRequest, reason: str) -> bool:
     """Start a retraining; False if one was running in this process. Raises `ApiError` 409 and 503."""
-    loop = parts_of(request).quality_loop
+    loop = operations_of(request).quality_loop
     if loop is None:
         raise _monitor_off()
     try:
@@ -198,7 +200,7 @@ def asked_for(listing: Listing, given: Mapping[str, str]) -> tuple[dict[str, Any
 
 async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any], bounds: dict[str, Any]) -> Page:
     try:
-        return await reached(listing.page(parts_of(request).database, chosen, **bounds))
+        return await reached(listing.page(serving_of(request).database, chosen, **bounds))
     except PageError as error:
         raise bad_request(f"{error}.", error.param, "invalid_value") from error
 

@@ -8,12 +8,13 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.csv_export import as_asked
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import Serving, serving_of
 from gateway.stores.database_reach import reached
 from quality.estimates.upgrade_rate import UNCERTAIN
 from quality.records.record import Record
@@ -70,23 +71,23 @@ async def review_verification(request: HttpRequest, number: FromPath[int]) -> Re
 
 async def order_review(request: HttpRequest, number: int, order: ReviewOrder) -> FeedbackTaken:
     """Store the verdict. Raises `ApiError` 404, 409 and 503."""
-    parts = parts_of(request)
-    row = await reached(VERIFICATIONS.one(parts.database, number)) if 1 <= number <= MOST_INTEGER else None
+    serving = serving_of(request)
+    row = await reached(VERIFICATIONS.one(serving.database, number)) if 1 <= number <= MOST_INTEGER else None
     if row is None:
         raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
-    asked = await _with_texts(parts, row)
+    asked = await _with_texts(serving, row)
     if asked is None:
         because = "only served answers that have been judged, with stored texts, can be reviewed"
         raise ApiError(409, f"Verification {number}: {because}.", param="number", code="not_reviewable")
     feedback = Feedback(score=_SCORES[order.verdict], comment=order.comment)
-    return await reached(parts.feedback.take(asked.record, feedback, reviewer=actor_of(request)))
+    return await reached(serving.feedback.take(asked.record, feedback, reviewer=actor_of(request)))
 
 
 async def review_of(request: HttpRequest, number: int) -> Reviewable | None:
     """Return that verification with its texts, None if they are deleted. Raises `ApiError` 503."""
-    parts = parts_of(request)
-    row = await reached(VERIFICATIONS.one(parts.database, number))
-    return None if row is None else await _with_texts(parts, row)
+    serving = serving_of(request)
+    row = await reached(VERIFICATIONS.one(serving.database, number))
+    return None if row is None else await _with_texts(serving, row)
 
 
 def label_asked_for(request: HttpRequest) -> str:
@@ -102,7 +103,7 @@ def label_asked_for(request: HttpRequest) -> str:
 async def reviews_from(request: HttpRequest, most: int) -> Page:
     """Return the newest unreviewed answers with the query's `label`, from its `cursor` on; `most` of them, from a
     limited number of rows, without texts. Raises `ApiError` 400 and 503."""
-    database, cursor = parts_of(request).database, request.query_params.get("cursor")
+    database, cursor = serving_of(request).database, request.query_params.get("cursor")
     chosen, bounds = {"status": "done", "label": label_asked_for(request)}, {"cursor": cursor} if cursor else {}
     try:
         judged = await reached(VERIFICATIONS.page(database, chosen, limit=_LOOKED_THROUGH, **bounds))
@@ -116,12 +117,12 @@ async def reviews_from(request: HttpRequest, most: int) -> Page:
     return Page(rows=rows[:most], next=VERIFICATIONS.cursor_of(rows[most - 1]))
 
 
-async def _with_texts(parts: Parts, row: dict[str, Any]) -> Reviewable | None:
+async def _with_texts(serving: Serving, row: dict[str, Any]) -> Reviewable | None:
     """Return None unless it is about the served answer, judged, with both texts: as `reviewable`, but also for a
     request that is recorded and not stored yet."""
     if row["status"] != "done" or row["verifier_answer"] is None:
         return None
-    record = await reached(parts.records.find(row["request_id"]))
+    record = await reached(serving.records.find(row["request_id"]))
     if not isinstance(record, Record) or record.tier != row["tier"] or not record.messages or record.answer is None:
         return None
     return Reviewable(row, record)

@@ -18,10 +18,12 @@ from gateway.api.quality_loop.csv_export import as_asked
 from gateway.backtesting.preview import OperatingPoint, Preview, preview
 from gateway.errors import ApiError
 from gateway.numbers import number
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.loaded_version import LoadedVersion
 from gateway.routing.model import RoutingRule, rule_of
+from gateway.running import Operations, operations_of
+from gateway.serving import Serving, serving_of
 from gateway.stores.database_reach import reached
 from quality.estimates.decision_sample import sample_decisions
 from quality.estimates.kinds import Acceptance, Kind, KindShare, acceptance
@@ -140,7 +142,7 @@ class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
 @get("/routing/curve", operation_class=describe(None, CurveShown), summary="Show the cost-quality curve")
 async def show_curve(request: HttpRequest) -> Response[Any]:
     """The serving version's curve on probes, if there are any. 409 without a classifier. `format`: json or csv."""
-    shown = await curve_shown(parts_of(request))
+    shown = await curve_shown(operations_of(request))
     return as_asked(request, "curve", shown, CurveRow.__struct_fields__, shown.points)
 
 
@@ -158,16 +160,16 @@ async def show_preview(request: HttpRequest) -> Response[Any]:
 )
 async def show_reliability(request: HttpRequest) -> Response[Any]:
     """By tier and tenth of the predicted P(no worse). `format`: json or csv."""
-    parts = parts_of(request)
-    shown = ReliabilityShown(bins=await reached(reliability(parts.database, parts.routing.strongest)))
+    serving = serving_of(request)
+    shown = ReliabilityShown(bins=await reached(reliability(serving.database, serving.routing.strongest)))
     return as_asked(request, "reliability", shown, ReliabilityBin.__struct_fields__, shown.bins)
 
 
 @get("/routing/kinds", operation_class=describe(None, KindsShown), summary="Show kinds of prompts")
 async def show_kinds(request: HttpRequest) -> Response[Any]:
     """How good each tier is for each kind, by verified answers. `format`: json or csv."""
-    parts = parts_of(request)
-    shown = await kinds_shown(parts, await reached(acceptance(parts.database)))
+    operations = operations_of(request)
+    shown = await kinds_shown(operations, await reached(acceptance(operations.serving.database)))
     return as_asked(request, "kinds", shown, KindRow.__struct_fields__, shown.rows)
 
 
@@ -175,32 +177,33 @@ async def show_kinds(request: HttpRequest) -> Response[Any]:
 async def show_traffic(request: HttpRequest) -> Response[Any]:
     """Classes of the newest requests, which tiers answered them, saving, expected quality. `format`: json, or csv for
     the classes."""
-    parts = parts_of(request)
-    shown = await traffic_shown(parts, await reached(acceptance(parts.database)))
+    serving = serving_of(request)
+    shown = await traffic_shown(serving, await reached(acceptance(serving.database)))
     return as_asked(request, "traffic", shown, ClassTraffic.__struct_fields__, shown.traffic.classes)
 
 
 @get("/routing/tiers", operation_class=describe(None, TiersCompared), summary="Compare the tiers")
 async def show_tiers(request: HttpRequest) -> Response[Any]:
     """Accuracy, price and latency, and tiers that are not worth their price. `format`: json or csv."""
-    parts = parts_of(request)
-    shown = await tiers_compared(parts, await reached(acceptance(parts.database)))
+    serving = serving_of(request)
+    shown = await tiers_compared(serving, await reached(acceptance(serving.database)))
     return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
 
 
-def active_version(parts: Parts) -> LoadedVersion:
+def active_version(serving: Serving) -> LoadedVersion:
     """Return the serving version. Raises `ApiError` 409 without one."""
-    classifier = parts.routing.classifier
-    serving = classifier.serving_or_none if isinstance(classifier, ActiveClassifier) else None
-    if serving is None:
+    classifier = serving.routing.classifier
+    versions = classifier.serving_or_none if isinstance(classifier, ActiveClassifier) else None
+    if versions is None:
         raise ApiError(409, "This server has no active classifier of its own.", code="classifier_off")
-    return serving.current
+    return versions.current
 
 
-async def curve_shown(parts: Parts) -> CurveShown:
+async def curve_shown(operations: Operations) -> CurveShown:
     """Return the curve with its operating point. Raises `ApiError` 409 and 503."""
-    version, rule = active_version(parts), rule_at(parts, parts.routing.active_target)
-    drawn = await reached(parts.cost_quality_curves.of(version.version, version.table))
+    serving = operations.serving
+    version, rule = active_version(serving), rule_at(serving, serving.routing.active_target)
+    drawn = await reached(operations.cost_quality_curves.of(version.version, version.table))
     at = [point.threshold for point in drawn.points]
     no_worse, cost_share = ([getattr(point, name) for point in drawn.points] for name in ("no_worse", "cost_share"))
     return CurveShown(
@@ -218,12 +221,12 @@ async def curve_shown(parts: Parts) -> CurveShown:
 
 async def preview_of(request: HttpRequest) -> Preview | None:
     """Preview the query's `quality_target`. Raises `ApiError` 400 and 503."""
-    parts, until = parts_of(request), time.time()
+    serving, until = serving_of(request), time.time()
     wanted = target_of(request.query_params.get("quality_target", ""))
-    now = parts.routing.active_target
-    rules = rule_at(parts, now), rule_at(parts, now if wanted is None else wanted)
-    sample = await reached(sample_decisions(parts.database, until - DAY, until))
-    return await asyncio.to_thread(preview, sample, parts.routing.strongest, *rules, until - DAY, until)
+    now = serving.routing.active_target
+    rules = rule_at(serving, now), rule_at(serving, now if wanted is None else wanted)
+    sample = await reached(sample_decisions(serving.database, until - DAY, until))
+    return await asyncio.to_thread(preview, sample, serving.routing.strongest, *rules, until - DAY, until)
 
 
 def target_of(given: str) -> float | None:
@@ -235,15 +238,15 @@ def target_of(given: str) -> float | None:
     return number(given, "quality_target", 0, 1, f", or one of {', '.join(QUALITY_SETTINGS)}")
 
 
-def rule_at(parts: Parts, target: float | None) -> RoutingRule:
+def rule_at(serving: Serving, target: float | None) -> RoutingRule:
     """Return the rule of the active version, or of the heuristic without one, at a target; None is the version's
     own."""
-    return rule_of(parts.routing.classifier, "", target)
+    return rule_of(serving.routing.classifier, "", target)
 
 
-async def kinds_shown(parts: Parts, accepted: Acceptance) -> KindsShown:
+async def kinds_shown(operations: Operations, accepted: Acceptance) -> KindsShown:
     """Return the verified answers of each kind. Raises `ApiError` 503."""
-    names = await reached(parts.kind_names.now())
+    names = await reached(operations.kind_names.now())
     live = {(one.tier, one.kind): one for one in accepted.by_kind}
     kinds: list[Kind] = [Kind(by="class", complexity=complexity) for complexity in Complexity]
     kinds += [one.kind for one in accepted.by_kind if one.tier is None and one.kind.by == "application"][:_APPLICATIONS]
@@ -254,27 +257,27 @@ async def kinds_shown(parts: Parts, accepted: Acceptance) -> KindsShown:
         # Applications without stored texts cannot be distinguished.
         rows += [
             _kind_row(kind, name if named[name] == 1 else f"{name} (another one, {named[name]})", tier, live)
-            for tier in range(1, parts.routing.strongest)
+            for tier in range(1, operations.serving.routing.strongest)
         ]
     return KindsShown(rows=rows)
 
 
-async def traffic_shown(parts: Parts, accepted: Acceptance) -> TrafficShown:
+async def traffic_shown(serving: Serving, accepted: Acceptance) -> TrafficShown:
     """Summarise the newest requests. Raises `ApiError` 503."""
-    seen = traffic(await reached(newest_requests(parts.database)))
-    labels, verified = await reached(stored_labels(parts.database)), accepted.overall
+    seen = traffic(await reached(newest_requests(serving.database)))
+    labels, verified = await reached(stored_labels(serving.database)), accepted.overall
     sentences = in_words(seen)
     if seen.requests:
         sentences.append(expected_in_words(seen, labels, verified))
     return TrafficShown(traffic=seen, sentences=sentences, labels=labels, verified=verified)
 
 
-async def tiers_compared(parts: Parts, accepted: Acceptance) -> TiersCompared:
+async def tiers_compared(serving: Serving, accepted: Acceptance) -> TiersCompared:
     """Return the catalogue's tiers, with their stored measurement."""
-    catalog, problem = parts.routing.catalog, ""
+    catalog, problem = serving.routing.catalog, ""
     report = None
     try:
-        report = await asyncio.to_thread(stored_report, parts.settings.data_path, catalog)
+        report = await asyncio.to_thread(stored_report, serving.settings.data_path, catalog)
     except ReportFileError as error:
         problem = str(error)
     measured = {} if report is None else {one.tier: one for one in report.tiers}

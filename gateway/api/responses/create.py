@@ -17,7 +17,8 @@ from gateway.api.responses.exchange import Exchange, exchange_of
 from gateway.api.responses.schemas import ResponsesRequest
 from gateway.api.streaming.sending import respond
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import Serving, serving_of
 
 RESPONSES = FieldReader("/v1/responses", ResponsesRequest)
 
@@ -34,11 +35,11 @@ RESPONSES = FieldReader("/v1/responses", ResponsesRequest)
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
     body = await read_fields(request, RESPONSES)
-    parts = parts_of(request)
-    exchange = await exchange_of(parts, received(request), body)
-    answer_format = ResponsesFormat(parts, exchange)
+    serving = serving_of(request)
+    exchange = await exchange_of(serving, received(request), body)
+    answer_format = ResponsesFormat(serving, exchange)
     try:
-        return await respond(request, parts, exchange.request, answer_format, answer_format.store)
+        return await respond(request, serving, exchange.request, answer_format, answer_format.store)
     except ApiError as error:
         raise renamed(error) from None
 
@@ -46,8 +47,8 @@ async def responses(request: HttpRequest) -> ASGIApp:
 class ResponsesFormat(OpenAIStream):
     """The format of `/v1/responses`."""
 
-    def __init__(self, parts: Parts, exchange: Exchange) -> None:
-        self._parts, self._exchange = parts, exchange
+    def __init__(self, serving: Serving, exchange: Exchange) -> None:
+        self._serving, self._exchange = serving, exchange
         self._kept: ResponseBody | None = None
         self._events: ResponseEvents | None = None
 
@@ -69,6 +70,6 @@ class ResponsesFormat(OpenAIStream):
     def _body(self, answer: Answer) -> ResponseBody:
         """The body of the answer, which has started."""
         if self._kept is None:
-            sampling = self._parts.routing.spec(answer.tier.number).sampling
+            sampling = self._serving.routing.spec(answer.tier.number).sampling
             self._kept = ResponseBody(self._exchange, answer, sampling)
         return self._kept

@@ -13,9 +13,9 @@ from gateway.api.responses.as_chat import chat_of, renamed
 from gateway.api.responses.references import resolved
 from gateway.api.responses.schemas import Item, ResponsesRequest
 from gateway.errors import ApiError, bad_request
-from gateway.parts import Parts
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.truncation import truncated
+from gateway.serving import Serving
 from gateway.stores.database_reach import reached
 from gateway.stores.stored_responses import ContextTooLargeError, StoredContext, StoredResponse, StoredResponses
 
@@ -41,13 +41,13 @@ class Exchange:
     """
 
     def __init__(
-        self, parts: Parts, body: ResponsesRequest, request: InferenceRequest, context: StoredContext | None
+        self, serving: Serving, body: ResponsesRequest, request: InferenceRequest, context: StoredContext | None
     ) -> None:
         self.body, self.request = body, request
         self._context = context
-        self._store = StoredResponses(parts.database)
+        self._store = StoredResponses(serving.database)
         # A redaction would change what models and tools had said.
-        self.stored = request.consent.reuse and not parts.settings.redaction
+        self.stored = request.consent.reuse and not serving.settings.redaction
 
     async def store(self, response: dict[str, Any]) -> None:
         """Store the finished response, if it is to be. On failure `stored` becomes False."""
@@ -78,16 +78,16 @@ class Exchange:
         )
 
 
-async def exchange_of(parts: Parts, given: Received, body: ResponsesRequest) -> Exchange:
+async def exchange_of(serving: Serving, given: Received, body: ResponsesRequest) -> Exchange:
     """The exchange of a request. Raises `ApiError`: 400 that names the parameter, 404 for a previous response that the
     caller's tenant has not stored, or an item of one, 503 while the database is down."""
     context = None
     if body.previous_response_id is not None:
-        context = await _context(parts, given.caller.tenant, body.previous_response_id)
-    body, conversation, named_consent = await resolved(parts, given.caller.tenant, body)
+        context = await _context(serving, given.caller.tenant, body.previous_response_id)
+    body, conversation, named_consent = await resolved(serving, given.caller.tenant, body)
     earlier = [] if context is None else msgspec.convert(context.items, list[Item])
     try:
-        request = chat_request(parts, given, chat_of(body, earlier))
+        request = chat_request(serving, given, chat_of(body, earlier))
     except ApiError as error:
         raise renamed(error) from None
     if context is not None:
@@ -100,8 +100,8 @@ async def exchange_of(parts: Parts, given: Received, body: ResponsesRequest) -> 
         known = conversation or request.request_id
         request = msgspec.structs.replace(request, conversation=known)
     if body.truncation == "auto":
-        request = await truncated(parts.routing, request)
-    return Exchange(parts, body, request, context)
+        request = await truncated(serving.routing, request)
+    return Exchange(serving, body, request, context)
 
 
 def input_items(given: str | list[Item], request_id: str) -> list[dict[str, Any]]:
@@ -128,10 +128,10 @@ def _shown_part(part: dict[str, Any]) -> dict[str, Any]:
     return part | {"annotations": []} if part["type"] == "output_text" else part
 
 
-async def _context(parts: Parts, tenant: str, response_id: str) -> StoredContext:
-    most = parts.settings.body_limit
+async def _context(serving: Serving, tenant: str, response_id: str) -> StoredContext:
+    most = serving.settings.body_limit
     try:
-        store = StoredResponses(parts.database)
+        store = StoredResponses(serving.database)
         context = await reached(store.context(tenant, response_id, most)) if is_id(response_id) else None
     except ContextTooLargeError as error:
         raise bad_request(

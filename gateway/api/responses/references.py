@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.api.responses.schemas import Item, ResponsesRequest
 from gateway.errors import ApiError, bad_request
-from gateway.parts import Parts
+from gateway.serving import Serving
 from gateway.stores.database_reach import reached
 from gateway.stores.stored_responses import ContextTooLargeError, StoredItems, StoredResponses
 from tiers.consent import Consent
@@ -24,7 +24,7 @@ def is_reference(item: Item) -> bool:
 
 
 async def resolved(
-    parts: Parts, tenant: str, body: ResponsesRequest
+    serving: Serving, tenant: str, body: ResponsesRequest
 ) -> tuple[ResponsesRequest, str | None, Consent | None]:
     """The request with the items that it names, the conversation that they are of, and what the requests that made them
     consented to; None for both if it names none.
@@ -34,7 +34,7 @@ async def resolved(
     if isinstance(body.input, str) or not any(map(is_reference, body.input)):
         return body, None, None
     named = {place: item.id or "" for place, item in enumerate(body.input) if is_reference(item)}
-    stored = await _stored(parts, tenant, list(named.values()))
+    stored = await _stored(serving, tenant, list(named.values()))
     for place, item_id in named.items():
         if item_id not in stored.items:
             raise ApiError(
@@ -51,11 +51,11 @@ async def resolved(
     return msgspec.structs.replace(body, input=items), stored.conversation, stored.consent
 
 
-async def _stored(parts: Parts, tenant: str, item_ids: Sequence[str]) -> StoredItems:
+async def _stored(serving: Serving, tenant: str, item_ids: Sequence[str]) -> StoredItems:
     of = {item_id: matched[1] for item_id in item_ids if (matched := _ITEM_ID.match(item_id)) is not None}
-    most = parts.settings.body_limit
+    most = serving.settings.body_limit
     try:
-        return await reached(StoredResponses(parts.database).items(tenant, item_ids, of, most))
+        return await reached(StoredResponses(serving.database).items(tenant, item_ids, of, most))
     except ContextTooLargeError as error:
         raise bad_request(
             f"The items that input names hold {error.size} bytes or more; {most} (AIO_BODY_LIMIT) fit one request.",

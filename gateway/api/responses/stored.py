@@ -11,7 +11,8 @@ from gateway.api.access.guard import caller_of
 from gateway.api.batch_files.owned_queries import is_id, owned_query
 from gateway.api.operations import describe
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from gateway.stores.stored_responses import StoredResponse, StoredResponses
 
@@ -54,7 +55,7 @@ async def show_response(request: HttpRequest, response_id: FromPath[str]) -> Res
 )
 async def delete_response(request: HttpRequest, response_id: FromPath[str]) -> Response[Any]:
     """Immediate and permanent. Responses that went on from it stay, but nothing goes on from them any more."""
-    store, tenant = StoredResponses(parts_of(request).database), caller_of(request).tenant
+    store, tenant = StoredResponses(serving_of(request).database), caller_of(request).tenant
     if not (is_id(response_id) and await reached(store.delete(tenant, response_id))):
         raise _not_found(response_id)
     return Response(ResponseDeleted(id=response_id), media_type="application/json")
@@ -98,14 +99,14 @@ async def _items_before(request: HttpRequest, stored: StoredResponse) -> list[di
     """The conversation before the response, as far as it is still stored."""
     if stored.previous_response_id is None:
         return []
-    store = StoredResponses(parts_of(request).database)
+    store = StoredResponses(serving_of(request).database)
     context = await reached(store.context(stored.tenant, stored.previous_response_id, stored.context_bytes))
     return [] if context is None else context.items
 
 
 async def _stored(request: HttpRequest, response_id: str) -> StoredResponse:
     if is_id(response_id):
-        store, tenant = StoredResponses(parts_of(request).database), caller_of(request).tenant
+        store, tenant = StoredResponses(serving_of(request).database), caller_of(request).tenant
         stored = await reached(store.find(tenant, response_id))
         if stored is not None:
             return stored

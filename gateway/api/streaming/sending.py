@@ -12,9 +12,10 @@ from gateway.api.inference.ignored_fields import shown_names
 from gateway.api.inference.parsing import IGNORED
 from gateway.api.streaming.client_watch import DisconnectWatch, StallWatch
 from gateway.errors import ClientGoneError
-from gateway.parts import HttpRequest, Parts
+from gateway.protocols.http_request import HttpRequest
 from gateway.request_ids import caller_request_id
 from gateway.requests.inference_request import InferenceRequest
+from gateway.serving import Serving
 
 Headers = list[tuple[bytes, bytes]]
 # Log-probabilities that are formatted in a millisecond or two.
@@ -32,7 +33,7 @@ EVENT_STREAM = [
 
 async def respond(
     request: HttpRequest,
-    parts: Parts,
+    serving: Serving,
     inference_request: InferenceRequest,
     answer_format: AnswerFormat,
     before_end: BeforeEnd | None = None,
@@ -40,9 +41,9 @@ async def respond(
     """Answer the request. When the client disconnects, at any time, the tier's work is freed within one step."""
     disconnect = DisconnectWatch(request.scope, request.receive)
     if inference_request.stream:
-        return await _stream(request, parts, inference_request, answer_format, disconnect, before_end)
+        return await _stream(request, serving, inference_request, answer_format, disconnect, before_end)
     try:
-        answer = await parts.service.complete(inference_request)
+        answer = await serving.service.complete(inference_request)
     except BaseException as error:
         if disconnect.is_reason(error):
             raise ClientGoneError from None
@@ -56,18 +57,18 @@ async def respond(
 
 async def _stream(
     request: HttpRequest,
-    parts: Parts,
+    serving: Serving,
     inference_request: InferenceRequest,
     answer_format: AnswerFormat,
     disconnect: DisconnectWatch,
     before_end: BeforeEnd | None,
 ) -> ASGIApp:
-    settings = parts.settings
+    settings = serving.settings
     early = _early_headers(request, inference_request, answer_format)
     waiting = KeepAlive(request.send, early, answer_format.keep_alive, settings.keep_alive_seconds)
     answer: Answer | None = None
     try:
-        answer = await parts.service.start(inference_request)
+        answer = await serving.service.start(inference_request)
         started = await waiting.end()
     except BaseException as error:
         disconnect.end()

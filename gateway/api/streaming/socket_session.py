@@ -20,8 +20,8 @@ from gateway.api.inference.ignored_fields import FieldReader, shown_names
 from gateway.api.inference.parsing import decoded_body, decoded_fields
 from gateway.api.inference.schemas import HARMLESS, ChatRequest
 from gateway.errors import ApiError, ErrorBody, as_api_error, bad_request
-from gateway.parts import PARTS, Parts
 from gateway.requests.caller import CALLER
+from gateway.serving import serving_of
 from tiers.errors import TierError
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class SocketSession:
         """`handshake`: what opened the connection, with the key; its headers steer all chats, and it is asked again
         with every chat, since keys expire and are revoked."""
         self._socket, self._handshake = socket, handshake
-        self._parts: Parts = socket.app.state[PARTS]
+        self._serving = serving_of(socket)
         self._chats: dict[str, asyncio.Task[None]] = {}
         self._over = False
 
@@ -115,15 +115,15 @@ class SocketSession:
 
     async def _take(self, message: bytes, group: asyncio.TaskGroup) -> None:
         name = ""
-        parts, caller = self._parts, self._handshake.scope["state"][CALLER]
+        serving, caller = self._serving, self._handshake.scope["state"][CALLER]
         try:
-            heading = await decoded_body(parts, _heading, message, caller)
+            heading = await decoded_body(serving, _heading, message, caller)
             name = heading.request
             if heading.type == "cancel":
-                self._cancel(await decoded_body(parts, _cancel, message, caller))
+                self._cancel(await decoded_body(serving, _cancel, message, caller))
             elif heading.type == "chat":
                 self._require_room(name)
-                body, ignored = await decoded_fields(parts, _chat, message, caller)
+                body, ignored = await decoded_fields(serving, _chat, message, caller)
                 self._chats[name] = group.create_task(self._answer(body, ignored))
                 # A task that is cancelled before its first step would never run, nor say that it was.
                 await asyncio.sleep(0)
@@ -140,7 +140,7 @@ class SocketSession:
             self._chats[order.request].cancel()
 
     def _require_room(self, name: str) -> None:
-        most = self._parts.settings.socket_chats
+        most = self._serving.settings.socket_chats
         if name in self._chats:
             raise bad_request(
                 f"The chat {name!r} is still being answered: give each at a time a 'request' of its own.",
@@ -157,8 +157,8 @@ class SocketSession:
                 raise bad_request("Answers on a WebSocket are streamed: leave stream out.", "stream", "invalid_value")
             await admit(self._handshake, self._socket.route_handler)
             given = received(self._handshake)
-            inference_request = chat_request(self._parts, given, msgspec.structs.replace(body, stream=True))
-            answer = await self._parts.service.start(inference_request)
+            inference_request = chat_request(self._serving, given, msgspec.structs.replace(body, stream=True))
+            answer = await self._serving.service.start(inference_request)
             await self._stream(answer, body)
         except asyncio.CancelledError:
             if self._over:
@@ -176,7 +176,7 @@ class SocketSession:
 
     async def _stream(self, answer: Answer, body: SocketChat) -> None:
         usage = bool(body.stream_options and body.stream_options.include_usage)
-        chunks = ChatChunks(answer, self._parts.fingerprint, usage)
+        chunks = ChatChunks(answer, self._serving.fingerprint, usage)
         events = chunks.opening()
         async for delta in answer:
             await self._send_events(body.request, events + chunks.piece(delta))
@@ -202,7 +202,7 @@ class SocketSession:
     async def _send(self, frame: bytes) -> None:
         """Wait until the frame is taken off our hands. Raises `ReaderGoneError`."""
         try:
-            async with asyncio.timeout(self._parts.settings.stalled_reader_seconds):
+            async with asyncio.timeout(self._serving.settings.stalled_reader_seconds):
                 await self._socket.send_text(frame.decode())
         except (TimeoutError, OSError, WebSocketDisconnect) as error:
             self._over = True

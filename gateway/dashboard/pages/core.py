@@ -7,7 +7,7 @@ import msgspec
 from litestar import get, post
 from litestar.response import Response
 
-from gateway.api.access.guard import OPERATOR, actor_of
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.admin.knob_profiles import ProfileOrder, apply_profile
 from gateway.api.admin.knobs import change_id
 from gateway.cores.knobs import KnobOrder
@@ -18,7 +18,8 @@ from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import ApiError, bad_request
 from gateway.knobs.profiles import PROFILES
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
 from inference_core.engine.step_statistics import STEP_SECONDS
 from inference_core.protocol import CoreStats
@@ -48,8 +49,8 @@ class ArenaPart(msgspec.Struct, frozen=True):
 async def show_core(request: HttpRequest) -> Response[Any]:
     """Show every core with its models, and the knobs of one model (`model`; the first by default). Query: `before`, the
     id of the last change on the previous page."""
-    parts = parts_of(request)
-    there, away = await read_cores(parts.core_knobs.cores)
+    operations = operations_of(request)
+    there, away = await read_cores(operations.core_knobs.cores)
     homes = {model.name: name for name, stats in there.items() for model in stats.models}
     models = {model.name: model for stats in there.values() for model in stats.models}
     chosen = request.query_params.get("model") or next(iter(models), "")
@@ -95,7 +96,7 @@ async def change_core(request: HttpRequest) -> Response[Any]:
         keep="keep" in form,
         reason=(text_of(form, "reason") or "")[:1000] or None,
     )
-    done = await parts_of(request).core_knobs.change(order)
+    done = await operations_of(request).core_knobs.change(order)
     late = "" if done.recorded else " The database is down: the change is recorded later."
     return back_to(back, f"{_said(done.changed)}{late}")
 
@@ -171,7 +172,7 @@ async def _changes(request: HttpRequest) -> tuple[list[KnobChange], str]:
     """Return the requested page of the history, and why there is none if so: the core is shown without it too."""
     before = change_id(request.query_params.get("before"))
     try:
-        return await parts_of(request).core_knobs.history(CHANGES, before, None), ""
+        return await operations_of(request).core_knobs.history(CHANGES, before, None), ""
     except ApiError as error:
         return [], str(error)
 

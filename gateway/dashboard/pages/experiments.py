@@ -9,14 +9,15 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from classifier.registry.registry import ArtefactRegistry
-from gateway.api.access.guard import OPERATOR
+from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.quality_loop.experiments import MOST_PROBES, ExperimentOrder, begin_experiment, end_experiment
 from gateway.api.quality_loop.quality_lists import page_asked_for
 from gateway.dashboard.forms import fields_of, number_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from quality.rollout.experiments import Plan, Results
 from quality.rollout.guardrails import MEASURES, Guarded, Measure
 from quality.store.listings import EXPERIMENTS
@@ -49,9 +50,9 @@ class ShownExperiment(msgspec.Struct, frozen=True):
 async def show_experiments(request: HttpRequest) -> Response[Any]:
     """Newest first; one at most is running. Query: as for `/admin/api/experiments`."""
     found = await page_asked_for(request, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
-    parts = parts_of(request)
-    versions = await asyncio.to_thread(ArtefactRegistry(parts.settings.registry_path).versions)
-    arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(parts.routing.tiers)]
+    serving = serving_of(request)
+    versions = await asyncio.to_thread(ArtefactRegistry(serving.settings.registry_path).versions)
+    arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(serving.routing.tiers)]
     arms += [(f"version:{version}", f"Version {version}") for version in versions]
     shown = [_shown(row) for row in found.rows]
     running = any(one.row["status"] == "running" for one in shown)

@@ -24,7 +24,9 @@ from gateway.dashboard.page import Page
 from gateway.dashboard.pages.requests import epoch_of
 from gateway.dashboard.rendering import back_to, page
 from gateway.numbers import number
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
+from gateway.serving import Serving, serving_of
 from gateway.stores.database_reach import reached
 from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.key_commands import (
@@ -59,13 +61,13 @@ _HOUR = 3600.0
 @get("/keys")
 async def show_keys(request: HttpRequest) -> Response[Any]:
     """A page of the keys, and the newest teams and budgets. Query: as for `/admin/api/keys`."""
-    parts = parts_of(request)
+    operations = operations_of(request)
     asked = {name: value for name, value in request.query_params.items() if value.strip()}
     found = await page_asked_for(request, KEYS, {"limit": str(ROWS)} | asked)
     groups = await page_asked_for(request, TEAMS, {"limit": str(ROWS)})
     bounds = await page_asked_for(request, BUDGETS, {"limit": str(ROWS)})
-    now = parts.tenancy.clock.now()
-    states = await reached(states_of(parts.database, bounds.rows, now))
+    now = operations.access.tenancy.clock.now()
+    states = await reached(states_of(operations.serving.database, bounds.rows, now))
     return page(
         request,
         "keys.html",
@@ -74,21 +76,21 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
         asked=asked,
         teams=groups.rows,
         budgets=states,
-        names=await _names(parts, states, [row["team_id"] for row in found.rows]),
+        names=await _names(operations.serving, states, [row["team_id"] for row in found.rows]),
         now=now,
-        tiers=sorted(parts.routing.tiers),
+        tiers=sorted(operations.serving.routing.tiers),
     )
 
 
 @get("/keys/{key:str}")
 async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Show what a key may do and has spent."""
-    parts = parts_of(request)
-    row = await obeyed(request, shown_key(parts.database, key))
-    now = parts.tenancy.clock.now()
-    states = await reached(_budgets_of(parts, row, now))
-    names = await _names(parts, states, [row["team_id"]])
-    tiers = sorted(parts.routing.tiers)
+    operations = operations_of(request)
+    row = await obeyed(request, shown_key(operations.serving.database, key))
+    now = operations.access.tenancy.clock.now()
+    states = await reached(_budgets_of(operations.serving, row, now))
+    names = await _names(operations.serving, states, [row["team_id"]])
+    tiers = sorted(operations.serving.routing.tiers)
     return page(request, "key.html", row["name"], key=row, now=now, budgets=states, names=names, tiers=tiers)
 
 
@@ -98,7 +100,9 @@ async def make_key(request: HttpRequest) -> Response[Any]:
     form = await form_of(request)
     values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
     order = taken(values | given_of(form, "team", "reason"), KeyOrder)
-    work = create_key(parts_of(request).database, order.name, order.team, order.terms, order_of(request, order.reason))
+    work = create_key(
+        serving_of(request).database, order.name, order.team, order.terms, order_of(request, order.reason)
+    )
     return _issued(request, await obeyed(request, work))
 
 
@@ -107,7 +111,7 @@ async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[A
     """Change the terms of a key that differ in the form."""
     form = await form_of(request)
     order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
-    work = change_key(parts_of(request).database, key, order.terms, order_of(request, order.reason))
+    work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
     changed = await obeyed(request, work)
     said = "; ".join(f"{name}: {before} → {after}" for name, (before, after) in changed.items())
     return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
@@ -120,7 +124,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
     given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
     order = taken(given | given_of(form, "reason"), RotateOrder)
-    work = rotate_key(parts_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
+    work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
     return _issued(request, await obeyed(request, work))
 
 
@@ -128,7 +132,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Revoke a key permanently."""
     order = taken(given_of(await form_of(request), "reason"), RevokeOrder)
-    await obeyed(request, revoke_key(parts_of(request).database, key, order_of(request, order.reason)))
+    await obeyed(request, revoke_key(serving_of(request).database, key, order_of(request, order.reason)))
     return back_to(f"{_PATH}/{key}", "The key is revoked: refused here at once, and by other processes in a moment.")
 
 
@@ -137,18 +141,20 @@ async def make_team(request: HttpRequest) -> Response[Any]:
     """A new team."""
     form = await form_of(request)
     order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
-    await obeyed(request, create_team(parts_of(request).database, order.name, order_of(request, order.reason)))
+    await obeyed(request, create_team(serving_of(request).database, order.name, order_of(request, order.reason)))
     return back_to(_PATH, f"There is a team {order.name}.")
 
 
 @post("/budgets", status_code=200)
 async def put_budget(request: HttpRequest) -> Response[Any]:
     """Set what a key or team may spend."""
-    parts, form = parts_of(request), await form_of(request)
+    operations, form = operations_of(request), await form_of(request)
     order = taken(given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
-    static = order.kind == "key" and parts.tenancy.directory.is_static(order.subject)
+    static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
     done = order_of(request, order.reason)
-    work = set_budget(parts.database, order.kind, order.subject, order.period, order.amount_usd, done, static)
+    work = set_budget(
+        operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
+    )
     await obeyed(request, work)
     return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
 
@@ -157,7 +163,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
 async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
     """Remove a budget."""
     reason = text_of(await form_of(request), "reason")
-    await obeyed(request, remove_budget(parts_of(request).database, budget_id, order_of(request, reason)))
+    await obeyed(request, remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
     return back_to(_PATH, "The budget is removed.")
 
 
@@ -179,25 +185,25 @@ def _terms(form: Form) -> dict[str, Any]:
     return terms
 
 
-async def _names(parts: Parts, states: list[BudgetState], team_ids: list[str | None]) -> dict[str, str]:
+async def _names(serving: Serving, states: list[BudgetState], team_ids: list[str | None]) -> dict[str, str]:
     """Return the names of the keys and teams with these ids."""
     wanted = {state.subject for state in states} | {team_id for team_id in team_ids if team_id is not None}
 
     async def read() -> dict[str, str]:
         of_keys = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(wanted))
         of_teams = select(teams.c.team_id, teams.c.name).where(teams.c.team_id.in_(wanted))
-        async with parts.database.connect() as connection:
+        async with serving.database.connect() as connection:
             return {row.key_id: row.name for row in await connection.execute(of_keys.union_all(of_teams))}
 
     return await reached(read())
 
 
-async def _budgets_of(parts: Parts, key: dict[str, Any], now: float) -> list[BudgetState]:
+async def _budgets_of(serving: Serving, key: dict[str, Any], now: float) -> list[BudgetState]:
     subjects = [subject for subject in (key["key_id"], key["team_id"]) if subject is not None]
-    async with parts.database.connect() as connection:
+    async with serving.database.connect() as connection:
         rows = await connection.execute(select(budgets).where(budgets.c.subject.in_(subjects)))
         found = [dict(row) for row in rows.mappings()]
-    return await states_of(parts.database, found, now)
+    return await states_of(serving.database, found, now)
 
 
 KEYS_PAGE = Page(

@@ -15,7 +15,8 @@ from gateway.dashboard.first_request import address, first_request
 from gateway.dashboard.first_steps import first_steps
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import HEADERS, TEMPLATES, page
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import Operations, operations_of
 from gateway.telemetry.overview.figures import Overview, TierNow
 
 EVENT_SECONDS = 2.0
@@ -27,8 +28,8 @@ _CSV = ("ttft_seconds", "itl_seconds", "e2e_seconds")
 @get("/")
 async def show_overview(request: HttpRequest) -> Response[Any]:
     """The page."""
-    parts = parts_of(request)
-    shown = await _context(parts, await parts.live.overview())
+    operations = operations_of(request)
+    shown = await _context(operations, await operations.live.overview())
     curl, api_url = first_request(request), f"{address(request)}/v1"
     return page(request, "overview.html", "Overview", **shown, curl=curl, api_url=api_url)
 
@@ -36,37 +37,37 @@ async def show_overview(request: HttpRequest) -> Response[Any]:
 @get("/overview/events")
 async def overview_events(request: HttpRequest) -> Stream:
     """Send the changing parts of the page, as HTML, every two seconds."""
-    parts = parts_of(request)
+    operations = operations_of(request)
     headers = {**HEADERS, "x-accel-buffering": "no"}
-    return Stream(_events(parts), media_type="text/event-stream", headers=headers)
+    return Stream(_events(operations), media_type="text/event-stream", headers=headers)
 
 
 @get("/overview", operation_class=describe(None, Overview), summary="Show the current figures of tiers and cores")
 async def overview_figures(request: HttpRequest) -> Response[Any]:
     """Everything on the dashboard's overview, over the last five minutes. Query: `format`, json or csv: the tiers."""
-    now = await parts_of(request).live.overview()
+    now = await operations_of(request).live.overview()
     rows = [_flat(tier) for tier in (now.overall, *now.tiers)]
     return as_asked(request, "overview", now, list(rows[0]), rows)
 
 
-async def _events(parts: Parts) -> AsyncIterator[str]:
+async def _events(operations: Operations) -> AsyncIterator[str]:
     yield "retry: 1000\n\n"
     for _ in range(EVENTS):
         await asyncio.sleep(EVENT_SECONDS)
-        text = await fragment(parts, await parts.live.overview())
+        text = await fragment(operations, await operations.live.overview())
         yield "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
 
 
-async def fragment(parts: Parts, now: Overview) -> str:
+async def fragment(operations: Operations, now: Overview) -> str:
     """Return the changing part of the page, rendered once for all viewers of the same figures."""
-    drawn = parts.live.drawn
+    drawn = operations.live.drawn
     if drawn is None or drawn[0] is not now:
-        shown = await _context(parts, now)
-        drawn = parts.live.drawn = (now, TEMPLATES.get_template("overview_live.html").render(shown))
+        shown = await _context(operations, now)
+        drawn = operations.live.drawn = (now, TEMPLATES.get_template("overview_live.html").render(shown))
     return drawn[1]
 
 
-async def _context(parts: Parts, now: Overview) -> dict[str, Any]:
+async def _context(operations: Operations, now: Overview) -> dict[str, Any]:
     tiers = [tier.tier or 0 for tier in now.tiers]
     traffic = [
         Series(
@@ -81,7 +82,7 @@ async def _context(parts: Parts, now: Overview) -> dict[str, Any]:
         Series(name=name, values=[getattr(point, field) for point in now.history], colour=colour, dashes=DASHES[colour])
         for name, field, colour in (("p50", "ttft_p50", 1), ("p95", "ttft_p95", 3), ("p99", "ttft_p99", 4))
     ]
-    steps = await first_steps(parts)
+    steps = await first_steps(operations)
     return {
         "now": now,
         # Nothing to chart: the page says what to do instead.
@@ -90,8 +91,8 @@ async def _context(parts: Parts, now: Overview) -> dict[str, Any]:
         "open_steps": sum(step.done is not True for step in steps),
         "traffic": traffic,
         "latency": latency,
-        "estimated": {spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},
-        "objectives": {spec.number: spec.objective for spec in parts.routing.catalog.tiers},
+        "estimated": {spec.number: spec.price.estimated for spec in operations.serving.routing.catalog.tiers},
+        "objectives": {spec.number: spec.objective for spec in operations.serving.routing.catalog.tiers},
     }
 
 

@@ -10,7 +10,7 @@ from litestar.response import Response
 from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.api.access.guard import OPERATOR
+from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.quality_loop.classifier_commands import (
     TrialOrder,
     VersionsNow,
@@ -29,7 +29,8 @@ from gateway.dashboard.page import Page
 from gateway.dashboard.pages.review import review, show_review
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import Operations, operations_of
 from gateway.stores.database_reach import reached
 from quality.learning.learning import Learned, Learning, in_words
 from quality.monitor.monitor import MonitorStatus
@@ -54,24 +55,24 @@ class Registered(msgspec.Struct, frozen=True):
 @get("/quality")
 async def show_quality(request: HttpRequest) -> Response[Any]:
     """Query: `cursor`, of the previous page of versions."""
-    parts = parts_of(request)
+    operations = operations_of(request)
     asked, labels = {"limit": ROWS}, _labels(request)
     versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
         page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
         page_asked_for(request, RETRAININGS, asked),
         page_asked_for(request, ROLLOUTS, asked),
         _estimates(request),
-        asyncio.to_thread(_registered, ArtefactRegistry(parts.settings.registry_path), labels is not None),
-        _learning(parts),
+        asyncio.to_thread(_registered, ArtefactRegistry(operations.serving.settings.registry_path), labels is not None),
+        _learning(operations),
     )
-    monitor = None if parts.quality_loop is None else parts.quality_loop.monitor
+    monitor = None if operations.quality_loop is None else operations.quality_loop.monitor
     return page(
         request,
         "quality.html",
         "Quality",
         estimates=estimates,
         rules=None if monitor is None else monitor.settings,
-        loop_runs=parts.quality_loop is not None,
+        loop_runs=operations.quality_loop is not None,
         own_labels=None if labels is None else labels.labels,
         runs=runs.rows,
         rollouts=rollouts.rows,
@@ -153,10 +154,10 @@ def _labels(request: HttpRequest) -> LabelsShown | None:
         return None
 
 
-async def _learning(parts: Parts) -> Learning | None:
+async def _learning(operations: Operations) -> Learning | None:
     """None without a classifier, and until it is computed."""
     try:
-        return await reached(parts.learning.at_hand(learning_source(parts), WAIT_SECONDS))
+        return await reached(operations.learning.at_hand(learning_source(operations.serving), WAIT_SECONDS))
     except ApiError as error:
         if error.status != 409:
             raise

@@ -17,7 +17,8 @@ from gateway.dashboard.rendering import back_to, page
 from gateway.dashboard.request_path import chances_of, rerouted, stages_of, verifications_of
 from gateway.errors import ApiError, bad_request
 from gateway.numbers import epoch_seconds, is_number, number
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.records.any_record import Recorded
 from quality.records.embedding_record import EmbeddingRecord
@@ -58,7 +59,7 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
         found=found,
         asked=asked,
         filtered=bool(query.keys() - {"cursor", "limit"}),
-        tiers=sorted(parts_of(request).routing.tiers),
+        tiers=sorted(serving_of(request).routing.tiers),
         curl=first_request(request),
     )
 
@@ -69,7 +70,7 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
     record = await _record(request, request_id)
     if isinstance(record, EmbeddingRecord):
         return page(request, "embedding.html", "Request", record=record)
-    parts = parts_of(request)
+    serving = serving_of(request)
     wanted = _target(request.query_params.get("quality", "").strip())
     return page(
         request,
@@ -79,10 +80,10 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
         inputs=record.decision.inputs,
         stages=stages_of(record),
         chances=chances_of(record.decision),
-        estimated={spec.number: spec.price.estimated for spec in parts.routing.catalog.tiers},
-        verified=await reached(verifications_of(parts.database, record.request_id)),
+        estimated={spec.number: spec.price.estimated for spec in serving.routing.catalog.tiers},
+        verified=await reached(verifications_of(serving.database, record.request_id)),
         wanted=wanted,
-        otherwise=None if wanted is None else rerouted(parts.routing, record, wanted),
+        otherwise=None if wanted is None else rerouted(serving.routing, record, wanted),
     )
 
 
@@ -95,12 +96,12 @@ async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Re
     row = msgspec.to_builtins(request_row(record))
     if isinstance(record, EmbeddingRecord):
         return as_asked(request, "request", EmbeddingShown(request=record), list(row), [row])
-    verified = await reached(verifications_of(parts_of(request).database, record.request_id))
+    verified = await reached(verifications_of(serving_of(request).database, record.request_id))
     return as_asked(request, "request", RequestShown(request=record, verifications=verified), list(row), [row])
 
 
 async def _record(request: HttpRequest, request_id: str) -> Recorded:
-    record = await reached(parts_of(request).records.find(request_id))
+    record = await reached(serving_of(request).records.find(request_id))
     if record is None:
         raise ApiError(404, f"No request {request_id[:128]!r} is recorded.", code="request_not_found")
     return record

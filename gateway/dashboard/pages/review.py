@@ -6,11 +6,11 @@ from litestar import get, post
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.api.access.guard import OPERATOR
+from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.quality_loop.reviews import ReviewOrder, label_asked_for, order_review, review_of, reviews_from
 from gateway.dashboard.forms import form_of, given_of, taken
 from gateway.dashboard.rendering import back_to, page
-from gateway.parts import HttpRequest
+from gateway.protocols.http_request import HttpRequest
 
 PATH = "/admin/quality/review"
 

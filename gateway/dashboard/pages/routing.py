@@ -8,7 +8,7 @@ from litestar import get, post
 from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
-from gateway.api.access.guard import OPERATOR
+from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.admin.knob_patch import order_knobs
 from gateway.api.quality_loop.routing_views import (
     CurveShown,
@@ -30,7 +30,9 @@ from gateway.dashboard.forms import fields_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import ApiError, bad_request
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import Operations, operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from quality.estimates.kinds import acceptance
 from quality.estimates.reliability import ReliabilityBin, reliability
@@ -43,22 +45,22 @@ _PROBES, _OWN = 4, 1
 @get("/routing")
 async def show_routing_page(request: HttpRequest) -> Response[Any]:
     """Query: `quality_target`, to preview it on yesterday's traffic."""
-    parts = parts_of(request)
+    operations = operations_of(request)
     wanted = target_of(request.query_params.get("quality_target", ""))
     previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
         preview_of(request),
-        _unless_off(curve_shown(parts)),
-        reached(reliability(parts.database, parts.routing.strongest)),
-        _verified(parts),
+        _unless_off(curve_shown(operations)),
+        reached(reliability(operations.serving.database, operations.serving.routing.strongest)),
+        _verified(operations),
     )
-    active = rule_at(parts, parts.routing.active_target)
+    active = rule_at(operations.serving, operations.serving.routing.active_target)
     return page(
         request,
         "routing.html",
         "Routing",
         active=active,
         settings=list(QUALITY_SETTINGS),
-        knobs=parts.routing.knobs.active,
+        knobs=operations.serving.routing.knobs.active,
         wanted=active.quality_target if wanted is None else wanted,
         asked=wanted is not None,
         preview=previewed,
@@ -76,7 +78,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         class_parts=[(one.name, one.requests, k) for k, one in enumerate(seen.traffic.classes, start=1)],
         class_looks={row.complexity: row.name.partition(": ")[2] for row in kinds.rows if row.complexity},
         compared=compared,
-        judged=range(1, parts.routing.strongest),
+        judged=range(1, operations.serving.routing.strongest),
     )
 
 
@@ -88,7 +90,7 @@ async def apply_target(request: HttpRequest) -> Response[Any]:
     if target is None and "default" not in fields:
         raise bad_request("Give a quality_target from 0 to 1.", "quality_target", "invalid_value")
     reason = reason_of(fields)
-    done = await order_knobs(request, parts_of(request).routing.knobs, {"quality_target": target}, reason)
+    done = await order_knobs(request, serving_of(request).routing.knobs, {"quality_target": target}, reason)
     if not done.changed:
         return back_to(PATH, "Nothing changed: the target is the same.")
     said = "the server's own" if target is None else f"{target:g}"
@@ -96,10 +98,12 @@ async def apply_target(request: HttpRequest) -> Response[Any]:
     return back_to(PATH, f"The quality target is now {said}.{late}")
 
 
-async def _verified(parts: Parts) -> tuple[KindsShown, TiersCompared, TrafficShown]:
-    accepted = await reached(acceptance(parts.database))
+async def _verified(operations: Operations) -> tuple[KindsShown, TiersCompared, TrafficShown]:
+    accepted = await reached(acceptance(operations.serving.database))
     return await asyncio.gather(
-        kinds_shown(parts, accepted), tiers_compared(parts, accepted), traffic_shown(parts, accepted)
+        kinds_shown(operations, accepted),
+        tiers_compared(operations.serving, accepted),
+        traffic_shown(operations.serving, accepted),
     )
 
 

@@ -11,7 +11,8 @@ from gateway.dashboard.forms import fields_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.serving import serving_of
 
 PATH = "/admin/shadow"
 # Characters of a text that the page shows; the request's own page has the rest.
@@ -25,7 +26,7 @@ _DONE = {
 @get("/shadow")
 async def show_shadow_page(request: HttpRequest) -> Response[Any]:
     """Query: `since` and `last`, as for `/admin/api/shadow`."""
-    report, routing = await shadow_shown(request), parts_of(request).routing
+    report, routing = await shadow_shown(request), serving_of(request).routing
     knobs = routing.knobs.active
     answers = min(knobs.observe_tier or routing.strongest, routing.strongest)
     return page(request, "shadow.html", "Shadow mode", report=report, knobs=knobs, answers=answers, most=_SHOWN)
@@ -38,7 +39,7 @@ async def switch_mode(request: HttpRequest) -> Response[Any]:
     mode = fields.get("mode", "")
     if mode not in _DONE:
         raise bad_request(f"Invalid mode: {mode[:64]!r}; allowed: {', '.join(_DONE)}.", "mode", "invalid_value")
-    done = await order_knobs(request, parts_of(request).routing.knobs, {"mode": mode}, reason_of(fields))
+    done = await order_knobs(request, serving_of(request).routing.knobs, {"mode": mode}, reason_of(fields))
     if not done.changed:
         return back_to(PATH, "Nothing changed: the mode is the same.")
     late = "" if done.recorded else " The database is down: the change is recorded later."

@@ -8,13 +8,14 @@ from litestar.response import Response
 from gateway.api.admin.system_state import system_state
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import page
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 
 
 @get("/system")
 async def show_system_page(request: HttpRequest) -> Response[Any]:
     """As `/admin/api/system`."""
-    return page(request, "system.html", "System", state=await system_state(parts_of(request)))
+    return page(request, "system.html", "System", state=await system_state(operations_of(request)))
 
 
 SYSTEM_PAGE = Page(title="System", path="/system", handlers=(show_system_page,))

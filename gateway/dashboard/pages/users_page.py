@@ -7,14 +7,16 @@ from litestar.params import FromPath
 from litestar.response import Response
 from sqlalchemy import func, select
 
-from gateway.api.access.guard import ADMIN
+from gateway.api.access.admin_guard import ADMIN
 from gateway.api.admin.keys import obeyed, order_of
 from gateway.api.operations import describe
 from gateway.api.quality_loop.quality_lists import page_asked_for, page_of
 from gateway.dashboard.forms import form_of, given_of, taken, text_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
-from gateway.parts import HttpRequest, Parts, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import Operations, operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from gateway.tenancy.dashboard_users import users
 from migrations.tables.tenancy import dashboard_sessions
@@ -28,7 +30,7 @@ PATH = "/admin/users"
 async def show_users(request: HttpRequest) -> Response[Any]:
     """Show users, newest first, each with its number of sessions. Query: as for `/admin/api/dashboard-users`."""
     found = await page_asked_for(request, users.USERS, {"limit": str(ROWS)} | dict(request.query_params))
-    sessions = await reached(_sessions(parts_of(request), [row["name"] for row in found.rows]))
+    sessions = await reached(_sessions(operations_of(request), [row["name"] for row in found.rows]))
     return page(request, "users.html", "Users", found=found, sessions=sessions, roles=users.ROLES)
 
 
@@ -46,7 +48,7 @@ async def add(request: HttpRequest) -> Response[Any]:
     password = (await request.form()).get("password", "")
     user = taken(given_of(form, "name", "role") | {"password": password}, users.UserOrder)
     order = order_of(request, text_of(form, "reason"))
-    await obeyed(request, users.add_user(parts_of(request).database, user, order))
+    await obeyed(request, users.add_user(serving_of(request).database, user, order))
     return back_to(PATH, f"{user.name} may sign in as {user.role}.")
 
 
@@ -54,32 +56,32 @@ async def add(request: HttpRequest) -> Response[Any]:
 async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """Change a user's role."""
     role = taken(given_of(await form_of(request), "role"), users.RoleOrder).role
-    before = await obeyed(request, users.change_role(parts_of(request).database, name, role, order_of(request, None)))
+    before = await obeyed(request, users.change_role(serving_of(request).database, name, role, order_of(request, None)))
     return back_to(PATH, f"{name}: {before} → {role}, within seconds where {name} is signed in.")
 
 
 @post("/users/{name:str}/sessions/end", status_code=200)
 async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """End all sessions of a user."""
-    ended = await obeyed(request, users.end_sessions(parts_of(request).database, name, order_of(request, None)))
+    ended = await obeyed(request, users.end_sessions(serving_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is signed out everywhere ({ended}), within seconds.")
 
 
 @post("/users/{name:str}/remove", status_code=200)
 async def remove(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """Remove a user."""
-    await obeyed(request, users.remove_user(parts_of(request).database, name, order_of(request, None)))
+    await obeyed(request, users.remove_user(serving_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is removed, and signed out within seconds.")
 
 
-async def _sessions(parts: Parts, names: list[str]) -> dict[str, int]:
+async def _sessions(operations: Operations, names: list[str]) -> dict[str, int]:
     kept = dashboard_sessions.c
     query = (
         select(kept.user_name, func.count())
-        .where(kept.user_name.in_(names), kept.expires_at > parts.tenancy.clock.now())
+        .where(kept.user_name.in_(names), kept.expires_at > operations.access.tenancy.clock.now())
         .group_by(kept.user_name)
     )
-    async with parts.database.connect() as connection:
+    async with operations.serving.database.connect() as connection:
         return {row[0]: row[1] for row in await connection.execute(query)}
 
 

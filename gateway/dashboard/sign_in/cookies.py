@@ -6,7 +6,7 @@ from litestar.datastructures import Cookie
 from litestar.response import Response
 
 from gateway.api.access.client_address import client_of
-from gateway.parts import HttpRequest
+from gateway.protocols.http_request import HttpRequest
 
 
 def set_cookie(

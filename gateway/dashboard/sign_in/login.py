@@ -5,8 +5,8 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Response
 
-from gateway.api.access.client_address import client_of, cookie_name, session_token
-from gateway.api.access.guard import actor_of
+from gateway.api.access.admin_guard import actor_of, session_token
+from gateway.api.access.client_address import client_of, cookie_name
 from gateway.dashboard.rendering import HOME, LOGIN, back_to, page
 from gateway.dashboard.sign_in.cookies import set_cookie
 from gateway.dashboard.sign_in.known_devices import (
@@ -18,9 +18,12 @@ from gateway.dashboard.sign_in.known_devices import (
 from gateway.dashboard.sign_in.login_limit import Attempt
 from gateway.dashboard.sign_in.sign_in_trail import Means, limits_of, note, note_failure
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
 from gateway.protocols.trusted_proxies import network_of
+from gateway.running import operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.tenancy.access.access import access_of
 from gateway.tenancy.dashboard_users.passwords import TooManyPasswordsError
 from gateway.tenancy.dashboard_users.sessions import (
     COOKIE,
@@ -71,7 +74,7 @@ async def _by_key(request: HttpRequest, secret: str, response: Response[Any]) ->
 
 async def _by_password(request: HttpRequest, name: str, secret: str, response: Response[Any]) -> Response[Any]:
     """Failures of known devices count for themselves alone, and those of all others by account and by network."""
-    database, limits = parts_of(request).database, limits_of(request)
+    database, limits = serving_of(request).database, limits_of(request)
     device = await _device(request, name)
     if device is not None:
         attempt = await limits.begin(("device", device))
@@ -93,7 +96,7 @@ async def _by_password(request: HttpRequest, name: str, secret: str, response: R
         return await _wrong(request, name, "password")
     limits.take_back(attempt)
     signed_in = await begin_session(request, Holder(user_name=name), "password", response)
-    cookie = new_device_cookie(name, kept, parts_of(request).tenancy.clock.now())
+    cookie = new_device_cookie(name, kept, access_of(request).tenancy.clock.now())
     return set_cookie(request, signed_in, device_cookie_name(name), cookie, max_age=DEVICE_SECONDS, path=PATH)
 
 
@@ -102,9 +105,9 @@ async def _device(request: HttpRequest, name: str) -> str | None:
     cookie = request.cookies.get(device_cookie_name(name))
     if cookie is None:
         return None
-    parts = parts_of(request)
-    kept = await reached(kept_password(parts.database, name))
-    return known_device(cookie, name, kept, parts.tenancy.clock.now())
+    operations = operations_of(request)
+    kept = await reached(kept_password(operations.serving.database, name))
+    return known_device(cookie, name, kept, operations.access.tenancy.clock.now())
 
 
 async def _limited(request: HttpRequest, attempt: Attempt, name: str, means: Means) -> Response[Any]:
@@ -127,7 +130,7 @@ def _retry_later(response: Response[Any], seconds: int) -> Response[Any]:
 
 async def begin_session(request: HttpRequest, holder: Holder, means: Means, response: Response[Any]) -> Response[Any]:
     """Start a session under a fresh token, whose cookie `response` brings. Raises `ApiError` 503."""
-    sessions = parts_of(request).sessions
+    sessions = access_of(request).sessions
     try:
         token = await sessions.begin(holder)
         caller = await sessions.caller(token)
@@ -141,7 +144,7 @@ async def begin_session(request: HttpRequest, holder: Holder, means: Means, resp
 @post("/logout", opt={"role": "viewer"}, status_code=200)
 async def sign_out(request: HttpRequest) -> Response[Any]:
     """End the session, here and in the database."""
-    await reached(parts_of(request).sessions.end(session_token(request)))
+    await reached(access_of(request).sessions.end(session_token(request)))
     await note(request, "session.ended", actor_of(request))
     return set_cookie(request, back_to(LOGIN), cookie_name(request, COOKIE), "", max_age=0)
 
@@ -150,7 +153,7 @@ def _holder(request: HttpRequest, secret: str) -> Holder | None:
     """Return the holder of an admin key, or None."""
     digest = digest_of(secret.strip())
     try:
-        caller = parts_of(request).tenancy.directory.admin_with(digest)
+        caller = access_of(request).tenancy.directory.admin_with(digest)
     except UnknownKeyError:
         return None
     except KeysUnavailableError:
@@ -165,7 +168,7 @@ def login_form(request: HttpRequest, status: int = 200, problem: str = "", name:
     to an anonymous cookie, so that no other site can sign a browser in."""
     known = session_token(request)
     token = known or new_token()
-    directory = parts_of(request).tenancy.directory
+    directory = access_of(request).tenancy.directory
     wanted = safe_path(request.query_params.get("next", ""))
     response = page(
         request,
@@ -178,7 +181,7 @@ def login_form(request: HttpRequest, status: int = 200, problem: str = "", name:
         name=name,
         next=wanted,
         has_admin=directory.has_admin,
-        has_provider=parts_of(request).identity_provider is not None,
+        has_provider=operations_of(request).identity_provider is not None,
     )
     return response if known else set_cookie(request, response, cookie_name(request, COOKIE), token)
 

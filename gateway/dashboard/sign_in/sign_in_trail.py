@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.api.access.client_address import client_of
 from gateway.dashboard.sign_in.login_limit import LoginLimits, OwnLoginLimits, Subject
 from gateway.dashboard.sign_in.shared_login_limit import SharedLoginLimits
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from gateway.tenancy.orders import Order, write_down
 from migrations.tables.tenancy import dashboard_users
 
@@ -28,7 +29,7 @@ def limits_of(request: HttpRequest) -> LoginLimits:
     """Return the limits of all processes that share a Redis; without it, those of this process."""
     limits: LoginLimits | None = request.app.state.get(LIMITS)
     if limits is None:
-        redis = parts_of(request).redis
+        redis = operations_of(request).redis
         limits = request.app.state[LIMITS] = OwnLoginLimits() if redis is None else SharedLoginLimits(redis)
     return limits
 
@@ -53,10 +54,10 @@ async def note_failure(request: HttpRequest, action: Action, name: str, means: M
 async def _written(
     request: HttpRequest, action: Action, actor: str, subject: str, details: dict[str, str], *, is_name: bool = False
 ) -> None:
-    parts = parts_of(request)
-    order = Order(actor=actor, now=parts.tenancy.clock.now())
+    operations = operations_of(request)
+    order = Order(actor=actor, now=operations.access.tenancy.clock.now())
     try:
-        async with parts.database.begin() as connection:
+        async with operations.serving.database.begin() as connection:
             shown = subject if not is_name or await _is_user(connection, subject) else UNKNOWN
             await write_down(connection, order, action, shown, details | {"from": client_of(request).address})
     except (SQLAlchemyError, OSError) as error:

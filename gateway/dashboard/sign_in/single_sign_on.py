@@ -14,9 +14,12 @@ from gateway.dashboard.sign_in.cookies import set_cookie
 from gateway.dashboard.sign_in.login import begin_session, login_form, safe_path
 from gateway.dashboard.sign_in.sign_in_trail import note_failure
 from gateway.errors import ApiError
-from gateway.parts import HttpRequest, parts_of
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
+from gateway.serving import serving_of
 from gateway.settings import SettingsError
 from gateway.stores.database_reach import reached
+from gateway.tenancy.access.access import access_of
 from gateway.tenancy.dashboard_users.identity_provider import (
     Attempt,
     IdentityProvider,
@@ -76,8 +79,8 @@ async def return_from_provider(request: HttpRequest) -> Response[Any]:
         return await _refused(request, "The sign-in was not started in this browser, or took too long. Try again.")
     try:
         user = await provider.user(given["code"], attempt, _redirect_url(request))
-        order = Order(actor=f"user:{user.name}", now=parts_of(request).tenancy.clock.now())
-        await reached(admit_provider_user(parts_of(request).database, user, order))
+        order = Order(actor=f"user:{user.name}", now=access_of(request).tenancy.clock.now())
+        await reached(admit_provider_user(serving_of(request).database, user, order))
     except (SignInError, SettingsError, TenancyError) as error:
         return await _refused(request, str(error), _status_of(error))
     # The session's cookie is not sent along with a redirect that another site began, but with a page's own navigation.
@@ -86,7 +89,7 @@ async def return_from_provider(request: HttpRequest) -> Response[Any]:
 
 
 def _provider(request: HttpRequest) -> IdentityProvider:
-    provider = parts_of(request).identity_provider
+    provider = operations_of(request).identity_provider
     if provider is None:
         raise ApiError(404, "No OpenID provider is configured here (AIO_OIDC_ISSUER).")
     return provider
@@ -99,7 +102,7 @@ def _attempt(request: HttpRequest) -> Attempt | None:
 
 
 def _redirect_url(request: HttpRequest) -> str:
-    return parts_of(request).settings.oidc_redirect_url or f"{site_of(request)}{PATH}/callback"
+    return serving_of(request).settings.oidc_redirect_url or f"{site_of(request)}{PATH}/callback"
 
 
 def _status_of(error: Exception) -> int:

@@ -25,7 +25,7 @@ async def test_pairs_of_rounds_are_asked_and_viewers_are_sent_what_moves(
     )  # fmt: skip
     assert cost.requests > 0
     assert cost.errors == 0
-    drawn = (await gateway.parts.live.overview(), gateway.parts.live.drawn)
+    drawn = (await gateway.operations.live.overview(), gateway.operations.live.drawn)
     assert drawn[1] is not None, "no event was drawn"
     assert cost.bytes_seen > len(drawn[1][1])
     for ratio in (cost.throughput, cost.cpu):

@@ -48,14 +48,14 @@ async def embedded(client: openai.AsyncOpenAI, model: str = "tiny", **fields: An
 
 async def shown(gateway: RunningGateway, path: str, **query: Any) -> Any:
     """What an administrator sees, once everything is stored."""
-    await gateway.parts.records.flush()  # type: ignore[attr-defined]
+    await gateway.serving.records.flush()  # type: ignore[attr-defined]
     answer = await gateway.http.get(path, params=query, headers=ADMIN)
     assert answer.status_code == 200, answer.text
     return answer
 
 
 async def record(gateway: RunningGateway, request_id: str) -> EmbeddingRecord:
-    found = await gateway.parts.records.find(request_id)
+    found = await gateway.serving.records.find(request_id)
     assert isinstance(found, EmbeddingRecord)
     return found
 
@@ -65,14 +65,14 @@ async def test_its_caller_finds_the_record_before_and_after_the_database_has_it(
 ) -> None:
     request_id, tokens = await embedded(ada, metadata={"project": "search"})
     waiting = await record(encoding, request_id)
-    await encoding.parts.records.flush()  # type: ignore[attr-defined]
+    await encoding.serving.records.flush()  # type: ignore[attr-defined]
     assert await record(encoding, request_id) == waiting
     assert (waiting.status, waiting.model, waiting.key_id, waiting.tags) == (
         "ok", "tiny", "ada", {"project": "search"},
     )  # fmt: skip
     assert (waiting.prompt_tokens, waiting.cost_usd) == (tokens, pytest.approx(tokens * TOKEN_USD))
     assert 0 < waiting.overhead_ms < waiting.e2e_ms
-    assert waiting.replica == encoding.parts.tenancy.replica
+    assert waiting.replica == encoding.access.tenancy.replica
     own = {"authorization": f"Bearer {KEYS['ada']}"}
     shown = (await encoding.http.get(f"/v1/requests/{request_id}", headers=own)).json()
     assert (shown["api"], shown["prompt_tokens"]) == ("embedding", tokens)
@@ -82,8 +82,8 @@ async def test_its_caller_finds_the_record_before_and_after_the_database_has_it(
 
 async def test_no_text_and_no_decision_is_stored(encoding: RunningGateway, ada: openai.AsyncOpenAI) -> None:
     request_id, _ = await embedded(ada)
-    await encoding.parts.records.flush()  # type: ignore[attr-defined]
-    async with encoding.parts.database.connect() as connection:
+    await encoding.serving.records.flush()  # type: ignore[attr-defined]
+    async with encoding.serving.database.connect() as connection:
         row = (await connection.execute(select(requests).where(requests.c.request_id == request_id))).mappings().one()
         mine = routing_decisions.c.request_id == request_id
         assert await connection.scalar(select(func.count()).select_from(routing_decisions).where(mine)) == 0
@@ -131,7 +131,7 @@ async def test_costs_include_it_by_key_by_tag_and_next_to_the_tiers(
 async def test_one_that_fails_costs_nothing_and_one_that_is_left_what_the_model_was_given_to_read(
     encoding: RunningGateway, ada: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, asked = encoding.parts.embedders["tiny"], asyncio.Event()
+    model, asked = encoding.serving.embedders["tiny"], asyncio.Event()
 
     async def never(rows: list[list[int]], *, meter: UsageMeter, **fields: object) -> None:
         meter.add(lambda: Usage(prompt_tokens=len(rows[0])))

@@ -66,7 +66,7 @@ async def test_base64_is_the_same_vector_in_fewer_bytes(encoding: RunningGateway
 
 
 async def test_token_ids_are_taken_as_they_are(encoding: RunningGateway) -> None:
-    tokens = encoding.parts.embedders["tiny"].tokens("hello there")
+    tokens = encoding.serving.embedders["tiny"].tokens("hello there")
     by_text = vectors(await embedded(encoding, "hello there"))
     for given in (tokens, [tokens]):
         answer = await embedded(encoding, given)
@@ -122,7 +122,7 @@ async def test_a_core_that_is_not_there_is_ours_to_mend(encoding: RunningGateway
 async def test_dimensions_that_a_model_does_not_have_are_refused_before_anything_is_computed(
     encoding: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding.parts.embedders["tiny"], "embed", None)
+    monkeypatch.setattr(encoding.serving.embedders["tiny"], "embed", None)
     answer = await encoding.http.post("/v1/embeddings", json={"model": "tiny", "input": "hello", "dimensions": 8})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "dimensions")
 
@@ -163,7 +163,7 @@ async def test_what_an_encoder_has_started_to_read_is_metered_and_what_still_wai
             self.go.wait()
             return np.ones((len(rows), 4), np.float32)
 
-    model: Any = encoding.parts.embedders["tiny"]
+    model: Any = encoding.serving.embedders["tiny"]
     slow = SlowModel()
     monkeypatch.setattr(model, "_model", slow)
     meter = UsageMeter()

@@ -1,5 +1,7 @@
-"""The endpoints with the most requests spare their guards a copy of the handler."""
+"""The endpoints of inference: light guards, and imports of nothing but what answers."""
 
+import subprocess
+import sys
 from typing import Any, cast
 
 import pytest
@@ -35,3 +37,20 @@ async def test_each_guard_in_scope_gets_the_handler_itself() -> None:
 
 def test_chats_are_served_so() -> None:
     assert isinstance(chat_completions, InferenceRoute)
+
+
+def test_importing_them_imports_neither_jobs_nor_composition_nor_sign_ins_nor_metrics() -> None:
+    endpoints = (
+        "inference.chat", "inference.completions", "inference.embeddings", "inference.models", "inference.tokenize",
+        "messages.messages", "messages.count_tokens", "responses.create", "responses.stored", "streaming.chat_socket",
+        "access.guard", "feedback", "records", "route",
+    )  # fmt: skip
+    others = ("jobs", "composition", "running", "dashboard", "telemetry", "tenancy.dashboard_users")
+    program = (
+        f"import sys, {', '.join(f'gateway.api.{name}' for name in endpoints)}\n"
+        f"print(*(name for name in {others} if f'gateway.{{name}}' in sys.modules))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []

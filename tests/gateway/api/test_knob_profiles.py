@@ -114,7 +114,7 @@ async def test_the_next_steps_of_a_request_that_runs_follow_the_profile(settings
 
 
 async def steps_of(gateway: RunningGateway) -> int:
-    (stats,) = (await gateway.parts.core_knobs.stats()).values()
+    (stats,) = (await gateway.operations.core_knobs.stats()).values()
     model = next(model for model in stats.models if model.name == INT4)
     return sum(model.step_seconds_counts)
 

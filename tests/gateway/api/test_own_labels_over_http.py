@@ -34,36 +34,36 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     settings = Settings(data_dir=str(data), drain_seconds=5, admin_keys=f"ann={ADMIN}", monitor=False)
     async with running_gateway(settings) as running:
         running.http.headers["authorization"] = f"Bearer {ADMIN}"
-        parts = running.parts
-        classifier = ActiveClassifier(parts.settings.registry_path, parts.routing.catalog.fingerprint)
+        serving, operations = running.serving, running.operations
+        classifier = ActiveClassifier(serving.settings.registry_path, serving.routing.catalog.fingerprint)
         classifier.load()
-        parts.routing.classifier = classifier
-        parts.active_labels = ActiveLabels(parts.database, classifier, parts.metrics)
+        serving.routing.classifier = classifier
+        operations.active_labels = ActiveLabels(serving.database, classifier, operations.metrics)
         yield running
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")
 async def bad_outcomes(aio: RunningGateway) -> None:
     """Stored afresh for each test: tiers 1 and 2 answered PROMPT badly."""
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(delete(training_rows))
         await connection.execute(delete(audit_events).where(audit_events.c.action == "promotions.reset"))
     await label(aio, 40, good=False)
 
 
 async def label(aio: RunningGateway, count: int, *, good: bool) -> None:
-    parts, now = aio.parts, time.time()
-    assert isinstance(parts.routing.classifier, ActiveClassifier)
-    assert parts.active_labels is not None
-    encoded = encode_prompt(parts.routing.classifier.model, PROMPT)
+    serving, active_labels, now = aio.serving, aio.operations.active_labels, time.time()
+    assert isinstance(serving.routing.classifier, ActiveClassifier)
+    assert active_labels is not None
+    encoded = encode_prompt(serving.routing.classifier.model, PROMPT)
     row = {
         "source": "verification", "feature_spec": encoded.feature_spec, "embedding": encoded.embedding,
         "features": encoded.features, "classes": encoded.classes, "no_worse": [good, good, None, True],
         "weights": [1.0, 1.0, 0, 0], "created_at": now,
     }  # fmt: skip
-    async with parts.database.begin() as connection:
+    async with serving.database.begin() as connection:
         await connection.execute(insert(training_rows), [{**row, "request_id": f"{now}-{i}"} for i in range(count)])
-    await parts.active_labels.catch_up(now + 1)
+    await active_labels.catch_up(now + 1)
 
 
 async def decided(aio: RunningGateway, quality: float = 0.7) -> dict[str, Any]:

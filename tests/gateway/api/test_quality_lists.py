@@ -33,7 +33,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     settings = Settings(data_dir=str(data), drain_seconds=5, admin_keys=f"ann={ADMIN}")
     async with running_gateway(settings) as running:
         running.http.headers["authorization"] = f"Bearer {ADMIN}"
-        async with running.parts.database.begin() as connection:
+        async with running.serving.database.begin() as connection:
             for tier, label, at in ((1, "worse", 1.0), (2, "no_worse", 2.0), (1, "no_worse", 3.0)):
                 row = VERDICT | {"tier": tier, "label": label, "created_at": at, "sampled_reason": f"sample {at}"}
                 await connection.execute(insert(verifications).values(**row | {"request_id": f"r{at}"}))
@@ -83,8 +83,8 @@ async def test_estimates_show_evidence_judges_and_spending(aio: RunningGateway) 
 async def test_a_retraining_can_be_ordered_and_leaves_its_traces(aio: RunningGateway) -> None:
     answer = await aio.http.post("/admin/api/retrainings", json={"reason": "prices changed"})
     assert (answer.status_code, answer.json()) == (202, {"started": True})
-    assert aio.parts.quality_loop is not None
-    await aio.parts.quality_loop.retraining_ended()
+    assert aio.operations.quality_loop is not None
+    await aio.operations.quality_loop.retraining_ended()
 
     [order] = await listed(aio, "transitions", action="retrain.ordered")
     assert (order["actor"], order["reason"]) == ("ann", "prices changed")

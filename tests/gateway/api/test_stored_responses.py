@@ -50,7 +50,7 @@ def client(gateway: RunningGateway, name: str) -> openai.AsyncOpenAI:
 
 
 async def num_stored(gateway: RunningGateway) -> int:
-    async with gateway.parts.database.connect() as connection:
+    async with gateway.serving.database.connect() as connection:
         return (await connection.execute(select(func.count()).select_from(stored_responses))).scalar_one()
 
 
@@ -141,8 +141,8 @@ async def test_routing_recognises_the_conversation_of_named_items(anyone: Runnin
     first = await responses.create(model="tier-3", input="One")
     named: Any = [{"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "Two"}]
     second = await responses.create(model="auto", input=named)
-    await anyone.parts.records.recorded(second.id)  # type: ignore[attr-defined]
-    record = await anyone.parts.records.find(second.id)
+    await anyone.serving.records.recorded(second.id)  # type: ignore[attr-defined]
+    record = await anyone.serving.records.find(second.id)
     assert record is not None
     assert record.decision.inputs.previous_tier == 3  # type: ignore[union-attr]
 
@@ -175,7 +175,7 @@ async def test_a_stream_that_ends_is_found_by_the_next_request(anyone: RunningGa
     stream = await anyone.openai.responses.create(model="tier-1", input="One", stream=True)
     async for event in stream:
         if event.type == "response.completed":
-            found = await StoredResponses(anyone.parts.database).find("", event.response.id)
+            found = await StoredResponses(anyone.serving.database).find("", event.response.id)
             assert found is not None
             assert found.response["output"][0]["content"][0]["text"] == SAID
 
@@ -198,7 +198,7 @@ async def test_what_was_deleted_is_neither_shown_nor_gone_on_from(anyone: Runnin
 
 async def test_retention_deletes_stored_responses_with_the_texts_of_requests(anyone: RunningGateway) -> None:
     old = await anyone.openai.responses.create(model="tier-1", input="One")
-    database = anyone.parts.database
+    database = anyone.serving.database
     day = 86_400
     kept = Retention(database, RetentionLimits(text_days=1), clock=lambda: old.created_at + 0.5 * day)
     assert (await kept.purge()).stored_responses == 0
@@ -293,8 +293,8 @@ async def test_routing_recognises_the_conversation_whatever_its_instructions(any
     second = await responses.create(
         model="auto", input="Two", instructions="It is Tuesday.", previous_response_id=first.id
     )
-    await anyone.parts.records.recorded(second.id)  # type: ignore[attr-defined]
-    record = await anyone.parts.records.find(second.id)
+    await anyone.serving.records.recorded(second.id)  # type: ignore[attr-defined]
+    record = await anyone.serving.records.find(second.id)
     assert record is not None
     assert record.decision.inputs.previous_tier == 3  # type: ignore[union-attr]
 

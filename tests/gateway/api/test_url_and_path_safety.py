@@ -137,7 +137,7 @@ async def load(aio: RunningGateway, path: str) -> httpx.Response:
 
 
 async def test_adapters_are_loaded_from_their_folder_alone(aio: RunningGateway, tmp_path: Path) -> None:
-    folder = Path(aio.parts.settings.adapter_dir)
+    folder = Path(aio.serving.settings.adapter_dir)
     (folder / "sql").mkdir()
     (folder / "link").symlink_to(tmp_path)
     for path in ("/etc", f"{folder}/../elsewhere", f"{folder}/link", str(folder) + "-more", "sql"):

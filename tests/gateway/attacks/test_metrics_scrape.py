@@ -105,6 +105,6 @@ async def test_of_several_processes_each_gives_the_others_no_more_than_the_calle
     async with running_gateway(keyed(tmp_path)) as gateway:
         await scraped(gateway)
         no_records: Any = SimpleNamespace(answer=None)
-        answers = worker_answers(gateway.parts, no_records)
+        answers = worker_answers(gateway.operations, no_records)
         assert b"acme-corp" not in await answers["metrics"]("")
         assert b"acme-corp" in await answers["metrics"](WITH_PRIVATE)

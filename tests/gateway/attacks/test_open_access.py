@@ -99,7 +99,7 @@ def test_while_the_database_is_away_it_starts_and_serves_no_stranger(options: li
 
 async def test_a_gateway_that_finds_no_keys_later_is_not_open_either(tmp_path: Path) -> None:
     async with running_gateway(Settings(host="0.0.0.0", data_dir=str(tmp_path))) as gateway:
-        assert gateway.parts.tenancy.directory.is_read
+        assert gateway.access.tenancy.directory.is_read
         assert (await gateway.http.get("/v1/models")).status_code == 401
         assert (await gateway.http.post(CHAT, json=HELLO)).status_code == 401
 

@@ -26,7 +26,7 @@ async def pair(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[tuple
 
 async def asked(gateway: RunningGateway, body: dict[str, Any] = BODY) -> tuple[int, str]:
     answer = await gateway.http.post("/v1/chat/completions", json=body)
-    await gateway.parts.service.idle()
+    await gateway.serving.service.idle()
     return answer.status_code, answer.headers["x-aio-cache"]
 
 
@@ -58,8 +58,8 @@ async def test_with_redaction_answers_stay_in_memory_and_redis_gets_none(
         assert await asked(gateway) == (200, "miss")
         await until_kept(gateway)
         assert await asked(gateway) == (200, "hit")
-        assert gateway.parts.redis is not None
-        kept = await gateway.parts.redis.ask(lambda redis: redis.keys("aio:answer:*"))
+        assert gateway.operations.redis is not None
+        kept = await gateway.operations.redis.ask(lambda redis: redis.keys("aio:answer:*"))
     assert kept == []
 
 
@@ -67,7 +67,7 @@ async def test_other_wordings_are_known_where_they_were_answered_alone(
     pair: tuple[RunningGateway, RunningGateway],
 ) -> None:
     for gateway in pair:
-        gateway.parts.cache.knobs.change({"semantic": True})
+        gateway.operations.cache.knobs.change({"semantic": True})
         gateway.classifier.embedding = lambda given: np.array([1.0, 0.0], np.float32)
     one, other = pair
     assert await asked(one) == (200, "miss")
@@ -78,6 +78,6 @@ async def test_other_wordings_are_known_where_they_were_answered_alone(
 
 async def until_kept(gateway: RunningGateway) -> None:
     """The answer is put away after its caller has it."""
-    generations = gateway.parts.cache._shared
+    generations = gateway.operations.cache._shared
     for shared in list(generations.values()):
         await shared.stopped()

@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(gateway: RunningGateway) -> Iterator[Clock]:
     """The clock of another store of the module's gateway."""
-    cache, clock = gateway.parts.cache, Clock()
+    cache, clock = gateway.operations.cache, Clock()
     before = cache.store
     cache.store = MemoryStore(cache.knobs, clock)
     yield clock
@@ -45,7 +45,7 @@ async def asked(gateway: RunningGateway, wish: str | None = None, **changes: Any
     headers = {} if wish is None else {"x-aio-cache": wish}
     answer = await gateway.http.post(CHAT, json=body(**changes), headers=headers)
     assert answer.status_code == 200, answer.text
-    await gateway.parts.service.idle()
+    await gateway.serving.service.idle()
     return answer
 
 
@@ -54,7 +54,7 @@ async def results(gateway: RunningGateway, *asks: dict[str, Any]) -> list[str]:
 
 
 async def until_in_flight(gateway: RunningGateway, count: int) -> None:
-    await eventually(lambda: gateway.parts.service.in_flight == count)
+    await eventually(lambda: gateway.serving.service.in_flight == count)
 
 
 def content(answer: httpx.Response) -> str:
@@ -100,7 +100,7 @@ async def test_changed_weights_never_answer_from_the_cache(
 
 
 async def test_hits_are_no_figures_of_their_tier(gateway: RunningGateway) -> None:
-    metrics = gateway.parts.metrics
+    metrics = gateway.operations.metrics
     await asked(gateway)
     tokens, hits = metrics.requests._answer_tokens.value(("1",)), metrics.requests._cache.value(("hit",))
     seen = metrics.levels.figures()[1].requests
@@ -149,7 +149,7 @@ async def test_what_is_drawn_is_kept_only_for_who_asks_for_it(gateway: RunningGa
 
 async def test_the_tiers_own_temperature_counts_where_the_caller_names_none(gateway: RunningGateway) -> None:
     unset: dict[str, Any] = {"temperature": None}
-    assert gateway.parts.routing.spec(1).sampling.temperature > 0
+    assert gateway.serving.routing.spec(1).sampling.temperature > 0
     assert await results(gateway, unset, unset) == ["bypass", "bypass"]
 
 
@@ -213,7 +213,7 @@ async def test_when_everybody_has_left_the_work_stops(gateway: RunningGateway) -
     for ask in asks:
         ask.cancel()
     await tier.ended.wait()
-    await gateway.parts.service.idle()
+    await gateway.serving.service.idle()
 
     assert (tier.closed_early, len(tier.requests)) == (1, 1)
     tier.hold_at = None
@@ -285,7 +285,7 @@ async def test_a_stream_is_replayed_as_the_stream_that_it_was(gateway: RunningGa
         return [chunk.model_dump(exclude={"id", "created", "x_aio"}) async for chunk in stream]
 
     made = await streamed()
-    await gateway.parts.service.idle()
+    await gateway.serving.service.idle()
     replayed = await streamed()
 
     assert replayed == made
@@ -317,7 +317,7 @@ async def test_calls_of_tools_and_thoughts_are_kept_too(gateway: RunningGateway)
 async def test_text_completions_are_kept_too(gateway: RunningGateway) -> None:
     raw = {"model": "tier-1", "prompt": ["Once", "Twice"], "temperature": 0, "n": 2}
     first = await gateway.http.post("/v1/completions", json=raw)
-    await gateway.parts.service.idle()
+    await gateway.serving.service.idle()
     second = await gateway.http.post("/v1/completions", json=raw)
     assert (first.headers["x-aio-cache"], second.headers["x-aio-cache"]) == ("miss", "hit")
     assert first.json()["choices"] == second.json()["choices"]

@@ -44,7 +44,7 @@ async def semantic(gateway: RunningGateway, embedding: Any) -> AsyncIterator[Run
 @pytest.fixture
 def clock(gateway: RunningGateway) -> Iterator[Clock]:
     """The clock of other stores of the module's gateway."""
-    cache, clock = gateway.parts.cache, Clock()
+    cache, clock = gateway.operations.cache, Clock()
     before = cache.store, cache.similar
     cache.store, cache.similar = MemoryStore(cache.knobs, clock), SimilarPrompts(cache.knobs, clock)
     yield clock
@@ -61,7 +61,7 @@ async def asked(gateway: RunningGateway, prompt: str, wish: str | None = None, *
     headers = {} if wish is None else {"x-aio-cache": wish}
     answer = await gateway.http.post(CHAT, json=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    await gateway.parts.service.idle()
+    await gateway.serving.service.idle()
     return answer
 
 
@@ -77,11 +77,11 @@ async def test_without_an_operators_word_only_an_equal_request_does(gateway: Run
         "miss",
         "hit",
     ]
-    assert len(gateway.parts.cache.similar) == 0
+    assert len(gateway.operations.cache.similar) == 0
 
 
 async def test_another_wording_gets_the_kept_answer_for_nothing_and_says_so(semantic: RunningGateway) -> None:
-    counted = semantic.parts.metrics.requests._cache
+    counted = semantic.operations.metrics.requests._cache
     before = counted.value(("similar",))
     made, similar = await asked(semantic, ASKED), await asked(semantic, REWORDED)
 
@@ -122,8 +122,8 @@ async def test_the_cosine_has_to_reach_the_current_threshold(semantic: RunningGa
     await asked(semantic, ASKED)
     await set_knobs(semantic, semantic_threshold=0.91)
     assert await use(semantic, REWORDED) == "miss"
-    semantic.parts.cache.similar.clear()
-    semantic.parts.cache.store.clear()  # type: ignore[attr-defined]
+    semantic.operations.cache.similar.clear()
+    semantic.operations.cache.store.clear()  # type: ignore[attr-defined]
     await asked(semantic, ASKED)
     await set_knobs(semantic, semantic_threshold=0.89)
     assert await use(semantic, REWORDED) == "similar"
@@ -192,7 +192,7 @@ async def test_only_plain_questions_whose_answers_are_kept_are_looked_for(
     semantic: RunningGateway, changes: dict[str, Any]
 ) -> None:
     await asked(semantic, ASKED, **changes)
-    assert len(semantic.parts.cache.similar) == 0
+    assert len(semantic.operations.cache.similar) == 0
 
 
 async def test_instructions_may_come_before_the_question(semantic: RunningGateway) -> None:
@@ -210,14 +210,14 @@ async def test_text_completions_and_very_long_prompts_are_left_alone(
     raw = {"model": "tier-1", "prompt": ASKED, "temperature": 0}
     assert (await semantic.http.post("/v1/completions", json=raw)).status_code == 200
     await asked(semantic, ASKED)
-    assert len(semantic.parts.cache.similar) == 0
+    assert len(semantic.operations.cache.similar) == 0
 
 
 async def test_a_route_without_a_vector_finds_none_and_leaves_none(semantic: RunningGateway, embedding: Any) -> None:
     await asked(semantic, ASKED)
     semantic.classifier.error = RuntimeError("away")
     assert await use(semantic, REWORDED, model="auto") == "miss"
-    assert len(semantic.parts.cache.similar) == 1
+    assert len(semantic.operations.cache.similar) == 1
 
 
 async def test_what_is_drawn_is_given_to_another_wording_only_where_both_ask_for_it(semantic: RunningGateway) -> None:
@@ -248,7 +248,7 @@ async def test_it_is_given_for_as_long_as_to_an_equal_request(semantic: RunningG
 
 async def test_an_evicted_answer_is_generated_again(semantic: RunningGateway) -> None:
     await asked(semantic, ASKED)
-    semantic.parts.cache.store.clear()  # type: ignore[attr-defined]
+    semantic.operations.cache.store.clear()  # type: ignore[attr-defined]
     assert await use(semantic, REWORDED) == "miss"
     assert await use(semantic, ASKED) == "similar"
 
@@ -272,7 +272,7 @@ async def test_an_abandoned_answer_is_given_to_no_other_wording(semantic: Runnin
     await tier.holding.wait()
     leaving.cancel()
     await tier.ended.wait()
-    await semantic.parts.service.idle()
+    await semantic.serving.service.idle()
     tier.hold_at = None
     assert await use(semantic, REWORDED) == "miss"
 

@@ -55,7 +55,7 @@ async def test_the_command_decides_as_the_server_for_each_key(tmp_path: Path) ->
         imported = json.loads(
             await said(data, "outcomes", "import", str(outcomes), "--key", keys["ada"]["key_id"], "--json")
         )
-        active = aio.parts.active_labels
+        active = aio.operations.active_labels
         assert active is not None
         await active.catch_up(0.0)
         learned = await by_server(aio, keys["ada"]["key"])

@@ -149,7 +149,7 @@ async def test_a_swap_under_load_fails_no_reply_and_mixes_none(
 
 async def test_a_request_keeps_the_version_that_it_was_routed_to(aio: RunningGateway, versions: Versions) -> None:
     text, _ = await reply(aio)
-    tier, waiting = aio.parts.routing.tier(1), aio.parts.routing.tier(1)
+    tier, waiting = aio.serving.routing.tier(1), aio.serving.routing.tier(1)
     request = GenerationRequest(
         request_id="held", prompt=ASKED["prompt"], max_tokens=TOKENS, sampling=SamplingParams(temperature=0.0)
     )
@@ -233,7 +233,7 @@ async def test_aio_reload_says_what_it_loaded(aio: RunningGateway, versions: Ver
     )
     assert said.exit_code == 0, said.output
     assert said.output.endswith("changed tiers: 1, 2, 3, 4\nanother version of the core serves: tiny\n")
-    async with aio.parts.database.connect() as connection:
+    async with aio.serving.database.connect() as connection:
         found = await connection.execute(select(audit_events).order_by(audit_events.c.created_at.desc()).limit(1))
         event = found.mappings().one()
     assert (event["action"], event["reason"]) == ("catalogue.reloaded", "version 2")

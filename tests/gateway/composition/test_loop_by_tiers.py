@@ -117,7 +117,7 @@ async def test_what_served_answers_show_is_learned_and_promoted(tmp_path: Path, 
             artefact_poll_seconds=0.05,
         )
         async with running_gateway(settings, scripted=False, protocol=BOUNDED) as gateway:
-            loop = gateway.parts.quality_loop
+            loop = gateway.operations.quality_loop
             assert loop is not None
             await eventually(lambda: loop.monitor is not None)
             assert loop.monitor is not None

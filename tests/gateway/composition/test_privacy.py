@@ -53,7 +53,7 @@ async def ask(aio: RunningGateway, name: str, path: str = "chat/completions", **
     assert answer.status_code == 200, answer.text
     request_id = answer.json()["id"]
     # Redacted in a process of its own, and so a moment after the answer.
-    record: Record = await eventually(lambda: aio.parts.records.find(request_id))
+    record: Record = await eventually(lambda: aio.serving.records.find(request_id))
     return record
 
 
@@ -62,7 +62,7 @@ async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
     aio: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     offered: list[Record] = []
-    loop = aio.parts.quality_loop
+    loop = aio.operations.quality_loop
     monkeypatch.setattr(await eventually(lambda: loop and loop.monitor), "offer", offered.append)
     # A caller's wish is not the tenant's consent.
     wishes = {"store": True} if path == "chat/completions" else {}
@@ -86,7 +86,7 @@ async def test_a_long_text_is_redacted_too(aio: RunningGateway) -> None:
     answer = await aio.http.post(
         "/v1/chat/completions", json={"model": "tier-1", "messages": long}, headers=bearer(KEYS["ada"])
     )
-    record = await eventually(lambda: aio.parts.records.find(answer.json()["id"]))
+    record = await eventually(lambda: aio.serving.records.find(answer.json()["id"]))
     assert record.messages == [{"role": "user", "content": long[0]["content"].replace("4711", "[redacted]")}]
 
 
@@ -96,7 +96,7 @@ async def test_a_shutdown_keeps_the_record_of_a_text_that_is_being_redacted_with
     kept: list[Record] = []
     async with running_gateway(Settings(data_dir=str(tmp_path), drain_seconds=0, redaction=str(patterns))) as gateway:
         gateway.tier(1).max_context = 1_000_000
-        gateway.parts.service._sinks.append(lambda answer, record: kept.append(record))
+        gateway.serving.service._sinks.append(lambda answer, record: kept.append(record))
         choking = [{"role": "user", "content": "x" * 1_000_000}]
         answer = await gateway.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": choking})
         assert (answer.status_code, kept) == (200, [])
@@ -115,9 +115,9 @@ async def test_an_erased_user_is_gone_and_who_erased_her_is_written_down(aio: Ru
     erased = answer.json()
     assert (erased["key_id"], erased["replaced"], erased["retraining"]) == ("ada", {}, False)
     assert erased["rows"]["requests"] >= 1
-    assert await aio.parts.records.find(record.request_id) is None
-    assert await aio.parts.records.find(other.request_id) is not None
-    async with aio.parts.database.connect() as connection:
+    assert await aio.serving.records.find(record.request_id) is None
+    assert await aio.serving.records.find(other.request_id) is not None
+    async with aio.serving.database.connect() as connection:
         owners = set((await connection.execute(select(requests.c.key_id))).scalars())
         event = (await connection.execute(select(audit_events).where(audit_events.c.action == "user.erased"))).one()
     assert "ada" not in owners
@@ -136,5 +136,5 @@ async def test_a_private_key_that_is_not_there_stops_the_start(settings: Setting
 async def test_limits_are_settings(settings: Settings) -> None:
     changed = msgspec.structs.replace(settings, text_days=0.0, retain_rows=10)
     async with running_gateway(changed) as gateway:
-        limits = gateway.parts.privacy.retention.limits
+        limits = gateway.operations.privacy.retention.limits
     assert (limits.text_days, limits.days, limits.rows) == (0.0, 400.0, 10)

@@ -233,13 +233,13 @@ async def test_each_of_several_headers_binds(world: World) -> None:
 @pytest.mark.parametrize("headers", [{"x-aio-consent": "answer"}, {"x-aio-consent": "answer, local"}])
 async def test_a_request_for_its_answer_alone_leaves_no_text(world: World, headers: dict[str, str]) -> None:
     answer = await world.post("/v1/completions", headers=headers, model="auto", prompt="A secret")
-    record = await eventually(lambda: world.aio.parts.records.find(answer.json()["id"]))
+    record = await eventually(lambda: world.aio.serving.records.find(answer.json()["id"]))
     assert (record.messages, record.answer, record.consent.reuse) == (None, None, False)
 
 
 async def test_the_terms_of_a_key_are_recorded_with_its_texts(world: World) -> None:
     world.who = "key for local tiers"
     answer = await world.post()
-    record = await eventually(lambda: world.aio.parts.records.find(answer.json()["id"]))
+    record = await eventually(lambda: world.aio.serving.records.find(answer.json()["id"]))
     assert record.consent.local
     assert record.messages == MESSAGES

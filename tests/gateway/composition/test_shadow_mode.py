@@ -40,8 +40,10 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quality_loop, "sampling_settings", unprobed)
         async with running_gateway(settings) as running:
-            running.parts.routing.knobs.change({"mode": "observe", "shadow_share": 1.0})
-            await eventually(lambda: running.parts.quality_loop is not None and running.parts.quality_loop.monitor)
+            running.serving.routing.knobs.change({"mode": "observe", "shadow_share": 1.0})
+            await eventually(
+                lambda: running.operations.quality_loop is not None and running.operations.quality_loop.monitor
+            )
             yield running
 
 
@@ -87,10 +89,10 @@ async def test_the_figures_are_those_computed_by_hand(watched: RunningGateway) -
     assert len(gateway.tier(1).requests) == 5
     assert {request.priority for request in gateway.tier(1).requests} == {2}
     assert (found["same"], found["worse"], found["priced"]) == (1, 4, 5)
-    price = gateway.parts.routing.price
+    price = gateway.serving.routing.price
     prompt = 14  # the scripted count: ten words and four for the turn
     given = price(4, Usage(prompt_tokens=prompt, completion_tokens=1))
-    records = [await gateway.parts.records.find(row["request_id"]) for row in found["cases"]]
+    records = [await gateway.serving.records.find(row["request_id"]) for row in found["cases"]]
     assert [one.cost_usd for one in records if one is not None] == pytest.approx([given] * 5)
     costs = records[0].decision.inputs.costs  # type: ignore[union-attr]
     measured = price(1, Usage(prompt_tokens=prompt, completion_tokens=1)) + 4 * price(
@@ -120,7 +122,7 @@ async def test_the_command_and_the_page_say_the_same(
     # Outside a checkout, where there is no folder of measurements.
     monkeypatch.chdir(tmp_path)
     runner = click.testing.CliRunner()
-    where = ["shadow", "--data-dir", watched.parts.settings.data_dir]
+    where = ["shadow", "--data-dir", watched.serving.settings.data_dir]
 
     printed = await asyncio.to_thread(runner.invoke, report_command, [*where, "--json"])
     assert printed.exit_code == 0, printed.output

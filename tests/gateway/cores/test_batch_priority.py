@@ -60,7 +60,7 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
 
     watching = msgspec.structs.replace(settings, monitor=True, verification_budget=1e6)
     async with running_gateway(watching, core=ThreadCoreClient(load), scripted=False) as gateway:
-        database = gateway.parts.database
+        database = gateway.serving.database
         served = make_record("r-1", tier=1, created_at=time.time(), cost_usd=1.0)
         async with database.begin() as connection:
             await insert_records(connection, [served])
@@ -80,9 +80,9 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["completion_tokens"] == ANSWER
         made[0].allowed = 1_000_000
-        assert gateway.parts.quality_loop is not None
-        assert gateway.parts.quality_loop.monitor is not None
-        await gateway.parts.quality_loop.monitor.drain()
+        assert gateway.operations.quality_loop is not None
+        assert gateway.operations.quality_loop.monitor is not None
+        await gateway.operations.quality_loop.monitor.drain()
         async with database.connect() as connection:
             row = (await connection.execute(verifications.select())).one()
     # It continued where it was: neither dropped nor restarted.

@@ -118,13 +118,13 @@ async def test_a_core_that_dies_ends_its_streams_and_is_started_again_with_its_a
             await streamed(aio)
         shown = await ready(aio)
         assert (shown["status_code"], shown["status"]) == (503, "not ready")
-        await eventually(lambda: "the disk is away" in aio.parts.problems.get("core", ""))
+        await eventually(lambda: "the disk is away" in aio.operations.problems.get("core", ""))
         refused = await aio.http.post("/v1/completions", json={"model": "tier-1", "prompt": "Which rows?"})
         assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
 
         core.loadable.set()
-        await eventually(lambda: not aio.parts.problems)
-        await eventually(lambda: aio.parts.routing.tier(1).load().healthy)
+        await eventually(lambda: not aio.operations.problems)
+        await eventually(lambda: aio.serving.routing.tier(1).load().healthy)
         assert (await ready(aio))["status"] == "ok"
         assert [await said(aio, name) for name in ("tier-1", "tier-1:sql")] == [plain, sql]
 
@@ -151,7 +151,7 @@ async def test_what_was_loaded_or_unloaded_since_the_last_look_is_known_to_the_c
         with pytest.raises(openai.APIError):
             await streamed(aio)
         core.client.open.set()
-        await eventually(lambda: core.starts == 2 and not aio.parts.problems)
+        await eventually(lambda: core.starts == 2 and not aio.operations.problems)
 
         (model, *_) = (await core.client.stats()).models
         assert [each.name for each in model.adapters] == ([] if unloaded else ["sql"])
@@ -161,7 +161,7 @@ async def test_a_core_that_was_closed_is_not_started_again(tmp_path: Path) -> No
     core = MortalCore()
     async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False), core=core.client) as aio:
         await core.client.close()
-        await eventually(lambda: "core" in aio.parts.problems)
+        await eventually(lambda: "core" in aio.operations.problems)
         assert core.client.gone == "the core client is closed"
         assert not core.client.died
 

@@ -148,4 +148,4 @@ async def test_a_long_prompt_is_scored_once_in_an_answer_no_larger_than_a_reques
     first, second = answer.json()["choices"]
     assert len(first["logprobs"]["tokens"]) > 3000
     assert first["logprobs"] == second["logprobs"]
-    assert len(answer.content) < aio.parts.settings.body_limit
+    assert len(answer.content) < aio.serving.settings.body_limit

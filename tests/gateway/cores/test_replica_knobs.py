@@ -75,7 +75,7 @@ def test_a_file_that_makes_no_sense_changes_nothing(
 async def test_operators_see_and_change_them_over_http_and_every_change_is_in_the_history(settings: Settings) -> None:
     async with running_gateway(settings) as aio:
         ours = replicated()
-        aio.parts.replica_knobs = ReplicaKnobs([ours])
+        aio.operations.replica_knobs = ReplicaKnobs([ours])
         shown = (await aio.http.get(REPLICAS)).json()
         assert set(shown["schemas"]) == set(BalancingSpec.__struct_fields__)
         assert [replica["replica"] for replica in shown["tiers"][0]["replicas"]] == URLS
@@ -95,7 +95,7 @@ async def test_operators_see_and_change_them_over_http_and_every_change_is_in_th
 async def test_the_profile_for_the_tail_hedges_and_the_catalogue_puts_back_its_own_value(settings: Settings) -> None:
     async with running_gateway(settings) as aio:
         ours = replicated()
-        aio.parts.replica_knobs = ReplicaKnobs([ours])
+        aio.operations.replica_knobs = ReplicaKnobs([ours])
         changed = (await aio.http.post("/v1/admin/knobs/profiles", json={"profile": "tail"})).json()["changed"]
         assert [(c["part"], c["knob"], c["new_value"]) for c in changed] == [("replicas of tier 1", "hedging", True)]
         assert ours.balancing.hedging

@@ -140,7 +140,7 @@ async def test_a_profile_that_one_core_refuses_changes_neither_a_core_nor_routin
         raise InvalidRequestError("not today", "max_waiting")
 
     before = (await aio.http.get(KNOBS)).json(), (await aio.http.get("/v1/admin/routing")).json()["knobs"]
-    monkeypatch.setattr(aio.parts.core_knobs.cores["card"], "set_knobs", refuse)
+    monkeypatch.setattr(aio.operations.core_knobs.cores["card"], "set_knobs", refuse)
     refused = await aio.http.post(f"{KNOBS}/profiles", json={"profile": "cost"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_waiting")
     after = (await aio.http.get(KNOBS)).json(), (await aio.http.get("/v1/admin/routing")).json()["knobs"]

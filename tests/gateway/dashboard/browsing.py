@@ -62,7 +62,7 @@ async def sign_in(
 async def with_user(gateway: RunningGateway, name: str, role: Role) -> AsyncIterator[httpx.AsyncClient]:
     """A new user, signed in."""
     order = Order(actor="test", now=1.0)
-    await add_user(gateway.parts.database, UserOrder(name=name, password=PASSWORD, role=role), order)
+    await add_user(gateway.serving.database, UserOrder(name=name, password=PASSWORD, role=role), order)
     async with browser(gateway) as client:
         answer = await sign_in(client, PASSWORD, name)
         assert answer.status_code == 303, answer.text
@@ -71,5 +71,5 @@ async def with_user(gateway: RunningGateway, name: str, role: Role) -> AsyncIter
 
 def look_again(gateway: RunningGateway) -> None:
     """Expire the short trust in sessions, as if time had passed."""
-    for known in gateway.parts.sessions._known.values():
+    for known in gateway.access.sessions._known.values():
         known.looked_at -= RECHECK_SECONDS

@@ -49,5 +49,5 @@ async def aio(
 async def admin(aio: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
     """Signed in by the settings' admin key, or without if there is none."""
     async with browser(aio) as client:
-        await sign_in(client, aio.parts.settings.admin_keys.partition("=")[2])
+        await sign_in(client, aio.serving.settings.admin_keys.partition("=")[2])
         yield client

@@ -133,7 +133,7 @@ async def test_what_is_not_there_is_said(admin: httpx.AsyncClient, query: str) -
 
 
 async def test_a_stopped_core_is_said(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
-    cores = aio.parts.core_knobs.cores
+    cores = aio.operations.core_knobs.cores
     for core in cores.values():
         await core.close()
     page = await admin.get(PAGE)

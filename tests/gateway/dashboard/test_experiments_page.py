@@ -18,7 +18,7 @@ PLAN = {"name": SCRIPT, "a": "tier:3", "b": "tier:1", "share": "50", "reason": S
 
 
 def split_of(aio: RunningGateway) -> object:
-    return ArtefactRegistry(aio.parts.settings.registry_path).experiment()
+    return ArtefactRegistry(aio.serving.settings.registry_path).experiment()
 
 
 async def test_an_operator_starts_and_stops_one_and_a_viewer_looks_on(aio: RunningGateway) -> None:
@@ -80,7 +80,7 @@ async def test_a_guardrail_that_ended_an_experiment_is_shown_with_its_figures(ai
     slow = Guarded(measure="ttft", margin=1.0, level=0.0125, units_a=20, units_b=21, a=300.0, b=330.0, p_value=0.99)
     results = Results(looks=1, guardrails=[dear, slow], breached="cost")
     row = {"experiment_id": "breached", "name": "dear", "status": "stopped", "config": plan, "metrics": results}
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         # It is the newest of all.
         times = {"created_at": 4e9, "finished_at": 4e9 + 60}
         await connection.execute(insert(experiments).values(**row, **times, reason=dear.reason))

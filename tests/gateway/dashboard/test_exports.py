@@ -58,13 +58,13 @@ _MORE = (
 async def admin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=True)
     async with running_gateway(settings, core=laptop_hash_core(settings)) as aio, browser(aio) as client:
-        parts = aio.parts
-        classifier = ActiveClassifier(settings.registry_path, parts.routing.catalog.fingerprint)
+        serving, operations = aio.serving, aio.operations
+        classifier = ActiveClassifier(settings.registry_path, serving.routing.catalog.fingerprint)
         classifier.load()
-        parts.routing.classifier = classifier
-        parts.active_labels = ActiveLabels(parts.database, classifier, parts.metrics)
-        assert parts.quality_loop is not None
-        await parts.quality_loop.start()
+        serving.routing.classifier = classifier
+        operations.active_labels = ActiveLabels(serving.database, classifier, operations.metrics)
+        assert operations.quality_loop is not None
+        await operations.quality_loop.start()
         await sign_in(client)
         yield client
 

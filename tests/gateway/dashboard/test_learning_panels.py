@@ -42,9 +42,9 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[RunningGateway]:
     async with running_gateway(settings) as running:
-        classifier = ActiveClassifier(settings.registry_path, running.parts.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.catalog.fingerprint)
         classifier.load()
-        running.parts.routing.classifier = classifier
+        running.serving.routing.classifier = classifier
         yield running
 
 
@@ -70,14 +70,14 @@ async def routed(
         "tier": tier, "reason": "r", "classifier_version": "v", "prediction_kind": "prior", "novelty": 1.0,
         "quality_target": 0.7, "p_ok": prediction.p_ok, "scores": [], "inputs": msgspec.to_builtins(inputs),
     }  # fmt: skip
-    await insert_requests(aio.parts.database, request)
-    async with aio.parts.database.begin() as connection:
+    await insert_requests(aio.serving.database, request)
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(routing_decisions), [decision | row])
 
 
 async def labelled(aio: RunningGateway, names: Sequence[str], key: str, complexity: Complexity, *, good: bool) -> None:
     """Labels of all tiers for prompts of one class."""
-    model, now = active_version(aio.parts).model, time.time()
+    model, now = active_version(aio.serving).model, time.time()
     rows = []
     for number, name in enumerate(names):
         encoded = encode_prompt(model, [{"role": "user", "content": f"Which fruit is {name}?"}])
@@ -86,7 +86,7 @@ async def labelled(aio: RunningGateway, names: Sequence[str], key: str, complexi
              "embedding": encoded.embedding, "features": encoded.features, "no_worse": [good, True, True, True],
              "weights": [1.0] * 4, "classes": classes_of(complexity), "created_at": now + number}
         )  # fmt: skip
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(training_rows), rows)
 
 
@@ -97,7 +97,7 @@ async def judged(aio: RunningGateway, name: str, tier: int, label: str) -> None:
         "status": "done", "judge": "exact", "label": label, "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1,
         "created_at": now, "finished_at": now,
     }  # fmt: skip
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(verifications), [row])
 
 
@@ -139,7 +139,7 @@ async def test_before_any_request_the_pages_say_what_is_not_measured(admin: http
 async def test_the_routing_page_says_what_was_asked_what_answered_and_what_it_saved(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         key = {
             "key_id": "k1", "name": "support desk", "prefix": "p", "digest": "d", "scopes": [], "consent": True,
             "priority_ceiling": 1, "created_at": 1.0,
@@ -175,7 +175,7 @@ async def test_kinds_of_prompts_have_names_and_what_was_verified_of_them(
     for number in range(8):
         await judged(aio, f"s{number}", 1, "worse" if number < 2 else "tie")
     await labelled(aio, [f"s{number}" for number in range(8)], "k1", Complexity.SIMPLE, good=False)
-    aio.parts.kind_names._read_at = float("-inf")
+    aio.operations.kind_names._read_at = float("-inf")
 
     page = await admin.get(ROUTING)
 
@@ -195,7 +195,7 @@ async def test_the_quality_page_says_how_many_labels_there_are_and_what_they_cha
 ) -> None:
     await labelled(aio, [f"l{number}" for number in range(29)], "k1", Complexity.SIMPLE, good=False)
     await labelled(aio, ["other"], "k2", Complexity.SIMPLE, good=True)
-    aio.parts.learning._drawn_at = float("-inf")
+    aio.operations.learning._drawn_at = float("-inf")
     shown = (await admin.get(f"{API}/learning")).json()
 
     page = await learned_page(admin)
@@ -227,6 +227,6 @@ async def test_a_gateway_that_stops_ends_the_drawing_of_its_curve(tmp_path_facto
         async with browser(aio) as client:
             await sign_in(client)
             await client.get(QUALITY)
-        learning = aio.parts.learning
+        learning = aio.operations.learning
     assert learning._running is not None
     assert learning._running.done()

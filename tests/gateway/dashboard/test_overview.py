@@ -37,7 +37,7 @@ async def test_the_first_steps_are_done_once_the_installation_has_what_they_ask_
     async with running_gateway(settings) as gateway, browser(gateway) as client:
         await sign_in(client)
         assert await _done(gateway) == {"Add a second tier"}
-        await insert_requests(gateway.parts.database, {"request_id": "first", "created_at": 1.0})
+        await insert_requests(gateway.serving.database, {"request_id": "first", "created_at": 1.0})
         assert await _done(gateway) == {"Add a second tier", "Send a first request"}
         await submit(client, await client.get("/admin/keys"), "/admin/keys", name="first", scopes="inference")
         assert await _done(gateway) == {"Add a second tier", "Send a first request", "Make a key"}
@@ -51,7 +51,7 @@ async def test_the_first_steps_are_done_once_the_installation_has_what_they_ask_
 
 
 async def _done(gateway: RunningGateway) -> set[str]:
-    return {step.title for step in await first_steps(gateway.parts) if step.done}
+    return {step.title for step in await first_steps(gateway.operations) if step.done}
 
 
 async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
@@ -83,7 +83,7 @@ async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway,
 
 async def test_samples_make_the_history(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     await aio.openai.chat.completions.create(model="tier-2", messages=HELLO)
-    await aio.parts.live.sample()
+    await aio.operations.live.sample()
     _forget(aio)
     history = (await admin.get("/admin/api/overview")).json()["history"]
     assert history[-1]["requests_per_second"]["2"] > 0
@@ -100,8 +100,8 @@ async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
     async def three_of_fifty() -> UpgradeRate:
         return upgrade_rate([False] * 3 + [True] * 47, UpgradeSettings())
 
-    monkeypatch.setattr(aio.parts.live, "_quality", three_of_fifty)
-    await aio.parts.live.sample()
+    monkeypatch.setattr(aio.operations.live, "_quality", three_of_fifty)
+    await aio.operations.live.sample()
     assert (await admin.get("/admin/api/overview")).json()["upgrade"]["needs_upgrade"]["count"] == 3
     page = await admin.get("/admin")
     assert "6.0%" in page.text
@@ -187,10 +187,10 @@ async def test_a_database_that_hangs_holds_up_one_look_at_most(
         async def __aexit__(self, *_: object) -> None: ...
 
     monkeypatch.setattr("gateway.dashboard.first_steps.WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(aio.parts.live, "tables_held", set())
-    monkeypatch.setattr(type(aio.parts.database), "connect", lambda _: Silent())
+    monkeypatch.setattr(aio.operations.live, "tables_held", set())
+    monkeypatch.setattr(type(aio.serving.database), "connect", lambda _: Silent())
     for _ in range(3):
-        steps = await first_steps(aio.parts)
+        steps = await first_steps(aio.operations)
         assert next(step for step in steps if step.title == "Limit spending").done is None
     assert asked == 1
     silent.set()
@@ -198,4 +198,4 @@ async def test_a_database_that_hangs_holds_up_one_look_at_most(
 
 def _forget(gateway: RunningGateway) -> None:
     """Drop the snapshot, as if time had passed."""
-    gateway.parts.live._snapshot = None
+    gateway.operations.live._snapshot = None

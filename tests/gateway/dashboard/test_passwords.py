@@ -40,30 +40,30 @@ def test_two_hashes_of_a_password_differ() -> None:
 
 async def test_a_scrypt_hash_is_replaced_by_argon2_when_its_password_proves_right(aio: RunningGateway) -> None:
     kept = select(dashboard_users.c.password).where(dashboard_users.c.name == "eve")
-    await add_user(aio.parts.database, UserOrder(name="eve", password=PASSWORD), Order(actor="test", now=time.time()))
-    async with aio.parts.database.begin() as connection:
+    await add_user(aio.serving.database, UserOrder(name="eve", password=PASSWORD), Order(actor="test", now=time.time()))
+    async with aio.serving.database.begin() as connection:
         await connection.execute(
             update(dashboard_users).where(dashboard_users.c.name == "eve").values(password=scrypt_hash(PASSWORD))
         )
-    assert not await password_is_right(aio.parts.database, "eve", "wrong password")
-    async with aio.parts.database.connect() as connection:
+    assert not await password_is_right(aio.serving.database, "eve", "wrong password")
+    async with aio.serving.database.connect() as connection:
         assert str(await connection.scalar(kept)).startswith("scrypt:")
-    assert await password_is_right(aio.parts.database, "eve", PASSWORD)
-    async with aio.parts.database.connect() as connection:
+    assert await password_is_right(aio.serving.database, "eve", PASSWORD)
+    async with aio.serving.database.connect() as connection:
         assert str(await connection.scalar(kept)).startswith("$argon2id$")
-    assert await password_is_right(aio.parts.database, "eve", PASSWORD)
+    assert await password_is_right(aio.serving.database, "eve", PASSWORD)
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_argon2_hash_with_weaker_parameters_is_replaced_at_sign_in(aio: RunningGateway) -> None:
     kept = select(dashboard_users.c.password).where(dashboard_users.c.name == "fay")
-    await add_user(aio.parts.database, UserOrder(name="fay", password=PASSWORD), Order(actor="test", now=time.time()))
+    await add_user(aio.serving.database, UserOrder(name="fay", password=PASSWORD), Order(actor="test", now=time.time()))
     weak = PasswordHasher(time_cost=1, memory_cost=8 * 1024, parallelism=1).hash(PASSWORD)
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(update(dashboard_users).where(dashboard_users.c.name == "fay").values(password=weak))
     async with browser(aio) as client:
         assert (await sign_in(client, PASSWORD, "fay")).status_code == 303
-    async with aio.parts.database.connect() as connection:
+    async with aio.serving.database.connect() as connection:
         replaced = str(await connection.scalar(kept))
     assert replaced.startswith("$argon2id$v=19$m=65536,t=3,p=1$")
     assert passwords.matches(PASSWORD, replaced)

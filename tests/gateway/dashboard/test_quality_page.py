@@ -62,7 +62,7 @@ async def test_an_empty_installation_without_a_monitor_says_so(operator: httpx.A
 async def test_an_operator_orders_versions_and_a_viewer_looks_on(
     aio: RunningGateway, operator: httpx.AsyncClient, viewer: httpx.AsyncClient
 ) -> None:
-    registry = ArtefactRegistry(aio.parts.settings.registry_path)
+    registry = ArtefactRegistry(aio.serving.settings.registry_path)
     seen = await viewer.get(PAGE)
     assert not [action for action in forms_of(seen) if action.startswith(PAGE)]
     token = {"csrf_token": forms_of(seen)["/admin/logout"]["fields"]["csrf_token"]}
@@ -109,7 +109,7 @@ async def test_an_order_without_meaning_is_refused(
 ) -> None:
     page = await operator.get(PAGE)
     assert (await submit(operator, page, f"{PAGE}/{order}", **fields)).status_code == status
-    registry = ArtefactRegistry(aio.parts.settings.registry_path)
+    registry = ArtefactRegistry(aio.serving.settings.registry_path)
     assert (registry.current().name, registry.canary()) == (SHIPPED, None)
 
 
@@ -122,7 +122,7 @@ async def test_stored_texts_are_shown_and_never_run(aio: RunningGateway, viewer:
         "version": SCRIPT, "parent": SHIPPED, "path": "p", "status": "refused", "reason": SCRIPT, "metrics": {},
         "created_at": 4e9,
     }  # fmt: skip
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(retrain_runs).values(run))
         await connection.execute(insert(classifier_versions).values(made))
     page = await viewer.get(PAGE)
@@ -135,17 +135,17 @@ async def test_a_database_that_is_away_is_a_page_that_says_so(
     aio: RunningGateway, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = await operator.get(PAGE)
-    monkeypatch.setattr(aio.parts, "database", open_database("postgresql://missing@127.0.0.1:1/none"))
+    aio.replace_database(monkeypatch, open_database("postgresql://missing@127.0.0.1:1/none"))
     away = await operator.get(PAGE)
     assert (away.status_code, away.headers["content-type"]) == (503, "text/html; charset=utf-8")
     refused = await submit(operator, page, f"{PAGE}/promote", version=OTHER, reason="x")
     assert refused.status_code == 503
-    assert ArtefactRegistry(aio.parts.settings.registry_path).current().name == SHIPPED
+    assert ArtefactRegistry(aio.serving.settings.registry_path).current().name == SHIPPED
 
 
 async def test_with_a_monitor_there_are_estimates_and_a_retraining_is_ordered(settings: Settings) -> None:
     async with running_gateway(msgspec.structs.replace(settings, monitor=True)) as aio:
-        loop = aio.parts.quality_loop
+        loop = aio.operations.quality_loop
         assert loop is not None
         await loop.start()
         async with with_user(aio, "olga", "operator") as client:

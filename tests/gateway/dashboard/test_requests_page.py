@@ -36,7 +36,7 @@ async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
 ) -> None:
     at = 1_700_000_000.0
     await insert_requests(
-        aio.parts.database,
+        aio.serving.database,
         *({"request_id": f"r{n:03}", "created_at": at + 60 * n, "tier": 1 + n % 2, "key_id": "k"} for n in range(60)),
     )
     first = await admin.get("/admin/requests")
@@ -46,7 +46,7 @@ async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
     assert "r009" in (await admin.get(older)).text
     assert "r058" not in (await admin.get("/admin/requests?tier=2&key_id=k&since=&until=")).text
     await insert_requests(
-        aio.parts.database,
+        aio.serving.database,
         {"request_id": "failed", "created_at": at, "status": "error", "requested_model": "org/a-model", "key_id": "k"},
         {"request_id": "left", "created_at": at, "status": "aborted", "requested_model": "auto", "key_id": "k"},
     )
@@ -74,9 +74,9 @@ async def test_what_was_stored_is_shown_and_never_run(aio: RunningGateway, admin
     answer = await aio.openai.chat.completions.create(
         model="auto", messages=[{"role": "user", "content": SCRIPT}], metadata={"team": SCRIPT}
     )
-    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     await insert_requests(
-        aio.parts.database, {"request_id": "odd", "created_at": 2e9, "key_id": SCRIPT, "model": SCRIPT}
+        aio.serving.database, {"request_id": "odd", "created_at": 2e9, "key_id": SCRIPT, "model": SCRIPT}
     )
     for path in ("/admin/requests", f"/admin/requests/{answer.id}", f"/admin/requests?key_id={SCRIPT}"):
         page = await admin.get(path)
@@ -91,7 +91,7 @@ async def test_a_file_for_spreadsheets_has_all_rows_and_no_formula(
 ) -> None:
     formula = '=HYPERLINK("http://evil","x")'
     await insert_requests(
-        aio.parts.database,
+        aio.serving.database,
         *({"request_id": f"f{n}", "created_at": float(n), "key_id": "csv", "model": formula} for n in range(1200)),
     )
     answer = await admin.get("/admin/api/requests?format=csv&key_id=csv")
@@ -114,12 +114,12 @@ async def test_cells_that_would_be_formulas_are_texts() -> None:
 
 async def test_a_requests_page_explains_its_path(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
-    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     page = await admin.get(f"/admin/requests/{answer.id}")
     assert page.status_code == 200
     for shown in ("Route", "Queue", "Prefill", "Decode", "Stream", "P(no worse", "chosen", "What if", "Hello"):
         assert shown in page.text, shown
-    record = await aio.parts.records.find(answer.id)
+    record = await aio.serving.records.find(answer.id)
     assert record is not None
     path = stages_of(record)
     assert path[0].begin_ms == 0
@@ -132,13 +132,13 @@ async def test_another_target_repeats_the_decision_from_the_record(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
     answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
-    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     path = f"/admin/requests/{answer.id}"
-    record = await aio.parts.records.find(answer.id)
+    record = await aio.serving.records.find(answer.id)
     assert record is not None
     tiers = []
     for target in (0.0, 0.5, 1.0):
-        otherwise = rerouted(aio.parts.routing, record, target)
+        otherwise = rerouted(aio.serving.routing, record, target)
         assert not isinstance(otherwise, str)
         assert otherwise.inputs.prediction == record.decision.inputs.prediction
         tiers.append(otherwise.tier)
@@ -152,9 +152,9 @@ async def test_a_request_is_shown_and_decided_again_without_a_serving_classifier
     aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
-    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
-    none = ActiveClassifier(aio.parts.settings.registry_path, aio.parts.routing.catalog.fingerprint)
-    monkeypatch.setattr(aio.parts.routing, "classifier", none)
+    await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
+    none = ActiveClassifier(aio.serving.settings.registry_path, aio.serving.routing.catalog.fingerprint)
+    monkeypatch.setattr(aio.serving.routing, "classifier", none)
     page = await admin.get(f"/admin/requests/{answer.id}", params={"quality": 0.9})
     assert page.status_code == 200, page.text
     assert (await admin.get("/admin/routing")).status_code == 200
@@ -172,7 +172,7 @@ async def test_a_mistake_in_a_version_is_not_taken_for_there_being_none(
 
 async def test_a_request_is_there_for_programs_too(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
     answer = await aio.openai.chat.completions.create(model="tier-2", messages=[{"role": "user", "content": "=1+1"}])
-    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     shown = (await admin.get(f"/admin/api/requests/{answer.id}")).json()
     assert (shown["request"]["tier"], shown["verifications"]) == (2, [])
     [row] = rows_of((await admin.get(f"/admin/api/requests/{answer.id}?format=csv")).text)
@@ -228,6 +228,6 @@ async def test_the_page_of_a_request_says_why_each_other_tier_was_ruled_out(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
     answer = await aio.openai.chat.completions.create(model="tier-2", messages=[{"role": "user", "content": "Hello"}])
-    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     page = (await admin.get(f"/admin/requests/{answer.id}")).text
     assert page.count('<td class="why">the request is pinned to tier 2</td>') == 3

@@ -25,28 +25,28 @@ async def judged_worse(
     answer = await aio.http.post("/v1/chat/completions", json=body)
     await only_record(aio, answer.headers["x-aio-decision-id"])
     # Only what is stored is verified.
-    await aio.parts.records.flush()  # type: ignore[attr-defined]
+    await aio.serving.records.flush()  # type: ignore[attr-defined]
     request_id = str(answer.json()["id"])
     row = {
         "request_id": request_id, "tier": tier, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
         "status": "done", "judge": "exact", "label": label, "verifier_answer": text, "reason": SCRIPT,
         "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": at, "finished_at": at,
     }  # fmt: skip
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(verifications).values(row))
     return request_id
 
 
 async def verifiers_answer(aio: RunningGateway, request_id: str) -> str | None:
     query = select(verifications.c.verifier_answer).where(verifications.c.request_id == request_id)
-    async with aio.parts.database.connect() as connection:
+    async with aio.serving.database.connect() as connection:
         text: str | None = await connection.scalar(query)
     return text
 
 
 async def label_of(aio: RunningGateway, request_id: str) -> tuple[str, str]:
     query = select(verifications.c.label, verifications.c.judge).where(verifications.c.request_id == request_id)
-    async with aio.parts.database.connect() as connection:
+    async with aio.serving.database.connect() as connection:
         row = (await connection.execute(query)).one()
     return row.label, row.judge
 
@@ -60,9 +60,9 @@ def reads_of(aio: RunningGateway) -> Iterator[list[str]]:
         if statement.startswith(("SELECT", "WITH")) and ("verifications" in statement or "requests" in statement):
             asked.append(statement)
 
-    event.listen(aio.parts.database.sync_engine, "before_cursor_execute", note)
+    event.listen(aio.serving.database.sync_engine, "before_cursor_execute", note)
     yield asked
-    event.remove(aio.parts.database.sync_engine, "before_cursor_execute", note)
+    event.remove(aio.serving.database.sync_engine, "before_cursor_execute", note)
 
 
 async def test_an_operator_reviews_one_after_the_other_and_a_viewer_looks_on(aio: RunningGateway) -> None:

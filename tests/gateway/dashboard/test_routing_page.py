@@ -37,9 +37,9 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     """The packaged classifier; no request yet."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
     async with running_gateway(settings) as running:
-        classifier = ActiveClassifier(settings.registry_path, running.parts.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.catalog.fingerprint)
         classifier.load()
-        running.parts.routing.classifier = classifier
+        running.serving.routing.classifier = classifier
         yield running
 
 
@@ -63,8 +63,8 @@ async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name:
         "novelty": 0.1, "quality_target": 0.9, "p_ok": p_ok, "scores": decision.scores,
         "inputs": msgspec.to_builtins(inputs),
     }  # fmt: skip
-    await insert_requests(aio.parts.database, *requests)
-    async with aio.parts.database.begin() as connection:
+    await insert_requests(aio.serving.database, *requests)
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(routing_decisions), [row | one for one in requests])
 
 
@@ -99,7 +99,7 @@ async def test_of_little_traffic_all_is_taken_and_of_much_what_stands_for_it(aio
     at, slot = 1000.0, 100.0
     busy = [at + n * slot / 1000 for n in range(1000)]
     await decided(aio, [*busy, at + 1.5 * slot, at + 2.5 * slot], [0.99, 0.99, 0.99, 1.0], "s")
-    sample = await sample_decisions(aio.parts.database, at, at + SLOTS * slot)
+    sample = await sample_decisions(aio.serving.database, at, at + SLOTS * slot)
     assert len(sample) == PER_SLOT + 2
     assert sum(one.weight for one in sample) == pytest.approx(1002, rel=0.05)
     assert [one.weight for one in sample[-2:]] == [1.0, 1.0]
@@ -108,9 +108,9 @@ async def test_of_little_traffic_all_is_taken_and_of_much_what_stands_for_it(aio
 async def test_what_another_version_wrote_is_left_out_and_the_rest_is_taken(aio: RunningGateway) -> None:
     await decided(aio, [5001.0, 5002.0], [0.99, 0.99, 0.99, 1.0], "o")
     older = update(routing_decisions).where(routing_decisions.c.request_id == "o0").values(inputs={"prediction": {}})
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(older)
-    assert len(await sample_decisions(aio.parts.database, 5000.0, 5100.0)) == 1
+    assert len(await sample_decisions(aio.serving.database, 5000.0, 5100.0)) == 1
 
 
 async def test_yesterdays_traffic_is_shown_at_a_target_and_exported(
@@ -138,10 +138,10 @@ async def test_a_target_is_applied_with_a_reason_and_written_down(
 ) -> None:
     page = await admin.get(PAGE, params={"quality_target": "0.9"})
     assert (await submit(admin, page, APPLY)).status_code == 400, "no reason"
-    assert aio.parts.routing.active_target is None
+    assert aio.serving.routing.active_target is None
     done = await submit(admin, page, APPLY, reason=SCRIPT)
     assert (done.status_code, done.headers["location"]) == (303, PAGE)
-    assert aio.parts.routing.active_target == 0.9
+    assert aio.serving.routing.active_target == 0.9
     decision = (
         await aio.http.post("/v1/route", json={"model": "auto", "messages": [{"role": "user", "content": "Hi"}]})
     ).json()
@@ -152,7 +152,7 @@ async def test_a_target_is_applied_with_a_reason_and_written_down(
     assert SCRIPT not in after.text
     back = await submit(admin, after, APPLY, reason="enough", default="1")
     assert back.status_code == 303
-    assert aio.parts.routing.active_target is None
+    assert aio.serving.routing.active_target is None
 
 
 async def test_viewers_and_foreign_pages_change_nothing(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
@@ -167,16 +167,16 @@ async def test_viewers_and_foreign_pages_change_nothing(aio: RunningGateway, adm
         page = await operator.get(PAGE, params={"quality_target": "0.8"})
         del order["csrf_token"]
         assert (await operator.post(APPLY, data=order)).status_code == 403
-        assert aio.parts.routing.active_target is None
+        assert aio.serving.routing.active_target is None
         assert (await submit(operator, page, APPLY, reason="why")).status_code == 303
-        assert aio.parts.routing.active_target == 0.8
+        assert aio.serving.routing.active_target == 0.8
     assert (await admin.post(APPLY, data=order)).status_code == 403
 
 
 async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibration(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
-    now, version = time.time(), aio.parts.routing.classifier.serving.current  # type: ignore[attr-defined]
+    now, version = time.time(), aio.serving.routing.classifier.serving.current  # type: ignore[attr-defined]
     encoded = encode_prompt(version.model, [{"role": "user", "content": "What is the capital of France?"}])
     row = {
         "source": "probe", "feature_spec": encoded.feature_spec, "embedding": encoded.embedding,
@@ -189,7 +189,7 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
         "finished_at": now,
     }  # fmt: skip
     await decided(aio, [now], [0.25, 0.5, 0.9, 1.0], "v")
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(training_rows), [row | {"request_id": f"p{n}"} for n in range(4)])
         await connection.execute(insert(verifications).values(verdict | {"request_id": "v0"}))
     curve = (await admin.get("/admin/api/routing/curve")).json()
@@ -208,10 +208,10 @@ async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibrat
         assert answer.headers["content-type"] == "text/csv; charset=utf-8", view
         assert list(csv.DictReader(io.StringIO(answer.text))), view
 
-    curves, table = aio.parts.cost_quality_curves, version.table
+    curves, table = aio.operations.cost_quality_curves, version.table
     drawn = await curves.of("a version", table)
     assert await curves.of("a version", table) is drawn
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(training_rows).values(row | {"request_id": "p4", "created_at": now + 1}))
     assert (await curves.of("a version", table)).probes == 5
     assert await curves.of("another", table) is not await curves.of("a version", table)

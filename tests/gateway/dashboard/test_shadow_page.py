@@ -20,7 +20,7 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 def mode_of(aio: RunningGateway) -> str:
-    return aio.parts.routing.knobs.active.mode
+    return aio.serving.routing.knobs.active.mode
 
 
 async def observed(aio: RunningGateway, count: int) -> None:
@@ -30,7 +30,7 @@ async def observed(aio: RunningGateway, count: int) -> None:
     inputs = PolicyInputs(prediction=prediction, costs=[0.001, 0.002, 0.004, 0.01], quality_target=0.9, tau=0.9)
     ids = [{"request_id": f"r{k}", "created_at": at - k} for k in range(count)]
     texts = {"messages": [{"role": "user", "content": SCRIPT}], "answer": SCRIPT}
-    await insert_requests(aio.parts.database, *({"tier": 4, "cost_usd": 0.01, **texts, **one} for one in ids))
+    await insert_requests(aio.serving.database, *({"tier": 4, "cost_usd": 0.01, **texts, **one} for one in ids))
     decision = {
         "tier": 4, "would_be_tier": 1, "reason": "r", "classifier_version": "v", "prediction_kind": "measured",
         "novelty": 0.1, "quality_target": 0.9, "p_ok": prediction.p_ok, "scores": [0.1, 0.2, 0.4, 1.0],
@@ -42,7 +42,7 @@ async def observed(aio: RunningGateway, count: int) -> None:
         "scores": {"pairwise": 0.0}, "judged_answer": SCRIPT, "judged_cost_usd": 0.001, "reason": SCRIPT,
         "cost_usd": 0.003, "reserved_usd": 0.0, "attempts": 1, "finished_at": at,
     }  # fmt: skip
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(insert(routing_decisions), [decision | one for one in ids])
         await connection.execute(insert(verifications), [verdict | one for one in ids])
 

@@ -90,7 +90,7 @@ async def test_signing_in_starts_a_session_that_cannot_be_planted(aio: RunningGa
         before = client.cookies[COOKIE]
         await sign_in(client, ADMIN)
         assert client.cookies[COOKIE] != before
-        async with aio.parts.database.connect() as connection:
+        async with aio.serving.database.connect() as connection:
             kept = (await connection.scalars(select(dashboard_sessions.c.session_id))).all()
         assert client.cookies[COOKIE] not in kept
 
@@ -306,7 +306,7 @@ async def test_changes_are_written_down_with_who_made_them(aio: RunningGateway) 
     async with with_user(aio, "olga", "admin") as client:
         token = forms_of(await client.get(PAGE))["/admin/logout"]["fields"]["csrf_token"]
         await client.post("/admin/api/teams", json={"name": "of olga"}, headers={"x-csrf-token": token})
-    async with aio.parts.database.connect() as connection:
+    async with aio.serving.database.connect() as connection:
         rows = await connection.execute(select(audit_events).order_by(audit_events.c.audit_event_id))
     events = {(row["action"], row["subject"]): row for row in rows.mappings()}
     assert events["user.added", "olga"]["details"] == {"role": [None, "admin"]}
@@ -315,7 +315,7 @@ async def test_changes_are_written_down_with_who_made_them(aio: RunningGateway) 
 
 
 async def test_a_removed_user_is_out_and_a_changed_role_holds(aio: RunningGateway) -> None:
-    database = aio.parts.database
+    database = aio.serving.database
     async with with_user(aio, "carl", "admin") as client:
         async with database.begin() as connection:
             await connection.execute(update(dashboard_users).values(role="viewer").filter_by(name="carl"))
@@ -346,7 +346,7 @@ async def test_a_key_that_only_asks_for_answers_does_not_sign_in(aio: RunningGat
 
 async def test_a_session_is_over_in_time(aio: RunningGateway) -> None:
     async with with_user(aio, "dora", "viewer") as client:
-        async with aio.parts.database.begin() as connection:
+        async with aio.serving.database.begin() as connection:
             await connection.execute(update(dashboard_sessions).values(expires_at=1.0).filter_by(user_name="dora"))
         look_again(aio)
         assert (await client.get(PAGE)).status_code == 303
@@ -377,7 +377,7 @@ async def test_static_files_are_kept_by_browsers_and_small(aio: RunningGateway) 
 
 async def test_a_session_that_no_key_and_no_user_began_opens_nothing(aio: RunningGateway) -> None:
     async with browser(aio, cookies={COOKIE: "from before there were keys"}) as client:
-        async with aio.parts.database.begin() as connection:
+        async with aio.serving.database.begin() as connection:
             row = {"session_id": sha256(client.cookies[COOKIE].encode()).hexdigest(), "created_at": 1.0}
             await connection.execute(insert(dashboard_sessions).values(row | {"expires_at": 9e9}))
         assert (await client.get(PAGE)).status_code == 303

@@ -64,7 +64,7 @@ async def test_a_user_signs_in_with_the_role_of_its_groups(aio: RunningGateway, 
         assert inside.status_code == 200
         assert "olga" in inside.text
         assert (await client.get("/admin/users")).status_code == 403, "an operator is no admin"
-    async with aio.parts.database.connect() as connection:
+    async with aio.serving.database.connect() as connection:
         row = (await connection.execute(select(dashboard_users).where(dashboard_users.c.name == "olga"))).one()
         events = (await connection.scalars(select(audit_events.c.action).order_by(audit_events.c.created_at))).all()
     assert row.role == "operator"
@@ -101,7 +101,7 @@ async def test_a_name_of_another_user_is_not_taken_over(aio: RunningGateway, pro
 async def test_no_password_opens_the_account_of_a_providers_user(aio: RunningGateway, provider: str) -> None:
     async with browser(aio) as client:
         await through_provider(client, account(provider, "vera", "readers"))
-    async with aio.parts.database.connect() as connection:
+    async with aio.serving.database.connect() as connection:
         query = select(dashboard_users.c.password).where(dashboard_users.c.name == "vera")
         kept = (await connection.execute(query)).scalar_one()
     async with browser(aio) as client:

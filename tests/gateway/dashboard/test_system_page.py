@@ -54,7 +54,7 @@ async def test_the_page_shows_the_same(aio: RunningGateway) -> None:
 
 
 async def test_an_older_schema_is_said(aio: RunningGateway) -> None:
-    async with aio.parts.database.begin() as connection:
+    async with aio.serving.database.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     try:
         assert (await aio.http.get(API)).json()["schema"]["current"] == "0001"
@@ -62,11 +62,11 @@ async def test_an_older_schema_is_said(aio: RunningGateway) -> None:
             await sign_in(client)
             assert "aio migrate" in (await client.get("/admin/system")).text
     finally:
-        async with aio.parts.database.begin() as connection:
+        async with aio.serving.database.begin() as connection:
             await connection.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": head_revision()})
 
 
 async def test_a_stopped_core_is_away(aio: RunningGateway) -> None:
-    for core in aio.parts.core_knobs.cores.values():
+    for core in aio.operations.core_knobs.cores.values():
         await core.close()
     assert by_name((await aio.http.get(API)).json())["core"]["state"] == "away"

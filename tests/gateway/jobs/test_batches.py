@@ -45,7 +45,7 @@ async def working(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         drain_seconds=5,
     )
     async with running_gateway(settings) as gateway:
-        gateway.parts.jobs.knobs.change({"backoff_seconds": 0.01})
+        gateway.jobs.knobs.change({"backoff_seconds": 0.01})
         yield gateway
 
 
@@ -93,7 +93,7 @@ async def test_every_line_is_answered_as_its_endpoint_would_in_the_inputs_order(
     assert batch.output_file_id is not None
     file = await ada.files.retrieve(batch.output_file_id)
     assert (file.purpose, file.filename) == ("batch_output", f"{batch.id}_output.jsonl")
-    async with working.parts.database.connect() as connection:
+    async with working.serving.database.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(batch_lines)) == 0
 
 
@@ -103,8 +103,8 @@ async def test_lines_go_behind_users_and_their_records_say_whose_and_what_batch(
     batch, output, _ = await outcome(ada, (await made(ada, [request_line("a", service_tier="priority")])).id)
     assert [request.priority for request in working.tier(1).requests] == [2]
     assert output["a"]["response"]["body"]["service_tier"] == "batch"
-    await working.parts.records.flush()  # type: ignore[attr-defined]
-    async with working.parts.database.connect() as connection:
+    await working.serving.records.flush()  # type: ignore[attr-defined]
+    async with working.serving.database.connect() as connection:
         query = select(requests.c.key_id, requests.c.tags, requests.c.cost_usd).order_by(requests.c.created_at.desc())
         key_id, tags, cost = (await connection.execute(query.limit(1))).one()
     assert (key_id, tags) == ("ada", {"batch_id": batch.id})
@@ -152,7 +152,7 @@ async def test_what_may_pass_is_tried_again_and_what_does_not_is_an_error_in_the
 ) -> None:
     tier = working.tier(1)
     tier.error, tier.fail_at = TierUnavailableError("not now"), 0
-    working.parts.jobs.knobs.change({"most_attempts": 3})
+    working.jobs.knobs.change({"most_attempts": 3})
     batch, output, errors = await outcome(ada, (await made(ada, [request_line("a")])).id)
     assert (output, errors["a"]["response"]["status_code"]) == ({}, 503)
     assert len(tier.requests) == 3
@@ -168,7 +168,7 @@ async def test_what_may_pass_is_tried_again_and_what_does_not_is_an_error_in_the
         tier.fail_at = None
     _, output, errors = await outcome(ada, batch.id)
     assert (list(output), errors) == (["b"], {})
-    working.parts.jobs.knobs.change({"most_attempts": None})
+    working.jobs.knobs.change({"most_attempts": None})
 
 
 def bad(**changes: Any) -> bytes:
@@ -209,7 +209,7 @@ async def test_wrong_input_is_reported_line_by_line_and_none_of_it_is_answered(
     error = batch.errors.data[0]
     assert (error.code, error.line, error.param) == (code, line, param)
     assert working.tier(1).requests == []
-    async with working.parts.database.connect() as connection:
+    async with working.serving.database.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(batch_lines)) == 0
 
 
@@ -296,7 +296,7 @@ async def test_cancelling_ends_what_is_under_way_and_keeps_what_was_answered(
     assert {line["error"]["code"] for line in errors.values()} == {"batch_cancelled"}
     assert len(errors) == 20
     assert tier.closed_early == len(tier.requests) <= started + 4
-    assert working.parts.service.in_flight == 0
+    assert working.serving.service.in_flight == 0
     assert (await ada.batches.cancel(batch.id)).status == "cancelled"
 
 
@@ -315,15 +315,15 @@ async def test_a_line_that_is_delivered_twice_is_answered_once_and_billed_for_bo
     tier, batch = await held_batch(working, ada)
     tier.holding.clear()
     lost = update(batch_lines).where(batch_lines.c.batch_id == batch.id).values(visible_at=0.0, taken_by=None)
-    async with working.parts.database.begin() as connection:
+    async with working.serving.database.begin() as connection:
         await connection.execute(lost)
     await tier.holding.wait()
     tier.go.set()
     batch, output, errors = await outcome(ada, batch.id)
     assert (list(output), errors) == (["a"], {})
 
-    await working.parts.records.flush()  # type: ignore[attr-defined]
-    async with working.parts.database.connect() as connection:
+    await working.serving.records.flush()  # type: ignore[attr-defined]
+    async with working.serving.database.connect() as connection:
         rows = await connection.execute(select(requests.c.request_id, requests.c.tags, requests.c.cost_usd))
         billed = {name: cost for name, tags, cost in rows if tags == {"batch_id": batch.id}}
     assert output["a"]["response"]["request_id"] in billed
@@ -346,7 +346,7 @@ async def test_at_the_end_of_its_window_a_batch_expires_with_what_was_answered(
     batch = await made(ada, [request_line("quick"), request_line("slow", model="tier-2")])
     await tier.holding.wait()
     await until_answered(ada, batch.id, 1)
-    async with working.parts.database.begin() as connection:
+    async with working.serving.database.begin() as connection:
         await connection.execute(update(batches).where(batches.c.batch_id == batch.id).values(expires_at=1.0))
 
     batch, output, errors = await outcome(ada, batch.id)

@@ -17,7 +17,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 async def working(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[RunningGateway]:
     settings = Settings(data_dir=str(tmp_path), monitor=False, redis_url=redis_server.url, batch_lease_seconds=1)
     async with running_gateway(settings) as gateway:
-        assert isinstance(gateway.parts.jobs.queue, RedisQueue)
+        assert isinstance(gateway.jobs.queue, RedisQueue)
         yield gateway
 
 
@@ -41,8 +41,8 @@ async def test_every_line_is_answered_once_and_redis_keeps_nothing(
     assert (batch.status, list(output), errors) == ("completed", names, {})
     assert len(working.tier(1).requests) == 60
     assert await counted(working) == {"done": 60}
-    assert working.parts.redis is not None
-    assert await working.parts.redis.redis.keys(f"aio:batch:*{batch.id}*") == []
+    assert working.operations.redis is not None
+    assert await working.operations.redis.redis.keys(f"aio:batch:*{batch.id}*") == []
 
 
 async def test_cancelling_ends_it(working: RunningGateway) -> None:
@@ -53,7 +53,7 @@ async def test_cancelling_ends_it(working: RunningGateway) -> None:
     await working.openai.batches.cancel(batch.id)
     batch, output, errors = await outcome(working.openai, batch.id)
     assert (batch.status, output, len(errors)) == ("cancelled", {}, 9)
-    assert working.parts.service.in_flight == 0
+    assert working.serving.service.in_flight == 0
 
 
 async def test_redis_killed_and_back_in_mid_batch_costs_no_line(
@@ -71,7 +71,7 @@ async def test_redis_killed_and_back_in_mid_batch_costs_no_line(
     tier.go.set()
     # Lines that were running are stored all the same.
     await until_answered(working.openai, batch.id, 14)
-    assert working.parts.service.in_flight == 0
+    assert working.serving.service.in_flight == 0
     redis_server.start()
 
     batch, output, errors = await outcome(working.openai, batch.id)

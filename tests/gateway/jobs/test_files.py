@@ -61,7 +61,7 @@ async def raw(gateway: RunningGateway, body: bytes, boundary: str = "x") -> http
 
 
 async def count(gateway: RunningGateway, table: Any) -> int:
-    async with gateway.parts.database.connect() as connection:
+    async with gateway.serving.database.connect() as connection:
         return int(await connection.scalar(select(func.count()).select_from(table)) or 0)
 
 
@@ -115,11 +115,11 @@ async def test_pages_hold_every_file_once_in_either_order_and_by_purpose(keeping
 async def test_a_chosen_expiry_is_kept_and_then_the_file_is_gone(keeping: RunningGateway) -> None:
     made = await uploaded(keeping, b"1", expires_after={"anchor": "created_at", "seconds": 3600})
     assert made.expires_at == made.created_at + 3600
-    async with keeping.parts.database.begin() as connection:
+    async with keeping.serving.database.begin() as connection:
         await connection.execute(update(files).values(expires_at=1.0))
     with pytest.raises(openai.NotFoundError):
         await client(keeping, "ada").files.retrieve(made.id)
-    assert await keeping.parts.jobs.files.sweep() == 1
+    assert await keeping.jobs.files.sweep() == 1
     assert await count(keeping, file_parts) == 0
 
 

@@ -73,9 +73,9 @@ async def test_the_lines_of_a_revoked_key_are_errors(working: RunningGateway) ->
     await tier.holding.wait()
     await order(working, "POST", f"/keys/{key_id}/revoke", {})
     tier.go.set()
-    caught = await working.parts.jobs.book.find(key_id, batch.id)
+    caught = await working.jobs.book.find(key_id, batch.id)
     while caught is not None and caught.completed is None:
-        caught = await working.parts.jobs.book.find(key_id, batch.id)
+        caught = await working.jobs.book.find(key_id, batch.id)
     assert caught is not None
     assert (caught.status, caught.completed, caught.failed) == ("completed", 1, 1)
 

@@ -34,7 +34,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 @pytest.fixture(autouse=True)
 def as_new(aio: RunningGateway) -> None:
     """The shipped version serves, and nothing is on trial."""
-    registry = ArtefactRegistry(aio.parts.settings.registry_path)
+    registry = ArtefactRegistry(aio.serving.settings.registry_path)
     registry.stop_canary()
     registry.promote(SHIPPED)
 
@@ -68,7 +68,7 @@ async def test_a_trial_is_started_and_ended(aio: RunningGateway) -> None:
 
 @pytest.mark.parametrize("damage", ["absent", "cut short"])
 async def test_a_version_that_cannot_serve_is_refused_and_what_serves_stays(aio: RunningGateway, damage: str) -> None:
-    registry = ArtefactRegistry(aio.parts.settings.registry_path)
+    registry = ArtefactRegistry(aio.serving.settings.registry_path)
     version = f"v1-{damage.replace(' ', '-')}"
     if damage == "cut short":
         broken = Path(registry.add(_renamed(registry, version)))
@@ -114,10 +114,10 @@ async def test_an_order_while_the_database_is_away_is_put_off_and_changes_nothin
 ) -> None:
     await ordered(aio, "POST", f"artefacts/{OTHER}/promote", WHY)
     await ordered(aio, "POST", "artefacts/rollback", WHY)
-    registry = ArtefactRegistry(aio.parts.settings.registry_path)
+    registry = ArtefactRegistry(aio.serving.settings.registry_path)
     before = (registry.root / "current.json").read_bytes()
     away = open_database("postgresql://missing@127.0.0.1:1/none")
-    monkeypatch.setattr(aio.parts, "database", away)
+    aio.replace_database(monkeypatch, away)
 
     answer = await aio.http.request(method, f"/admin/api/{path}", json=body)
 

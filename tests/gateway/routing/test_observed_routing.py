@@ -16,9 +16,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(loop_scope="module")
 async def watched(gateway: RunningGateway) -> AsyncIterator[RunningGateway]:
     """The gateway while its routing is only watched."""
-    gateway.parts.routing.knobs.change({"mode": "observe"})
+    gateway.serving.routing.knobs.change({"mode": "observe"})
     yield gateway
-    gateway.parts.routing.knobs.change({"mode": None, "observe_tier": None})
+    gateway.serving.routing.knobs.change({"mode": None, "observe_tier": None})
 
 
 async def answered(gateway: RunningGateway, model: str = "auto", **headers: str) -> tuple[str, str | None, str]:
@@ -41,7 +41,7 @@ async def test_the_strongest_answers_and_the_record_says_what_would_have_been(wa
 
 
 async def test_another_tier_can_be_the_one_and_the_next_up_stands_in_for_it(watched: RunningGateway) -> None:
-    watched.parts.routing.knobs.change({"observe_tier": 2})
+    watched.serving.routing.knobs.change({"observe_tier": 2})
     assert (await answered(watched))[:2] == ("2", "1")
     watched.tier(2).fail_at = 0
     assert (await answered(watched))[:2] == ("3", "1")

@@ -89,7 +89,9 @@ async def test_an_input_of_too_many_bytes_is_not_encoded_to_be_embedded(
     laptop: RunningGateway, encoding: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The core of this gateway has no file to read a tokeniser from.
-    monkeypatch.setattr(laptop.parts.embedders["smollm2-embed"], "_tokenizer", laptop.parts.routing.tier(1).tokenizer)
+    monkeypatch.setattr(
+        laptop.serving.embedders["smollm2-embed"], "_tokenizer", laptop.serving.routing.tier(1).tokenizer
+    )
     answer = await laptop.http.post("/v1/embeddings", json={"model": "smollm2-embed", "input": ["a", TOO_LONG]})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, "input[1]", "context_length_exceeded")

@@ -72,7 +72,7 @@ async def test_cached_prompt_tokens_are_the_same_in_usage_streams_metrics_stats_
     tier = (await aio.http.get("/v1/admin/stats")).json()["tiers"][0]
     assert tier["cached_tokens"] - stats_before["cached_tokens"] == 2 * full_blocks
     assert tier["prefix_hit_rate"] == pytest.approx(tier["cached_tokens"] / tier["prompt_tokens"])
-    await aio.parts.records.recorded(whole[1].id)  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(whole[1].id)  # type: ignore[attr-defined]
     record = (await aio.http.get(f"/v1/requests/{whole[1].id}")).json()
     assert record["cached_tokens"] == full_blocks
     by_tier = await scraped(aio, tier="1")
@@ -124,7 +124,7 @@ async def test_the_knobs_show_what_the_tuner_does_and_which_batch_sizes_would_su
 
 async def test_the_predicted_wait_of_every_tier_is_a_metric_and_in_the_recorded_decision(aio: RunningGateway) -> None:
     answer = await ask(aio, "Who waits?")
-    await aio.parts.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     inputs = (await aio.http.get(f"/v1/requests/{answer.id}")).json()["decision"]["inputs"]
     assert len(inputs["predicted_waits"]) == 4
     assert all(wait >= 0 for wait in inputs["predicted_waits"])

@@ -37,7 +37,7 @@ async def scrape(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]
     """A Prometheus scrape of a gateway with a core, GPUs and some traffic."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False, drain_seconds=5)
     async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as gateway:
-        gateway.parts.metrics._gpus = Gpus(FakeNvml(H200))
+        gateway.operations.metrics._gpus = Gpus(FakeNvml(H200))
         body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
         for model in ("tier-1", "tier-2", "auto"):
             answer = await gateway.http.post("/v1/chat/completions", json=body | {"model": model})

@@ -59,7 +59,7 @@ async def budget(aio: RunningGateway, amount_usd: float, period: str = "month", 
 
 def cost_bound(aio: RunningGateway) -> int:
     """Micro-dollars that BODY may cost on tier 1: 10 bytes, a turn and the template, and 5 tokens."""
-    price = aio.parts.routing.spec(1).price
+    price = aio.serving.routing.spec(1).price
     return math.ceil(price.input_usd_per_million * (10 + 16 + 64) + price.output_usd_per_million * 5)
 
 
@@ -146,7 +146,7 @@ async def test_a_place_in_flight_is_given_back_however_the_request_ends(aio: Run
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         await tier.ended.wait()
-        await aio.parts.service.idle()
+        await aio.serving.service.idle()
     else:
         tier.go.set()
         await asking
@@ -177,7 +177,7 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
         limits = {"concurrency": 100} if shared.redis_url else {}
         key = await key_of(replicas[0], **limits)
         await budget(replicas[0], 10 * cost_bound(replicas[0]) / 1e6)
-        await replicas[1].parts.tenancy.directory.load()
+        await replicas[1].access.tenancy.directory.load()
         for replica in replicas:
             replica.tier(1).hold_at = 0
         asking = [asyncio.create_task(asked(replicas[n % 2], key)) for n in range(100)]
@@ -196,7 +196,7 @@ async def test_of_100_requests_at_two_replicas_a_budget_for_10_lets_10_through(s
         assert len(answers) == 10
         spent = sum(float(answer.headers["x-aio-cost-usd"]) for answer in answers)
         for replica in replicas:
-            await replica.parts.tenancy.budget_leases.close()
+            await replica.access.tenancy.budget_leases.close()
         listed = await replicas[0].http.get("/admin/api/budgets", headers=bearer(ADMIN))
         (row,) = listed.json()["rows"]
         # Each replica's sum is reported rounded up to the micro-dollar.
@@ -253,8 +253,8 @@ async def test_redis_killed_and_back_costs_no_request(settings: Settings, redis_
         redis_server.kill()
         statuses += [(await asked(aio, key)).status_code for _ in range(3)]
         redis_server.start()
-        assert aio.parts.redis is not None
-        aio.parts.redis._rests_until = 0.0
+        assert aio.operations.redis is not None
+        aio.operations.redis._rests_until = 0.0
         back = await asked(aio, key)
         assert [*statuses, back.status_code] == [200] * 5
         # Redis lost its counts; it counts from zero.

@@ -49,7 +49,7 @@ async def asked(aio: RunningGateway, key: str, messages: Any, **headers: str) ->
     body = {"model": "tier-1", "messages": messages, "max_tokens": 2, "temperature": 0}
     answer = await aio.http.post(CHAT, json=body, headers=bearer(key) | headers)
     assert answer.status_code == 200, answer.text
-    await aio.parts.records.recorded(answer.headers["x-aio-decision-id"])  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(answer.headers["x-aio-decision-id"])  # type: ignore[attr-defined]
     return answer
 
 
@@ -141,7 +141,7 @@ async def test_another_wording_gets_an_answer_of_its_own_tenant_alone(
     aio: RunningGateway, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        aio.parts.cache.knobs, "active", CacheKnobs(semantic=True, semantic_threshold=0.5, ttl_seconds=600)
+        aio.operations.cache.knobs, "active", CacheKnobs(semantic=True, semantic_threshold=0.5, ttl_seconds=600)
     )
     aio.classifier.embedding = lambda given: np.array([1.0, 0.0], np.float32)
     wordings = [

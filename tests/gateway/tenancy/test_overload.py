@@ -113,7 +113,7 @@ async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_has_to_
         # As long as it takes: the test's own timeout ends it.
         return await small.http.post("/v1/chat/completions", json=body | {"service_tier": service_tier}, timeout=None)
 
-    overload = small.parts.service.overload
+    overload = small.serving.service.overload
     async with asyncio.TaskGroup() as group:
         flood = [group.create_task(ask("flood", "flex")) for _ in range(12)]
         _, pending = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)

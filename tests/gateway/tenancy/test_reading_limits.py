@@ -86,7 +86,7 @@ async def test_what_asks_for_more_tokens_than_the_key_has_is_refused_before_it_i
         raise AssertionError("it was read")
 
     monkeypatch.setattr(Tokenizer, "encode_pieces", never)
-    monkeypatch.setattr(type(aio.parts.embedders["tiny"]), "tokens", never)
+    monkeypatch.setattr(type(aio.serving.embedders["tiny"]), "tokens", never)
     key = await key_of(aio, tokens_per_minute=3)
     answer = await read(aio, key, path)
     assert (answer.status_code, answer.json()["error"]["type"]) == (429, "tokens")
@@ -104,13 +104,13 @@ async def test_reading_is_in_flight_until_it_has_ended(
     monkeypatch.setattr(Tokenizer, "encode_pieces", held)
     key = await key_of(aio, concurrency=1)
     reading = asyncio.create_task(read(aio, key, "/v1/tokenize"))
-    await eventually(lambda: aio.parts.service.overload.running == 1)
+    await eventually(lambda: aio.serving.service.overload.running == 1)
     for path in READING:
         refused = await read(aio, key, path)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     go.set()
     assert (await reading).status_code == 200
-    assert aio.parts.service.overload.running == 0
+    assert aio.serving.service.overload.running == 0
     assert (await read(aio, key, "/v1/tokenize")).status_code == 200
 
 
@@ -125,7 +125,7 @@ async def test_a_place_is_given_back_where_nothing_comes_of_it(aio: RunningGatew
     for _ in range(2):
         assert (await read(aio, key, path, **wrong[path])).status_code == 400
     assert (await read(aio, key, path)).status_code == 200
-    assert aio.parts.service.overload.running == 0
+    assert aio.serving.service.overload.running == 0
 
 
 async def test_routing_decides_as_for_the_key_that_asks(aio: RunningGateway) -> None:

@@ -64,7 +64,7 @@ async def refusal(aio: RunningGateway, key: str, **changes: Any) -> tuple[int, s
 
 async def recorded(aio: RunningGateway, answer: httpx.Response, key: str) -> httpx.Response:
     request_id = answer.headers["x-aio-decision-id"]
-    await aio.parts.records.recorded(request_id)  # type: ignore[attr-defined]
+    await aio.serving.records.recorded(request_id)  # type: ignore[attr-defined]
     return await aio.http.get(f"/v1/requests/{request_id}", headers=bearer(key))
 
 
@@ -80,7 +80,7 @@ async def test_a_key_is_shown_once_and_only_its_hash_is_stored(aio: RunningGatew
         assert issued["prefix"] in text
         assert secret not in text
         assert "digest" not in text
-    assert not _is_in_a_file(secret, Path(aio.parts.settings.data_dir))
+    assert not _is_in_a_file(secret, Path(aio.serving.settings.data_dir))
 
 
 def _is_in_a_file(text: str, folder: Path) -> bool:
@@ -92,7 +92,7 @@ async def test_a_record_goes_by_the_keys_id_and_no_other_key_sees_it(aio: Runnin
     one, other = await made(aio, "ada", team="research"), await made(aio, "bob")
     answer = await asked(aio, one["key"])
     shown = await recorded(aio, answer, one["key"])
-    assert (shown.json()["key_id"], shown.json()["replica"]) == (one["key_id"], aio.parts.tenancy.replica)
+    assert (shown.json()["key_id"], shown.json()["replica"]) == (one["key_id"], aio.access.tenancy.replica)
     assert (await recorded(aio, answer, other["key"])).status_code == 404
     # The tenant of a tier's prefix cache: a team shares it, others do not.
     await asked(aio, other["key"])
@@ -125,12 +125,12 @@ async def test_a_revoked_key_is_refused_at_once_and_for_good(aio: RunningGateway
 
 
 async def test_a_key_expires_by_the_database_clock(aio: RunningGateway) -> None:
-    now = aio.parts.tenancy.clock.now()
+    now = aio.access.tenancy.clock.now()
     issued = await made(aio, "guest", expires_at=now + 3600)
     assert (await asked(aio, issued["key"])).status_code == 200
     past = await order(aio, "PATCH", "/keys/guest", {"terms": {"expires_at": now - 1}})
     assert (past.status_code, past.json()["error"]["param"]) == (400, "terms.expires_at")
-    clock = aio.parts.tenancy.clock
+    clock = aio.access.tenancy.clock
     clock._ahead += 3601
     assert await refusal(aio, issued["key"]) == (401, "invalid_api_key")
     clock._ahead -= 3601
@@ -143,7 +143,7 @@ async def test_both_secrets_are_good_during_the_grace_of_a_rotation_and_the_old_
     second = (await order(aio, "POST", "/keys/rotated/rotate", {"grace_seconds": 60})).json()
     assert second["key"] != first["key"]
     assert [(await asked(aio, issued["key"])).status_code for issued in (first, second)] == [200, 200]
-    clock = aio.parts.tenancy.clock
+    clock = aio.access.tenancy.clock
     clock._ahead += 61
     assert await refusal(aio, first["key"]) == (401, "invalid_api_key")
     assert (await asked(aio, second["key"])).status_code == 200
@@ -247,13 +247,13 @@ async def test_orders_that_cannot_be_are_refused_by_name(
 
 async def test_what_another_process_changed_is_seen_with_the_next_poll(aio: RunningGateway) -> None:
     issued = await made(aio, "polled")
-    engine = open_database(aio.parts.settings.database)
+    engine = open_database(aio.serving.settings.database)
     await revoke_key(engine, issued["key_id"], Order(actor="elsewhere", now=1.0))
     await engine.dispose()
     assert (await asked(aio, issued["key"])).status_code == 200
-    assert await aio.parts.tenancy.directory.load()
+    assert await aio.access.tenancy.directory.load()
     assert await refusal(aio, issued["key"]) == (401, "invalid_api_key")
-    assert not await aio.parts.tenancy.directory.load()
+    assert not await aio.access.tenancy.directory.load()
 
 
 async def test_the_last_key_revoked_opens_nothing_and_neither_does_a_database_that_is_away(settings: Settings) -> None:
@@ -273,9 +273,9 @@ async def test_keys_go_on_to_hold_while_the_database_is_away(
 ) -> None:
     issued = await made(aio, "steady")
     away = open_database("postgresql://missing@127.0.0.1:1/none")
-    monkeypatch.setattr(aio.parts.tenancy.directory, "_engine", away)
+    monkeypatch.setattr(aio.access.tenancy.directory, "_engine", away)
     with pytest.raises(OSError):
-        await aio.parts.tenancy.directory.load()
+        await aio.access.tenancy.directory.load()
     assert (await asked(aio, issued["key"])).status_code == 200
     await away.dispose()
 
@@ -293,7 +293,7 @@ async def test_a_step_of_this_machines_clock_ends_no_key(postgres_url: str) -> N
 
 
 async def test_hashes_and_audit_rows_are_written_together(aio: RunningGateway) -> None:
-    engine = aio.parts.database
+    engine = aio.serving.database
     async with engine.connect() as connection:
         keys = set((await connection.execute(select(api_keys.c.key_id))).scalars())
         query = select(audit_events.c.subject).where(audit_events.c.action == "key.created")

@@ -1,0 +1,1 @@
+"""What decides who may call."""
