@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from tiers.tier import ChatMessage, GenerationRequest
 from tiers.tool_types import Tooling
 
-BYTES_PER_TOKEN = 4
-"""Of our own estimates."""
 TOLERANCE = 64
 """An honest count is at least our estimate divided by this.
 

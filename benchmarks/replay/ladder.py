@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tiers.prompt_bounds import BYTES_PER_TOKEN
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]

@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.replay.judge import RecordedJudge
 from benchmarks.replay.ladder import Answer, Ladder, Prompt, TierTerms, tokens_of
-from tiers.prompt_bounds import BYTES_PER_TOKEN
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 
 # A stream comes in so many pieces.
 _PIECES = 6

@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN
+
 Float = npt.NDArray[np.float32]
 
 EVIDENCE_NAMES = (
@@ -36,7 +38,6 @@ EVIDENCE_NAMES = (
 )
 """What each number of the vector is; models fitted on other names are refused."""
 
-CHARS_PER_TOKEN = 4
 # In a longer text only the start and the end are searched for phrases and repetition.
 MAX_CHARS = 6_000
 NGRAM = 4
@@ -81,7 +82,7 @@ def evidence_features(
     last_line = shown.rstrip().rpartition("\n")[2]
     values = (
         *_quantiles(uncertainty),
-        math.log1p(len(text) / CHARS_PER_TOKEN),
+        math.log1p(len(text) / FITTED_CHARS_PER_TOKEN),
         not text.strip(),
         finish_reason == "length",
         min(len(_HEDGE.findall(shown)), MAX_HEDGES),

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from classifier.features.router_instructions import without_router_instructions
+from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 
 HEAD_WORDS = 192
 TAIL_WORDS = 64
 # Words are rarely longer; bounds the work on text without spaces (base64, Chinese).
 CHARS_PER_WORD = 8
-CHARS_PER_TOKEN = 4
-TOKENS_PER_MESSAGE = 4  # of a chat template
 
 
 class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +103,7 @@ def routing_input(
         app=hashlib.blake2b(app.encode(errors="replace"), digest_size=8).hexdigest() if app else "",
         user_turns=user_turns,
         assistant_turns=assistant_turns,
-        prompt_tokens=chars // CHARS_PER_TOKEN + TOKENS_PER_MESSAGE * len(messages) + media_tokens,
+        prompt_tokens=chars // FITTED_CHARS_PER_TOKEN + FITTED_TOKENS_PER_MESSAGE * len(messages) + media_tokens,
         max_tokens=max_tokens,
         has_tools=has_tools,
         has_schema=has_schema,

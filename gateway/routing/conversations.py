@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from classifier.features.routing_input import CHARS_PER_TOKEN, TOKENS_PER_MESSAGE
 from gateway.requests.inference_request import InferenceRequest
 from gateway.routing.shared_turns import SharedTurns
+from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reread_usd, reuse_usd
 from tiers.catalog.tier_spec import TierSpec
@@ -97,9 +97,9 @@ class Conversations:
         read = messages[: answered + 1] if answered is not None else ()
         return History(
             tiers=known,
-            tokens=sum(len(m.content) for m in read) // CHARS_PER_TOKEN
+            tokens=sum(len(m.content) for m in read) // FITTED_CHARS_PER_TOKEN
             + sum(m.media_tokens for m in read if m.parts)
-            + TOKENS_PER_MESSAGE * len(read),
+            + FITTED_TOKENS_PER_MESSAGE * len(read),
             in_tool_loop=bool(messages) and messages[-1].role == "tool",
         )
 

@@ -15,7 +15,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.tier import Tier
 
 # Text with more bytes than this per allowed token is not tokenised to learn that it is not short.
-BYTES_PER_TOKEN = 16
+LONG_TEXT_BYTES_PER_TOKEN = 16
 
 
 def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgePath | None:
@@ -57,7 +57,7 @@ def _tokens(request: InferenceRequest, tokenizer: Tokenizer, most: int) -> int |
     """Count the tokens of the caller's texts, without the chat template; None if there are more than `most`."""
     texts = [message.recorded_content() for message in request.messages or ()]
     texts += [prompt for prompt in request.prompts or () if isinstance(prompt, str)]
-    if sum(map(len, texts)) > most * BYTES_PER_TOKEN:
+    if sum(map(len, texts)) > most * LONG_TEXT_BYTES_PER_TOKEN:
         return None
     try:
         tokens = sum(len(tokenizer.encode(text)) for text in texts)

@@ -12,10 +12,10 @@ from gateway.stores.redis_store import RedisUnavailableError
 from gateway.tenancy.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
 from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
 from gateway.tenancy.windows import Entry, Room, Windows
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import Record
 
 # A prompt's tokens are counted only when it is read; until then one token is assumed per this many bytes.
-BYTES_PER_TOKEN = 4
 
 
 class Admission(msgspec.Struct):

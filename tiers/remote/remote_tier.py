@@ -15,6 +15,7 @@ import httpx
 import msgspec
 
 from inference_core.io.background_tasks import repeated
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_MESSAGE
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import (
     CatalogError,
@@ -27,7 +28,7 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.merge_streams import merge
-from tiers.prompt_bounds import BYTES_PER_TOKEN, prompt_bounds
+from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.answer_bounds import UNCOUNTED_JSON_BYTES, AnswerBounds, bounds_of
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_exchange import headers_of, pieces_of, read_rest, trace_headers, up_to
@@ -51,7 +52,6 @@ from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
 
 log = logging.getLogger(__name__)
 
-TOKENS_PER_MESSAGE = 4
 MAX_ERROR_BYTES = 64 * 1024
 MAX_METRICS_BYTES = 2 * 2**20
 MAX_MODELS_BYTES = 4 * 2**20

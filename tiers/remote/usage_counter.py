@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from tiers.errors import TierAnswerTooLongError
-from tiers.prompt_bounds import BYTES_PER_TOKEN, SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
+from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
 from tiers.remote.answer_bounds import MOST_CALLS
 from tiers.tier import Delta, Usage
 

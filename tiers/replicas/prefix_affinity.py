@@ -3,9 +3,8 @@
 import math
 from hashlib import blake2b
 
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from tiers.tier import GenerationRequest
-
-BYTES_PER_TOKEN = 4
 
 
 def prefix_key(request: GenerationRequest, num_bytes: int) -> bytes:

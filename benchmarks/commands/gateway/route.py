@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from classifier.features.routing_input import CHARS_PER_TOKEN, RoutingInput
+from classifier.features.routing_input import RoutingInput
 from classifier.features.surface_features import LEXICON, surface_features
 from classifier.features.words import tokenise
 from classifier.model.outcome_model import EncodedTurn
@@ -23,6 +23,7 @@ from gateway.routing.class_prior import class_prior
 from gateway.routing.model import Reading
 from gateway.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
+from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN
 from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
 
@@ -85,7 +86,7 @@ def route(prompts: int, tokens: int, seed: int, as_json: bool, **given: Any) -> 
     classifier.load()
     # Without tiers: none is down and none has a queue, so that nothing waits.
     service = RoutingService(catalog, {}, classifier, settings.quality_target)
-    texts, source = _prompts(prompts, tokens * CHARS_PER_TOKEN, seed)
+    texts, source = _prompts(prompts, tokens * FITTED_CHARS_PER_TOKEN, seed)
     asks = [_request(text) for text in texts]
     decision, process_cpu_ms = _time_decisions(service, asks)
     result = RouteBench(
