@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from inference_core.protocol import SamplingParams, TokenLogprob
+from inference_core.protocol import NO_TIMES, SamplingParams, StepTimes, TokenLogprob
 from inference_core.protocol.evidence import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.answer_limit import answer_limit
@@ -221,9 +221,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A piece of one choice. Order per choice: text deltas and pieces of tool calls, then one with `finish_reason`.
 
     The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and its text empty),
-    and if the tier knows them, in seconds, the longest wait of a choice for its first step, the time for planning the
-    steps of its prompt and for its KV blocks up to its first token, and the number of preemptions. `thought_end`, there
-    too: why a thought was ended before its model ended it; of several choices the first such reason.
+    and if the tier knows them the merged `times` of the choices. `thought_end`, there too: why a thought was ended
+    before its model ended it; of several choices the first such reason.
     `echo`: text and log-probabilities are the prompt's, the first delta of its choice. `prompt_logprobs` pass from the
     decoder to a policy and leave no tier. `stop_sequence`: the stop string of the request that ended the choice, next
     to its `finish_reason`; None for another end, and if a remote server does not report it. `evidence`, if requested
@@ -244,11 +243,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish_reason: FinishReason | None = None
     stop_sequence: str | None = None
     usage: Usage | None = None
-    queue_seconds: float = 0.0
-    planning_seconds: float = 0.0
-    kv_seconds: float = 0.0
+    times: StepTimes = NO_TIMES
     thought_end: ThoughtEnd | None = None
-    preemptions: int = 0
     echo: bool = False
     prompt_logprobs: list[TokenLogprob] | None = None
     evidence: Evidence | None = None
@@ -264,11 +260,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
         told = [end.streamed_tokens for end in ends if end.streamed_tokens is not None]
         return cls(
             usage=Usage.total(end.usage for end in ends if end.usage is not None),
-            queue_seconds=max((end.queue_seconds for end in ends), default=0.0),
-            planning_seconds=max((end.planning_seconds for end in ends), default=0.0),
-            kv_seconds=max((end.kv_seconds for end in ends), default=0.0),
+            times=StepTimes.of_all(end.times for end in ends),
             thought_end=next((end.thought_end for end in ends if end.thought_end is not None), None),
-            preemptions=sum(end.preemptions for end in ends),
             tries=[one for end in ends for one in end.tries],
             streamed_tokens=sum(told) if len(told) == len(ends) else None,
         )

@@ -198,8 +198,7 @@ class Answer:
             self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if delta.usage is not None:
             self.usage, self.thought_end = delta.usage, delta.thought_end
-            self.stamps.queue_seconds, self.stamps.preemptions = delta.queue_seconds, delta.preemptions
-            self.stamps.planning_seconds, self.stamps.kv_seconds = delta.planning_seconds, delta.kv_seconds
+            self.stamps.times = delta.times
             if delta.streamed_tokens is not None:
                 self.stamps.scale_to(delta.streamed_tokens)
             return

@@ -124,11 +124,10 @@ class StepCommit:
                     token_ids=[token.token_id],
                     logprobs=None if token.logprob is None else [token.logprob],
                     cached_tokens=sequence.cached_tokens,
-                    queue_seconds=sequence.queue_seconds,
                 )
             )
-            if sequence.tells_times:
-                sequence.tell_times(outputs[-1])
+            if sequence.times is not sequence.reported_times:
+                sequence.report_times(outputs[-1])
             if sequence.wants_evidence:
                 outputs[-1].evidence = sequence.evidence_of(drawn)
         self._totals.generated_tokens += len(outputs)
@@ -161,6 +160,8 @@ class StepCommit:
         logprobs = [token.logprob for token in kept if token.logprob is not None]
         stop = token.token_id if reason == "stop" else None
         output = sequence.output([t.token_id for t in kept], logprobs or None, reason, stop)
+        if sequence.times is not sequence.reported_times:
+            sequence.report_times(output)
         return _with_evidence(sequence, output, kept)
 
     def _take_back_drafted_blocks(self, sequence: Sequence) -> None:
@@ -182,6 +183,7 @@ class StepCommit:
             output = sequence.output([])
             output.prompt_logprobs = sequence.receive_scores(scored, computed)
             if output.prompt_logprobs:
+                sequence.report_times(output)
                 outputs.append(output)
         return outputs
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
+from inference_core.protocol import StepTimes
 from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
@@ -103,7 +104,7 @@ class ScriptedTier(Tier):
                 reason: FinishReason = "tool_calls" if self.calls else "stop"
                 yield Delta(index=index, finish_reason=reason, stop_sequence=self.stop_sequence)
             usage = self.usage(request, len(words))
-            yield Delta(usage=usage, queue_seconds=0.001, preemptions=1, thought_end=self.thought_end)
+            yield Delta(usage=usage, times=StepTimes(queue_seconds=0.001, preemptions=1), thought_end=self.thought_end)
         except (asyncio.CancelledError, GeneratorExit):
             self.closed_early += 1
             if self.slow_close is not None:

@@ -6,6 +6,7 @@ from math import ceil
 
 import msgspec
 
+from inference_core.protocol import StepTimes
 from inference_core.protocol.evidence import EvidenceRequest
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
 from tiers.decoding.decoder import Decoder
@@ -204,15 +205,13 @@ def _of_tokens(wanted: EvidenceRequest | None) -> EvidenceRequest | None:
 
 
 def _joined(thought: Delta, answer: Delta, thought_end: ThoughtEnd | None) -> Delta:
-    """Combine the ends of one choice's two parts: total wait and total preemptions."""
+    """Combine the ends of one choice's two parts: what passed before the thought, and the preemptions of both."""
+    times = thought.times
     return Delta(
         index=answer.index,
         thought_end=thought_end,
         usage=answer.usage,
-        queue_seconds=thought.queue_seconds,
-        planning_seconds=thought.planning_seconds,
-        kv_seconds=thought.kv_seconds,
-        preemptions=thought.preemptions + answer.preemptions,
+        times=msgspec.structs.replace(times, preemptions=times.preemptions + answer.times.preemptions),
     )
 
 
@@ -228,9 +227,6 @@ async def _billed_once(merged: AsyncGenerator[Delta, None], meter: UsageMeter) -
                 yield delta
     yield Delta(
         usage=meter.usage(),
-        queue_seconds=max(end.queue_seconds for end in ends),
-        planning_seconds=max(end.planning_seconds for end in ends),
-        kv_seconds=max(end.kv_seconds for end in ends),
+        times=StepTimes.of_all(end.times for end in ends),
         thought_end=next((end.thought_end for end in ends if end.thought_end is not None), None),
-        preemptions=sum(end.preemptions for end in ends),
     )

@@ -15,6 +15,7 @@ import httpx
 import msgspec
 
 from inference_core.io.background_tasks import repeated
+from inference_core.protocol import StepTimes
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import (
     CatalogError,
@@ -317,7 +318,8 @@ class RemoteTier(Tier):
                 yield Delta(usage=tally.usage(), at_once=True)
             else:
                 told = tally.streamed_tokens()
-                yield Delta(usage=tally.usage(), queue_seconds=stream.queue_seconds, streamed_tokens=told)
+                times = StepTimes(queue_seconds=stream.queue_seconds)
+                yield Delta(usage=tally.usage(), times=times, streamed_tokens=told)
                 await read_rest(response, pieces)
         except (EventTooLargeError, httpx.DecodingError, OversizedHeadError) as error:
             raise TierAnswerError(f"{self._where}: {error}") from error

@@ -21,7 +21,7 @@ async def test_choices_are_numbered_over_all_prompts_and_the_bill_comes_once_at_
     assert all(delta.usage is None for delta in said)
     assert bill.usage == Usage(prompt_tokens=3, completion_tokens=20, cached_tokens=4)
     # Waits overlap, preemptions add up.
-    assert (bill.queue_seconds, bill.preemptions) == (0.001, 2)
+    assert (bill.times.queue_seconds, bill.times.preemptions) == (0.001, 2)
 
 
 async def test_closing_the_stream_closes_every_prompts_generation() -> None:

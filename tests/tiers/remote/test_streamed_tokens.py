@@ -79,7 +79,7 @@ async def test_a_request_that_waited_longer_than_usual_says_how_long_it_was_in_t
 
     async with LoopbackServer(say) as server:
         tier = RemoteTier(remote_spec(server.base_url), clock=lambda: now)
-        waited = [[delta async for delta in tier.generate(chat())][-1].queue_seconds for _ in range(2)]
+        waited = [[delta async for delta in tier.generate(chat())][-1].times.queue_seconds for _ in range(2)]
         await tier.close()
     assert waited[0] == 0
     assert waited[1] == 7.5
