@@ -484,8 +484,8 @@ class Scheduler:
         """Commit the results of a launched step, in the order of launches; sequences that ended since are skipped."""
         if part.result.swapped is not None:
             self.pool.host.measure(part.result.swapped)
-            for sequence, *_ in part.entries:
-                sequence.charge_copies(part.result.swapped.seconds)
+            for entry in part.entries:
+                entry.sequence.charge_copies(part.result.swapped.seconds)
         return self._commit.commit(part.entries, part.result, part.ended, prefix_caching=self.knobs.prefix_caching)
 
     def commit_step(self, executed: ExecutedStep) -> list[SequenceOutput]:
@@ -504,7 +504,7 @@ class Scheduler:
 
         `moved_blocks`: the step was to copy blocks, so no stored block can be trusted.
         """
-        requeued = [sequence for sequence, *_ in entries if sequence.status is not Status.FINISHED]
+        requeued = [entry.sequence for entry in entries if entry.sequence.status is not Status.FINISHED]
         if moved_blocks:
             requeued = list({s.id: s for s in [*requeued, *self.running.values()]}.values())
         self.pool.host.clear()
