@@ -19,7 +19,7 @@ from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
-from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling
 
@@ -173,7 +173,7 @@ class Decoder:
             raise _request_error(request, str(error), error.param) from error
         if unfinished:
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
-        yield Delta(usage=tally.usage(), times=StepTimes.of_all(tally.times.values()))
+        yield Delta(end=AnswerEnd(usage=tally.usage(), times=StepTimes.of_all(tally.times.values())))
 
     def _take_unread(self, request_id: str, choices: list[ChoiceDetokenizer]) -> None:
         for output in self._core.unread(request_id):
