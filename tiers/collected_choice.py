@@ -38,7 +38,8 @@ class CollectedChoice(msgspec.Struct):
             self.calls[piece.index].append(piece)
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.stop_sequence = delta.stop_sequence or self.stop_sequence
-        self.usage = delta.usage or self.usage
+        if delta.end is not None:
+            self.usage = delta.end.usage
 
     @property
     def tool_calls(self) -> list[ToolCall]:

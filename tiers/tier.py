@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from inference_core.protocol import SamplingParams, TokenLogprob
+from inference_core.protocol import NO_TIMES, SamplingParams, StepTimes, TokenLogprob
 from inference_core.protocol.evidence import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.answer_limit import answer_limit
@@ -217,13 +217,37 @@ class TextLogprob(msgspec.Struct, frozen=True, kw_only=True):
     start: int | None = None
 
 
+class AnswerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a tier says of a whole request once every choice has finished: its `usage`, and where it knows them the
+    merged `times` of the choices.
+
+    `thought_end`: why a thought was ended before its model ended it; of several choices the first such reason. A server
+    elsewhere gives no token ids: `streamed_tokens` is how many tokens all `pieces` of the deltas were, None where it
+    does not say.
+    """
+
+    usage: Usage
+    times: StepTimes = NO_TIMES
+    thought_end: ThoughtEnd | None = None
+    streamed_tokens: int | None = None
+
+    @classmethod
+    def of_all(cls, ends: "Sequence[AnswerEnd]") -> "AnswerEnd":
+        """Return the end of an answer that was several requests."""
+        counts = [end.streamed_tokens for end in ends if end.streamed_tokens is not None]
+        return cls(
+            usage=Usage.total(end.usage for end in ends),
+            times=StepTimes.of_all(end.times for end in ends),
+            thought_end=next((end.thought_end for end in ends if end.thought_end is not None), None),
+            streamed_tokens=sum(counts) if len(counts) == len(ends) else None,
+        )
+
+
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A piece of one choice. Order per choice: text deltas and pieces of tool calls, then one with `finish_reason`.
 
-    The last delta of a request, after every choice has finished, carries `usage` (its `index` is 0 and its text empty),
-    and if the tier knows them, in seconds, the longest wait of a choice for its first step, the time for planning the
-    steps of its prompt and for its KV blocks up to its first token, and the number of preemptions. `thought_end`, there
-    too: why a thought was ended before its model ended it; of several choices the first such reason.
+    The last delta of a request, after every choice has finished, has its `end` (its `index` is 0 and its text empty).
+
     `echo`: text and log-probabilities are the prompt's, the first delta of its choice. `prompt_logprobs` pass from the
     decoder to a policy and leave no tier. `stop_sequence`: the stop string of the request that ended the choice, next
     to its `finish_reason`; None for another end, and if a remote server does not report it. `evidence`, if requested
@@ -231,8 +255,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     `tries`, in the first delta of a tier with replicas: the replicas that were asked, in order. `at_once`: part of an
     answer that arrived whole, so its arrival is not the time of its first token. `made_at`: when its tier gave it,
     monotonic seconds; for a delta that may have been held back since. A server elsewhere gives no token ids: `pieces`
-    is how many pieces of output came at once, in the first delta of them, and `streamed_tokens`, with the usage, how
-    many tokens all pieces were, None where the server does not tell.
+    is how many pieces of output came at once, in the first delta of them.
     """
 
     index: int = 0
@@ -243,12 +266,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_calls: list[ToolCallDelta] = []
     finish_reason: FinishReason | None = None
     stop_sequence: str | None = None
-    usage: Usage | None = None
-    queue_seconds: float = 0.0
-    planning_seconds: float = 0.0
-    kv_seconds: float = 0.0
-    thought_end: ThoughtEnd | None = None
-    preemptions: int = 0
+    end: AnswerEnd | None = None
     echo: bool = False
     prompt_logprobs: list[TokenLogprob] | None = None
     evidence: Evidence | None = None
@@ -256,21 +274,13 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     at_once: bool = False
     made_at: float | None = None
     pieces: int = 0
-    streamed_tokens: int | None = None
 
     @classmethod
-    def end_of(cls, ends: "Sequence[Delta]") -> "Delta":
+    def last_of(cls, last: "Sequence[Delta]") -> "Delta":
         """Return the last delta of an answer that was several requests, from their last deltas."""
-        told = [end.streamed_tokens for end in ends if end.streamed_tokens is not None]
         return cls(
-            usage=Usage.total(end.usage for end in ends if end.usage is not None),
-            queue_seconds=max((end.queue_seconds for end in ends), default=0.0),
-            planning_seconds=max((end.planning_seconds for end in ends), default=0.0),
-            kv_seconds=max((end.kv_seconds for end in ends), default=0.0),
-            thought_end=next((end.thought_end for end in ends if end.thought_end is not None), None),
-            preemptions=sum(end.preemptions for end in ends),
-            tries=[one for end in ends for one in end.tries],
-            streamed_tokens=sum(told) if len(told) == len(ends) else None,
+            end=AnswerEnd.of_all([delta.end for delta in last if delta.end is not None]),
+            tries=[replica for delta in last for replica in delta.tries],
         )
 
 

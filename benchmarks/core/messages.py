@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import paired
-from inference_core.protocol import AbortRequest, AddRequest, SamplingParams, SequenceOutput
+from inference_core.protocol import AbortRequest, AddRequest, SamplingParams, SequenceOutput, StepTimes
 from inference_core.transport.framing import FrameReader, FrameWriter
 
 Kind = Literal["socket", "ring"]
@@ -181,7 +181,7 @@ async def _measured(end: Asking, streams: int, prompt: int, messages: int) -> di
 
 async def _cpu_of_other(end: Asking) -> float:
     [told] = await end.ask(AbortRequest(request_id=_CPU))
-    return told.queue_seconds
+    return told.times.queue_seconds
 
 
 @contextlib.asynccontextmanager
@@ -237,10 +237,10 @@ class Answering:
 
 def _answers(command: AddRequest | AbortRequest) -> Iterable[SequenceOutput]:
     if isinstance(command, AbortRequest):
-        yield SequenceOutput(request_id=_CPU, index=0, token_ids=[], queue_seconds=time.process_time())
+        yield SequenceOutput(request_id=_CPU, index=0, token_ids=[], times=StepTimes(queue_seconds=time.process_time()))
         return
     for index in range(command.n):
-        yield SequenceOutput(request_id=command.request_id, index=index, token_ids=[index], queue_seconds=0.001)
+        yield SequenceOutput(request_id=command.request_id, index=index, token_ids=[index])
 
 
 async def _answer(kind: str, name: str, passed: list[int]) -> None:

@@ -91,14 +91,14 @@ def _core(spec: ModelSpec, cache_dir: Path, tokens: int) -> Core:
 
 
 def _prompt(core: Core, tokens: int, seed: int) -> list[int]:
-    (runner,) = core._runners.values()
+    (model,) = core._models.values()
     draw = random.Random(seed)
-    return [draw.randrange(runner.info.vocab_size) for _ in range(tokens)]
+    return [draw.randrange(model.runner.info.vocab_size) for _ in range(tokens)]
 
 
 def _run(core: Core, jobs: list[list[list[int]]], answer: int, name: str) -> dict[str, list[float]]:
     """Each stream asks its prompts one after another. Seconds to first tokens and between tokens; tokens per second."""
-    (model,) = core._runners
+    (model,) = core._models
     sampling = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
     left = {str(stream): prompts[::-1] for stream, prompts in enumerate(jobs)}
     last: dict[str, float] = {}

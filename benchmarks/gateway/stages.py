@@ -63,7 +63,8 @@ def _times(found: list[tuple[Stamps, Record]], model: str, prompt_tokens: int) -
                 f"{model} gave an answer of {record.completion_tokens} tokens; two are needed to time it"
             )
         token = decode / (record.completion_tokens - 1)
-        rows.append((stamps.queue_seconds, stamps.planning_seconds, stamps.kv_seconds, prefill, token))
+        times = stamps.times
+        rows.append((times.queue_seconds, times.planning_seconds, times.kv_seconds, prefill, token))
     queue, planning, kv, prefill, token = (round(float(ms), 4) for ms in np.median(rows, axis=0) * 1e3)
     return StageTimes(
         model=model,

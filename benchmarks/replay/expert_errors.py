@@ -19,7 +19,7 @@ from quality.judges.synthetic_pairs import graded_pairs
 from quality.verification.queue import Ruling, VerificationJob
 from quality.verification.verifier import Verifier
 from tiers.policies.final_answer import asks_for_number, options
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, Usage
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad, Usage
 
 # Prices of an answer by tier, in units of tier 1 (the laboratory's).
 PRICES = (1.0, 2.5, 10.0, 30.0)
@@ -80,7 +80,7 @@ class ErringTier(Tier):
         assert request.messages is not None
         sample = "again" if request.sampling.temperature else "first"
         yield Delta(text=self.answer(self._questions[request.messages[-1].content], sample), finish_reason="stop")
-        yield Delta(usage=Usage(prompt_tokens=0, completion_tokens=1))
+        yield Delta(end=AnswerEnd(usage=Usage(prompt_tokens=0, completion_tokens=1)))
 
     def answer(self, question: Question, sample: str = "first") -> str:
         """Return the answer to `question`; errors that are drawn again depend on the `sample`."""

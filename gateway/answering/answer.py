@@ -196,12 +196,10 @@ class Answer:
             self.stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
         elif not delta.at_once:
             self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
-        if delta.usage is not None:
-            self.usage, self.thought_end = delta.usage, delta.thought_end
-            self.stamps.queue_seconds, self.stamps.preemptions = delta.queue_seconds, delta.preemptions
-            self.stamps.planning_seconds, self.stamps.kv_seconds = delta.planning_seconds, delta.kv_seconds
-            if delta.streamed_tokens is not None:
-                self.stamps.scale_to(delta.streamed_tokens)
+        if (end := delta.end) is not None:
+            self.usage, self.thought_end, self.stamps.times = end.usage, end.thought_end, end.times
+            if end.streamed_tokens is not None:
+                self.stamps.scale_to(end.streamed_tokens)
             return
         self.choices[delta.index].take(delta)
 

@@ -18,7 +18,7 @@ async def best_of(drawn: AsyncGenerator[Delta, None], count: int, keep: int) -> 
     tries: list[ReplicaTry] = []
     async with aclosing(drawn) as deltas:
         async for delta in deltas:
-            if delta.usage is None:
+            if delta.end is None:
                 tries, delta.tries = tries + delta.tries, []
                 choices[delta.index].add(delta)
                 continue

@@ -60,7 +60,7 @@ class Escalation:
         """Add the next delta; returns the verdict once there is one. After a verdict nothing more is taken."""
         if self.verdict is not None or (self._request.stream and not self.holding):
             return None
-        ended = delta.usage is not None
+        ended = delta.end is not None
         self._answer.take(delta)
         self._uncertainty += uncertainty_of(delta)
         self._drawn += max(len(delta.token_ids), bool(delta.text or delta.reasoning))

@@ -139,8 +139,9 @@ class Generation:
                 delta = await anext(self._deltas)
                 if delta.finish_reason == "error":
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
-                if delta.usage is not None:
-                    self.usage = delta.usage = self._within_hold(delta.usage)
+                if delta.end is not None:
+                    self.usage = self._within_hold(delta.end.usage)
+                    delta.end = msgspec.structs.replace(delta.end, usage=self.usage)
                 self._replicas += delta.tries
                 if self._escalation is not None and await self._is_handed_over(self._escalation, delta):
                     continue

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from inference_core.protocol import NO_TIMES, StepTimes
+
 
 class Phases(NamedTuple):
     """Seconds from a request's arrival to its first delta, of its prefill, and of its decoding."""
@@ -21,7 +23,7 @@ class Stamps(msgspec.Struct):
     gave them, with the number of tokens that the later one brought; `last_tokens`: when each choice had its last ones.
     A server elsewhere gives no token ids: each of its pieces counts as one, until its own count says how many tokens
     all `pieces` were. `tier_seconds`: time spent waiting for the tier; the rest of the request is ours.
-    `queue_seconds`, `planning_seconds`, `kv_seconds` and `preemptions` are what the tier says with the usage.
+    `times` are what the tier says with the usage.
     """
 
     arrival: float
@@ -36,10 +38,7 @@ class Stamps(msgspec.Struct):
     gaps: list[tuple[float, float]] = []
     last_tokens: dict[int, float] = {}
     pieces: int = 0
-    queue_seconds: float = 0.0
-    planning_seconds: float = 0.0
-    kv_seconds: float = 0.0
-    preemptions: int = 0
+    times: StepTimes = NO_TIMES
 
     def take(self, now: float, tokens: int, choice: int = 0, made: float | None = None) -> None:
         """A delta of `choice` with so many tokens came `now`; the tier gave it at `made`, None if at the same time."""
@@ -56,7 +55,7 @@ class Stamps(msgspec.Struct):
     @property
     def schedule_seconds(self) -> float:
         """Waiting for the tier's first step, and planning the steps of the prompt."""
-        return self.queue_seconds + self.planning_seconds
+        return self.times.queue_seconds + self.times.planning_seconds
 
     @property
     def prefill_seconds(self) -> float | None:

@@ -35,11 +35,11 @@ async def _numbered(source: AsyncGenerator[Delta, None], first: int) -> AsyncGen
 
 
 async def _billed_together(merged: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-    bills: list[Delta] = []
+    ends: list[Delta] = []
     async with aclosing(merged) as deltas:
         async for delta in deltas:
-            if delta.usage is not None:
-                bills.append(delta)
+            if delta.end is not None:
+                ends.append(delta)
             else:
                 yield delta
-    yield Delta.end_of(bills)
+    yield Delta.last_of(ends)

@@ -10,20 +10,20 @@ from classifier.decision import Decision
 from gateway.answering.bill import Bill
 from gateway.answering.generation import Generation
 from quality.records.record import Attempt, CacheUse
-from tiers.tier import Delta, Tier, Usage
+from tiers.tier import AnswerEnd, Delta, Tier, Usage
 
 # A replay never waits by itself: a long one yields to the event loop now and then.
 DELTAS_AT_ONCE = 64
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `tier` said, delta by delta."""
+    """What `tier` said: the `pieces` of its choices, and the `usage` at the end."""
 
     tier: int
     p_ok: float
     attempts: list[Attempt]
     usage: Usage
-    deltas: list[Delta]
+    pieces: list[Delta]
 
 
 def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:
@@ -34,7 +34,7 @@ def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:
         p_ok=generation.p_ok,
         attempts=[msgspec.structs.replace(attempt, replicas=[]) for attempt in bill.unpaid().attempts],
         usage=bill.usage,
-        deltas=[_words(delta) for delta in deltas],
+        pieces=[_words(delta) for delta in deltas if delta.end is None],
     )
 
 
@@ -47,7 +47,6 @@ def _words(delta: Delta) -> Delta:
         tool_calls=delta.tool_calls,
         finish_reason=delta.finish_reason,
         stop_sequence=delta.stop_sequence,
-        usage=delta.usage,
         echo=delta.echo,
     )
 
@@ -63,7 +62,8 @@ class Replay:
         self.attempted = time.monotonic()
         self.attempts, self.p_ok = kept.attempts, kept.p_ok
         self._usage = kept.usage
-        self._deltas = enumerate(kept.deltas, start=1)
+        end = Delta(end=AnswerEnd(usage=kept.usage))
+        self._deltas = enumerate((*kept.pieces, end), start=1)
 
     async def __anext__(self) -> Delta:
         found = next(self._deltas, None)

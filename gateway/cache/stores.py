@@ -14,7 +14,8 @@ from gateway.stores.redis_store import RedisStore, RedisUnavailableError
 Clock = Callable[[], float]
 # What an entry takes besides its value: key, tuple and places in the table, in bytes.
 ENTRY_BYTES = 320
-PREFIX = b"aio:answer:"
+# With the version of a kept answer's shape: processes of different versions do not read each other's.
+PREFIX = b"aio:answer:2:"
 
 
 class AgedAnswer(msgspec.Struct, frozen=True, array_like=True):

@@ -123,7 +123,8 @@ async def _answer(spec: TierSpec, tier: Tier, answer: TierAnswer) -> TierAnswer:
             if first is None and (delta.text or delta.reasoning):
                 first = time.perf_counter()
             text += delta.text
-            usage = delta.usage or usage
+            if delta.end is not None:
+                usage = delta.end.usage
     ended = time.perf_counter()
     later = usage.completion_tokens - 1
     return msgspec.structs.replace(

@@ -196,9 +196,10 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
     if first is None or last is None or passed_on is None:
         return [*stages, ("generate", stamps.attempted, stamps.finished, {})]
     planned = min(stamps.attempted + stamps.schedule_seconds, first)
-    placed = min(planned + stamps.kv_seconds, first)
-    schedule = {"aio.queue_seconds": stamps.queue_seconds, "aio.planning_seconds": stamps.planning_seconds}
-    kv = {"aio.kv.cached_tokens": record.cached_tokens, "aio.kv.preemptions": stamps.preemptions}
+    times = stamps.times
+    placed = min(planned + times.kv_seconds, first)
+    schedule = {"aio.queue_seconds": times.queue_seconds, "aio.planning_seconds": times.planning_seconds}
+    kv = {"aio.kv.cached_tokens": record.cached_tokens, "aio.kv.preemptions": times.preemptions}
     decode = {"gen_ai.usage.output_tokens": record.completion_tokens, "aio.decode.steps": len(stamps.gaps) + 1}
     return [
         *stages,

@@ -2,42 +2,18 @@
 
 from copy import copy
 
-from inference_core.engine.auto_tuner import AutoTuner
-from inference_core.engine.step_statistics import StepStatistics
-from inference_core.protocol import (
-    Knobs,
-    KVTransferStats,
-    ModelStats,
-    PipelineStats,
-    PrefixStats,
-    SpeculationStats,
-    SwapStats,
-)
+from inference_core.engine.live_knobs import LiveKnobs
+from inference_core.engine.served_model import ServedModel
+from inference_core.protocol import ModelStats, PrefixStats, SwapStats
 from inference_core.scheduling.scheduler import Scheduler
-from inference_core.scheduling.wait_estimate import StepMeter
 
 
-def model_stats(
-    scheduler: Scheduler,
-    meter: StepMeter,
-    tuner: AutoTuner,
-    statistics: StepStatistics,
-    *,
-    knobs: Knobs,
-    start: Knobs,
-    queue_alert: bool,
-    speculation: SpeculationStats | None,
-    handover: KVTransferStats,
-    weight_bytes: int,
-    is_loaded: bool,
-    pipeline: PipelineStats | None,
-    prefixes: list[PrefixStats],
-    models_sharing: int,
-) -> ModelStats:
-    """`knobs` as they were set, and at the `start`; `models_sharing`: models of the core that have work now."""
+def model_stats(model: ServedModel, knobs: LiveKnobs, prefixes: list[PrefixStats]) -> ModelStats:
+    """`knobs` of the core; `prefixes` pinned for the model."""
+    scheduler, runner, meter, statistics = model.scheduler, model.runner, model.meter, model.statistics
     pool, totals, adapters = scheduler.pool, scheduler.totals, scheduler.adapters
     return ModelStats(
-        name=scheduler.name,
+        name=model.name,
         running=len(scheduler.running),
         waiting=len(scheduler.waiting),
         blocks_in_use=pool.num_referenced,
@@ -52,11 +28,11 @@ def model_stats(
         deadline_refusals=totals.deadline_refusals,
         repetitions_ended=totals.repetitions_ended,
         step_seconds_mean=meter.step_seconds,
-        predicted_wait_seconds=meter.predicted_wait(scheduler, models_sharing + (not scheduler.has_work)),
-        knobs=knobs,
-        start=start,
-        tuning=tuner.tuning(),
-        queue_alert=queue_alert,
+        predicted_wait_seconds=meter.predicted_wait(scheduler, model.num_sharing),
+        knobs=knobs.of(model.name),
+        start=knobs.start_of(model.name),
+        tuning=model.tuner.tuning(),
+        queue_alert=model.queue_alert.raised,
         adapters=adapters.infos(),
         adapter_slots=adapters.num_slots,
         adapter_installs=adapters.installs,
@@ -64,12 +40,12 @@ def model_stats(
         step_seconds_counts=list(statistics.seconds_counts),
         step_seconds_sum=statistics.seconds_sum,
         batch_sizes=dict(statistics.batch_sizes),
-        speculation=speculation,
+        speculation=model.speculator.stats(),
         swap=_swap_stats(scheduler),
-        handover=handover,
-        weight_bytes=weight_bytes,
-        is_loaded=is_loaded,
-        pipeline=copy(pipeline),
+        handover=model.kv_transfer.stats(),
+        weight_bytes=runner.info.weight_bytes,
+        is_loaded=runner.is_loaded,
+        pipeline=copy(runner.pipeline),
         blocks_pinned=pool.num_pinned,
         prefixes=prefixes,
     )

@@ -184,10 +184,12 @@ def _check_result(
     none but accepted drafts of `plan`."""
     if len(result.sampled) != len(entries):
         raise ValueError(f"the runner returned {len(result.sampled)} results for {len(entries)} sequences")
-    for index, ((sequence, _, expected, _), drawn) in enumerate(zip(entries, result.sampled, strict=True)):
-        if bool(drawn) != expected or (drawn and not 0 <= drawn[-1].token_id < vocab_size):
-            raise ValueError(f"the runner drew {drawn} for {sequence.id}; {int(expected)} tokens were asked for")
+    for index, (entry, drawn) in enumerate(zip(entries, result.sampled, strict=True)):
+        if bool(drawn) != entry.draws or (drawn and not 0 <= drawn[-1].token_id < vocab_size):
+            raise ValueError(
+                f"the runner drew {drawn} for {entry.sequence.id}; {int(entry.draws)} tokens were asked for"
+            )
         if len(drawn) > 1:
             drafts = [] if plan is None else plan.sequences[index].drafts
             if [token.token_id for token in drawn[:-1]] != drafts[: len(drawn) - 1] or len(drawn) > len(drafts) + 1:
-                raise ValueError(f"the runner drew {drawn} for {sequence.id}, which {drafts} were drafted for")
+                raise ValueError(f"the runner drew {drawn} for {entry.sequence.id}, which {drafts} were drafted for")

@@ -54,9 +54,14 @@ from inference_core.protocol.stats import (
     SwapStats,
     Tuning,
 )
+from inference_core.protocol.step_times import (
+    NO_TIMES,
+    StepTimes,
+)
 
 __all__ = [
     "MOST_HOST_BLOCKS",
+    "NO_TIMES",
     "AbortRequest",
     "AdapterInfo",
     "AdaptersSet",
@@ -90,6 +95,7 @@ __all__ = [
     "SequenceOutput",
     "SetKnobs",
     "SpeculationStats",
+    "StepTimes",
     "SwapStats",
     "TokenLogprob",
     "Tuning",

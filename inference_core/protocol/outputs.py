@@ -10,6 +10,7 @@ from inference_core.protocol.knobs import Knobs
 from inference_core.protocol.kv_blocks import BlockFrame
 from inference_core.protocol.model_info import AdapterInfo, ModelInfo
 from inference_core.protocol.stats import CoreStats
+from inference_core.protocol.step_times import NO_TIMES, StepTimes
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
@@ -28,10 +29,9 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
 
     `finish_reason` is set exactly once per choice, on its last output. A token that ended the
     choice (EOS or a stop token) is not in `token_ids`; it is `stop_token_id`.
-    All counts are set on the choice's last output, `cached_tokens` and `queue_seconds` on every one, for clients that
-    close a request early (a stop string), `planning_seconds` and `kv_seconds` on the first one with tokens too: what
-    planning the steps of the prompt took, and what its KV blocks took, up to the first token (SPEC GW-01). An error of
-    one choice ends the whole request.
+    All counts are set on the choice's last output, `cached_tokens` on every one, for clients that close a request early
+    (a stop string). `times` so far are on the last output and on each before which they have changed: the first one
+    with tokens, and the next one after a preemption (SPEC GW-01). An error of one choice ends the whole request.
     `error_kind` says what the caller can do: change the request, try later or elsewhere, or report a bug.
     `prompt_logprobs` come chunk by chunk, in outputs of choice 0 without tokens, all before its first token.
     `evidence`: what the request asks for about this output's tokens; the first output carries the hidden state.
@@ -49,10 +49,7 @@ class SequenceOutput(msgspec.Struct, tag="output", kw_only=True, omit_defaults=T
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    queue_seconds: float = 0.0
-    planning_seconds: float = 0.0
-    kv_seconds: float = 0.0
-    preemptions: int = 0
+    times: StepTimes = NO_TIMES
     prompt_logprobs: list[TokenLogprob] | None = None
     evidence: Evidence | None = None
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
+
+import msgspec
 
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import FinishReason, SequenceOutput
@@ -13,16 +15,30 @@ from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 
-# The state in which a step will leave a sequence: the sequence; its computed tokens, drafts excepted; whether the step
-# draws a token; and how often the sequence had been admitted (after another admission its blocks are not those that the
-# step wrote). A plain tuple, because one per sequence and step is made: a NamedTuple costs 0.4 us of 3 us per token.
-ScheduledEntry: TypeAlias = tuple[Sequence, int, bool, int]
+
+class ScheduledEntry(msgspec.Struct, gc=False):
+    """The state in which a step will leave a sequence. `num_computed`: its computed tokens, drafts excepted. `draws`:
+    whether the step draws a token. `admissions`: how often the sequence had been admitted; after another admission its
+    blocks are not those that the step wrote.
+
+    One is made per sequence and step, so it is no NamedTuple, which costs 0.4 us more; it is in no reference cycle.
+    """
+
+    sequence: Sequence
+    num_computed: int
+    draws: bool
+    admissions: int
 
 
 def entries_of(plan: StepPlan, running: Mapping[str, Sequence]) -> list[ScheduledEntry]:
     """Return the entries of a plan that has not been executed yet, in its order."""
     return [
-        (sequence, share.start + len(share.token_ids) - share.num_drafts, share.sample is not None, sequence.admissions)
+        ScheduledEntry(
+            sequence,
+            share.start + len(share.token_ids) - share.num_drafts,
+            share.sample is not None,
+            sequence.admissions,
+        )
         for share in plan.sequences
         for sequence in (running[share.sequence_id],)
     ]
@@ -76,11 +92,12 @@ class StepCommit:
 
     def advance(self, entries: list[ScheduledEntry], now: float) -> None:
         """Treat a launched step as done, with the tokens that it draws still pending."""
-        for sequence, computed, sampled, _ in entries:
-            sequence.num_computed_tokens = computed
-            if sampled and sequence.waiting_since is not None:
+        for entry in entries:
+            sequence = entry.sequence
+            sequence.num_computed_tokens = entry.num_computed
+            if sequence.waiting_since is not None and entry.draws:
                 self._start_decoding(sequence, now)
-        self._running_set.append_pending(sequence for sequence, _, sampled, _ in entries if sampled)
+        self._running_set.append_pending([entry.sequence for entry in entries if entry.draws])
 
     def commit(
         self, entries: list[ScheduledEntry], result: StepResult, now: float, *, prefix_caching: bool
@@ -95,11 +112,12 @@ class StepCommit:
         outputs = []
         size = self._pool.block_size
         running, finished = Status.RUNNING, Status.FINISHED
-        for (sequence, computed, sampled, admissions), drawn in zip(entries, result.sampled, strict=True):
+        for entry, drawn in zip(entries, result.sampled, strict=True):
+            sequence, computed = entry.sequence, entry.num_computed
             status = sequence.status
             if status is finished:
                 continue
-            if status is running and sequence.admissions == admissions:
+            if status is running and sequence.admissions == entry.admissions:
                 if prefix_caching and computed // size > sequence.num_registered_blocks and sequence.caches_blocks:
                     self._register_full_blocks(sequence, computed // size)
                 if not sequence.prompt_computed:
@@ -107,7 +125,7 @@ class StepCommit:
                 if sequence.prefills and computed == len(sequence.token_ids):
                     self._remove(sequence, now)
                     silent.append(sequence.output([], finish_reason="stop"))
-            if not sampled:
+            if not entry.draws:
                 continue
             if sequence.share.num_drafts:
                 outputs.append(self._commit_verified(sequence, computed, drawn, now, prefix_caching))
@@ -124,11 +142,10 @@ class StepCommit:
                     token_ids=[token.token_id],
                     logprobs=None if token.logprob is None else [token.logprob],
                     cached_tokens=sequence.cached_tokens,
-                    queue_seconds=sequence.queue_seconds,
                 )
             )
-            if sequence.tells_times:
-                sequence.tell_times(outputs[-1])
+            if sequence.times is not sequence.reported_times:
+                sequence.report_times(outputs[-1])
             if sequence.wants_evidence:
                 outputs[-1].evidence = sequence.evidence_of(drawn)
         self._totals.generated_tokens += len(outputs)
@@ -161,6 +178,8 @@ class StepCommit:
         logprobs = [token.logprob for token in kept if token.logprob is not None]
         stop = token.token_id if reason == "stop" else None
         output = sequence.output([t.token_id for t in kept], logprobs or None, reason, stop)
+        if sequence.times is not sequence.reported_times:
+            sequence.report_times(output)
         return _with_evidence(sequence, output, kept)
 
     def _take_back_drafted_blocks(self, sequence: Sequence) -> None:
@@ -176,24 +195,27 @@ class StepCommit:
     def _commit_scores(self, entries: list[ScheduledEntry], result: StepResult) -> list[SequenceOutput]:
         """Return outputs with the log-probabilities of prompts that are to be scored."""
         outputs = []
-        for (sequence, computed, *_), scored in zip(entries, result.scored, strict=True):
+        for entry, scored in zip(entries, result.scored, strict=True):
+            sequence = entry.sequence
             if not scored or sequence.status is Status.FINISHED:
                 continue
             output = sequence.output([])
-            output.prompt_logprobs = sequence.receive_scores(scored, computed)
+            output.prompt_logprobs = sequence.receive_scores(scored, entry.num_computed)
             if output.prompt_logprobs:
+                sequence.report_times(output)
                 outputs.append(output)
         return outputs
 
     def _commit_states(self, entries: list[ScheduledEntry], result: StepResult, now: float) -> list[SequenceOutput]:
         """Collect hidden states; a sequence that exists for its state alone finishes with the last of them."""
         outputs = []
-        for (sequence, computed, *_), states in zip(entries, result.states, strict=True):
+        for entry, states in zip(entries, result.states, strict=True):
+            sequence = entry.sequence
             pool = sequence.states
             if pool is None or sequence.status is Status.FINISHED:
                 continue
             pool.take(states)
-            if pool.exits and computed == len(sequence.token_ids):
+            if pool.exits and entry.num_computed == len(sequence.token_ids):
                 self._remove(sequence, now)
                 outputs.append(_with_evidence(sequence, sequence.output([], finish_reason="stop"), []))
         return outputs

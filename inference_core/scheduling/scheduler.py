@@ -121,7 +121,7 @@ class Scheduler:
     def remove(self, sequence: Sequence, now: float) -> None:
         """Forget a live sequence and free its blocks."""
         if sequence.status is Status.WAITING:
-            sequence.queue_seconds += now - sequence.queued_since
+            sequence.end_wait(now)
             self.waiting.remove(sequence)
             self.pool.host.expect_no_more(sequence.id)
             if self.blocked is sequence:
@@ -294,7 +294,7 @@ class Scheduler:
         self.pool.host.expect_no_more(sequence.id)
         sequence.status = Status.RUNNING
         sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
-        sequence.queue_seconds += now - sequence.queued_since
+        sequence.end_wait(now)
         self.pool.acquire(hits)
         sequence.num_registered_blocks = len(hits)
         sequence.prompt_computed = sequence.prompt_computed or sequence.prompt_is_shareable(
@@ -433,7 +433,7 @@ class Scheduler:
         if sequence.waiting_since is None:
             sequence.waiting_since = now
         self._enqueue(sequence, now)
-        sequence.preemptions += 1
+        sequence.count_preemption()
         self.totals.preemptions += 1
         self._budget.take_back(sequence)
 
@@ -484,9 +484,8 @@ class Scheduler:
         """Commit the results of a launched step, in the order of launches; sequences that ended since are skipped."""
         if part.result.swapped is not None:
             self.pool.host.measure(part.result.swapped)
-            for sequence, *_ in part.entries:
-                if sequence.tells_times:
-                    sequence.kv_seconds += part.result.swapped.seconds
+            for entry in part.entries:
+                entry.sequence.charge_copies(part.result.swapped.seconds)
         return self._commit.commit(part.entries, part.result, part.ended, prefix_caching=self.knobs.prefix_caching)
 
     def commit_step(self, executed: ExecutedStep) -> list[SequenceOutput]:
@@ -505,7 +504,7 @@ class Scheduler:
 
         `moved_blocks`: the step was to copy blocks, so no stored block can be trusted.
         """
-        requeued = [sequence for sequence, *_ in entries if sequence.status is not Status.FINISHED]
+        requeued = [entry.sequence for entry in entries if entry.sequence.status is not Status.FINISHED]
         if moved_blocks:
             requeued = list({s.id: s for s in [*requeued, *self.running.values()]}.values())
         self.pool.host.clear()

@@ -7,8 +7,18 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Self
 
+from msgspec.structs import replace
+
 from inference_core.kv_cache.prefix_hash import border_digest, chain_digests, private_digest, root_digest
-from inference_core.protocol import AddRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprob
+from inference_core.protocol import (
+    NO_TIMES,
+    AddRequest,
+    FinishReason,
+    SamplingParams,
+    SequenceOutput,
+    StepTimes,
+    TokenLogprob,
+)
 from inference_core.protocol.evidence import Evidence
 from inference_core.scheduling.hidden_state_pool import StatePool
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, ScoreSpec, StateSpec
@@ -43,9 +53,7 @@ class Sequence:
     earlier waits. `share` is its part of the step that it was last scheduled in; `share.block_table` is `block_table`.
     `num_scored`: prompt tokens after the first whose log-probabilities are known, if requested. `num_accepted`: drafts
     accepted in that step. `states` pools the prompt's hidden state, if requested of this choice. `prefills`: it exists
-    for its prompt's blocks alone. Before the first token, seconds of the clock: `planning_seconds` went to planning the
-    steps of its prompt, `kv_seconds` to its blocks (look-up, allocation, copies between device and host).
-    `tells_times`: no output has said these yet.
+    for its prompt's blocks alone. `times`: by the core's clock, so far. `reported_times`: as last put out.
 
     `num_public_blocks`: how many of its first blocks are those of a public prefix, and named accordingly. `pinned`: the
     pinned blocks that it fills, all that it needs; [] for a sequence that allocates its blocks as it grows.
@@ -84,12 +92,9 @@ class Sequence:
     held_class: int = 0
     last_step: int = -1
     cached_tokens: int = 0
-    preemptions: int = 0
     admissions: int = 0
-    queue_seconds: float = 0.0
-    planning_seconds: float = 0.0
-    kv_seconds: float = 0.0
-    tells_times: bool = True
+    times: StepTimes = NO_TIMES
+    reported_times: StepTimes = NO_TIMES
     waited_seconds: float = 0.0
     joined_at: float = 0.0
     joined_beside: int = 0
@@ -284,15 +289,37 @@ class Sequence:
             del self.output_token_ids[-self.num_pending :]
             self.num_pending = 0
 
+    @property
+    def has_drawn(self) -> bool:
+        """Whether its first token is known."""
+        return len(self.output_token_ids) > self.num_pending
+
+    def end_wait(self, now: float) -> None:
+        """Count the time in the queue that ends `now`."""
+        times = self.times
+        self.times = replace(times, queue_seconds=times.queue_seconds + now - self.queued_since)
+
     def charge_planning(self, planning_seconds: float, kv_seconds: float) -> None:
         """Add what a step of the prompt cost before it ran: planning it, and finding blocks for it."""
-        self.planning_seconds += planning_seconds
-        self.kv_seconds += kv_seconds
+        times = self.times
+        self.times = replace(
+            times,
+            planning_seconds=times.planning_seconds + planning_seconds,
+            kv_seconds=times.kv_seconds + kv_seconds,
+        )
 
-    def tell_times(self, output: SequenceOutput) -> None:
-        """Say in `output`, the first one with tokens, what planning and blocks have cost."""
-        output.planning_seconds, output.kv_seconds = self.planning_seconds, self.kv_seconds
-        self.tells_times = False
+    def charge_copies(self, seconds: float) -> None:
+        """Add what copies between device and host took; after the first token they count no more."""
+        if not self.has_drawn:
+            self.times = replace(self.times, kv_seconds=self.times.kv_seconds + seconds)
+
+    def count_preemption(self) -> None:
+        """Count one more preemption."""
+        self.times = replace(self.times, preemptions=self.times.preemptions + 1)
+
+    def report_times(self, output: SequenceOutput) -> None:
+        """Put the times so far into `output`; to be called where they are not `reported_times`."""
+        output.times = self.reported_times = self.times
 
     def output(
         self,
@@ -302,7 +329,7 @@ class Sequence:
         stop_token_id: int | None = None,
         error: str | None = None,
     ) -> SequenceOutput:
-        """Return the event for these new tokens; the last one (with a `finish_reason`) carries all counts."""
+        """Return the event for these new tokens; the last one (with a `finish_reason`) carries all counts and times."""
         if finish_reason is None:
             return SequenceOutput(
                 request_id=self.request_id,
@@ -310,9 +337,6 @@ class Sequence:
                 token_ids=token_ids,
                 logprobs=logprobs,
                 cached_tokens=self.cached_tokens,
-                queue_seconds=self.queue_seconds,
-                planning_seconds=self.planning_seconds,
-                kv_seconds=self.kv_seconds,
             )
         return SequenceOutput(
             request_id=self.request_id,
@@ -325,8 +349,5 @@ class Sequence:
             prompt_tokens=len(self.prompt_token_ids),
             cached_tokens=self.cached_tokens,
             completion_tokens=len(self.output_token_ids),
-            queue_seconds=self.queue_seconds,
-            planning_seconds=self.planning_seconds,
-            kv_seconds=self.kv_seconds,
-            preemptions=self.preemptions,
+            times=self.times,
         )

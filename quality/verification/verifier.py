@@ -284,8 +284,8 @@ class Verifier:
         answer, cost_usd = CollectedChoice(), 0.0
         async for delta in self._tiers[number].generate(self._request(run.job, number, second=second)):
             answer.take(delta)
-            if delta.usage is not None:
-                run.bill.append(self._price(number, delta.usage))
+            if delta.end is not None:
+                run.bill.append(self._price(number, delta.end.usage))
                 cost_usd += run.bill[-1]
         given = Reply(text=answer.text, finish_reason=answer.finish_reason, cost_usd=cost_usd)
         run.answers[number, second] = given

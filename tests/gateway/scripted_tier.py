@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
+from inference_core.protocol import StepTimes
 from inference_core.protocol.evidence import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
-from tiers.tier import Delta, FinishReason, GenerationRequest, TextLogprob, ThoughtEnd, Tier, TierLoad, Usage
+from tiers.tier import AnswerEnd, Delta, FinishReason, GenerationRequest, TextLogprob, ThoughtEnd, Tier, TierLoad, Usage
 from tiers.tool_types import ToolCallDelta
 
 WORDS = ("Hello", " there,", " how", " are", " you?")
@@ -103,7 +104,8 @@ class ScriptedTier(Tier):
                 reason: FinishReason = "tool_calls" if self.calls else "stop"
                 yield Delta(index=index, finish_reason=reason, stop_sequence=self.stop_sequence)
             usage = self.usage(request, len(words))
-            yield Delta(usage=usage, queue_seconds=0.001, preemptions=1, thought_end=self.thought_end)
+            times = StepTimes(queue_seconds=0.001, preemptions=1)
+            yield Delta(end=AnswerEnd(usage=usage, times=times, thought_end=self.thought_end))
         except (asyncio.CancelledError, GeneratorExit):
             self.closed_early += 1
             if self.slow_close is not None:

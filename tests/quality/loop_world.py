@@ -12,7 +12,7 @@ from classifier.decision import Decision, PolicyInputs, Prediction
 from quality.records.record import Attempt, Record, Timings
 from quality.store.queries import insert_records
 from tiers.errors import TierUnavailableError
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, Usage
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad, Usage
 
 PROMPT = "What is 3 + 4? Answer with the number only."
 
@@ -104,7 +104,8 @@ class ScriptedTier(Tier):
         text = self._reply(request)
         yield Delta(text=text)
         yield Delta(finish_reason=self._finish_reason)
-        yield Delta(usage=Usage(prompt_tokens=self.count_prompt_tokens(request), completion_tokens=5))
+        usage = Usage(prompt_tokens=self.count_prompt_tokens(request), completion_tokens=5)
+        yield Delta(end=AnswerEnd(usage=usage))
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         return sum(len(message.content.split()) for message in request.messages or [])

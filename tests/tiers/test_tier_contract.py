@@ -190,7 +190,8 @@ def _read_anthropic(call: Call) -> dict[str, Any]:
 
 
 def _write_anthropic(delta: Delta) -> bytes:
-    if (usage := delta.usage) is not None:
+    if (end := delta.end) is not None:
+        usage = end.usage
         counts = {"input_tokens": usage.prompt_tokens - usage.cached_tokens, "output_tokens": usage.completion_tokens}
         counts |= {"cache_read_input_tokens": usage.cached_tokens}
         return anthropic_stream([{"type": "message_delta", "delta": {}, "usage": counts}])
@@ -212,7 +213,8 @@ def _read_gemini(call: Call) -> dict[str, Any]:
 
 
 def _write_gemini(delta: Delta) -> bytes:
-    if (usage := delta.usage) is not None:
+    if (end := delta.end) is not None:
+        usage = end.usage
         counts = {"promptTokenCount": usage.prompt_tokens, "candidatesTokenCount": usage.completion_tokens}
         counts |= {"cachedContentTokenCount": usage.cached_tokens}
         return gemini_stream([{"candidates": [], "usageMetadata": counts}])
@@ -234,7 +236,8 @@ def _read_bedrock(call: Call) -> dict[str, Any]:
 
 
 def _write_bedrock(delta: Delta) -> bytes:
-    if (usage := delta.usage) is not None:
+    if (end := delta.end) is not None:
+        usage = end.usage
         counts = {"inputTokens": usage.prompt_tokens - usage.cached_tokens, "outputTokens": usage.completion_tokens}
         return bedrock_stream([("metadata", {"usage": counts | {"cacheReadInputTokens": usage.cached_tokens}})])
     if delta.finish_reason is not None:
@@ -271,9 +274,10 @@ DIALECTS = {
 
 
 def _chunk(delta: Delta) -> dict[str, Any]:
-    if delta.usage is not None:
-        details = {"cached_tokens": delta.usage.cached_tokens}
-        counts = {"prompt_tokens": delta.usage.prompt_tokens, "completion_tokens": delta.usage.completion_tokens}
+    if (end := delta.end) is not None:
+        usage = end.usage
+        details = {"cached_tokens": usage.cached_tokens}
+        counts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
         return {"choices": [], "usage": counts | {"prompt_tokens_details": details}}
     choice: dict[str, Any] = {"index": delta.index, "delta": {"content": delta.text}}
     choice["finish_reason"] = delta.finish_reason

@@ -73,10 +73,10 @@ async def collect(tier: Tier, request: GenerationRequest) -> tuple[list[Answer],
     usage: Usage | None = None
     async for delta in tier.generate(request):
         assert usage is None, "nothing follows the usage"
-        if delta.usage is not None:
+        if delta.end is not None:
             assert all(a.finish_reason for a in answers), "usage comes after every choice has finished"
             assert not delta.text
-            usage = delta.usage
+            usage = delta.end.usage
             continue
         add(answers[delta.index], delta)
     assert usage is not None

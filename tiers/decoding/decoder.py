@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
-from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
+from inference_core.protocol import NO_TIMES, AddRequest, SamplingParams, SequenceOutput, StepTimes
 from inference_core.protocol.evidence import Evidence
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from inference_core.transport.client import CoreClient
@@ -19,7 +19,7 @@ from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
-from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
+from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling
 
@@ -173,13 +173,7 @@ class Decoder:
             raise _request_error(request, str(error), error.param) from error
         if unfinished:
             raise TierError(f"tier '{self._tier}': the core ended the request before its choices were finished")
-        yield Delta(
-            usage=tally.usage(),
-            queue_seconds=tally.queue_seconds,
-            planning_seconds=tally.planning_seconds,
-            kv_seconds=tally.kv_seconds,
-            preemptions=sum(tally.preemptions.values()),
-        )
+        yield Delta(end=AnswerEnd(usage=tally.usage(), times=StepTimes.of_all(tally.times.values())))
 
     def _take_unread(self, request_id: str, choices: list[ChoiceDetokenizer]) -> None:
         for output in self._core.unread(request_id):
@@ -217,7 +211,7 @@ class Decoder:
 
 
 class _Tally:
-    """The usage of one command of the core so far, and its statistics per choice.
+    """The usage of one command of the core so far, and the latest `times` of each choice.
 
     `prompt_tokens`: the prompt tokens billed with it.
     """
@@ -226,21 +220,15 @@ class _Tally:
         self.started = False
         self._choices, self._prompt_tokens, self._reasoning = choices, prompt_tokens, reasoning
         self._cached_tokens = 0
-        self.queue_seconds = self.planning_seconds = self.kv_seconds = 0.0
-        self.preemptions: dict[int, int] = {}
+        self.times: dict[int, StepTimes] = {}
 
     def count(self, output: SequenceOutput) -> None:
         self.started = True
         # The other choices reuse the prompt that the first one computed.
         if output.index == 0:
             self._cached_tokens = output.cached_tokens
-        if output.queue_seconds > self.queue_seconds:
-            self.queue_seconds = output.queue_seconds
-        if output.planning_seconds or output.kv_seconds:
-            self.planning_seconds = max(self.planning_seconds, output.planning_seconds)
-            self.kv_seconds = max(self.kv_seconds, output.kv_seconds)
-        if output.preemptions:
-            self.preemptions[output.index] = max(self.preemptions.get(output.index, 0), output.preemptions)
+        if output.times is not NO_TIMES:
+            self.times[output.index] = output.times
 
     def usage(self) -> Usage:
         """Return the usage so far; tokens of a choice after its stop string do not count."""

@@ -77,8 +77,8 @@ class AnswerConvergence:
                 answer.take(delta)
                 if delta.evidence is not None:
                     logprobs += [token.logprob for token in delta.evidence.tokens]
-                if delta.usage is not None:
-                    self.tokens += delta.usage.completion_tokens
+                if delta.end is not None:
+                    self.tokens += delta.end.usage.completion_tokens
         self._answers.append(extract_answer(self._question, self._kind, answer.text))
         self.end = self._reached(logprobs)
         return self.end is not None

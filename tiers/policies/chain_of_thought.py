@@ -13,7 +13,7 @@ from tiers.decoding.prompt import Prompt
 from tiers.merge_streams import merge
 from tiers.policies.answer_convergence import AnswerConvergence
 from tiers.policies.policy import Plain, Policy, derive_seed
-from tiers.tier import Delta, GenerationRequest, ReasoningEffort, ThoughtEnd, UsageMeter
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, ReasoningEffort, ThoughtEnd, UsageMeter
 
 THINK_TAG = "<think>"
 # Shares of the tier's own budget, which is also the default of a request.
@@ -88,28 +88,28 @@ class ChainOfThought(Policy):
         self, request: GenerationRequest, index: int, prompt_ids: list[int], total: int, thinking: int
     ) -> AsyncGenerator[Delta, None]:
         thought: list[int] = []
-        first = Delta()
+        thought_over: AnswerEnd | None = None
         settling = AnswerConvergence.of(self.decoder, request, self._spec)
         ended: set[int] = set()
         async with aclosing(self._think(request, index, prompt_ids, thinking, ended)) as deltas:
             async for delta in deltas:
-                if delta.usage is not None:
-                    first = delta
-                if delta.usage is not None or ended:
+                if delta.end is not None:
+                    thought_over = delta.end
+                if delta.end is not None or ended:
                     continue
                 thought += delta.token_ids
                 if delta.reasoning or delta.evidence is not None:
                     yield Delta(index=index, reasoning=delta.reasoning, evidence=delta.evidence)
                 if settling is not None and await self._has_settled(settling, prompt_ids, thought, delta, thinking):
                     ended.add(0)
-        assert first.usage is not None
+        assert thought_over is not None
         probed = 0 if settling is None else settling.tokens
-        left = total - first.usage.completion_tokens - probed
+        left = total - thought_over.usage.completion_tokens - probed
         async with aclosing(self._answer(request, index, prompt_ids + thought, left)) as deltas:
             async for delta in deltas:
-                yield (
-                    delta if delta.usage is None else _joined(first, delta, None if settling is None else settling.end)
-                )
+                if delta.end is not None:
+                    delta.end = _joined(thought_over, delta.end, None if settling is None else settling.end)
+                yield delta
 
     async def _has_settled(
         self, settling: AnswerConvergence, prompt_ids: list[int], thought: list[int], last: Delta, budget: int
@@ -146,7 +146,7 @@ class ChainOfThought(Policy):
         )
         async with aclosing(decoding) as deltas:
             async for delta in deltas:
-                if delta.usage is None:
+                if delta.end is None:
                     last = delta.finish_reason is not None
                     said = thought.push(delta.text, last=last)
                     delta = Delta(reasoning=said, token_ids=delta.token_ids, evidence=delta.evidence)
@@ -203,34 +203,24 @@ def _of_tokens(wanted: EvidenceRequest | None) -> EvidenceRequest | None:
     return EvidenceRequest(tokens=True) if wanted is not None and wanted.tokens else None
 
 
-def _joined(thought: Delta, answer: Delta, thought_end: ThoughtEnd | None) -> Delta:
-    """Combine the ends of one choice's two parts: total wait and total preemptions."""
-    return Delta(
-        index=answer.index,
-        thought_end=thought_end,
+def _joined(thought: AnswerEnd, answer: AnswerEnd, thought_end: ThoughtEnd | None) -> AnswerEnd:
+    """Combine the ends of one choice's two parts: what passed before the thought, and the preemptions of both."""
+    times = thought.times
+    return AnswerEnd(
         usage=answer.usage,
-        queue_seconds=thought.queue_seconds,
-        planning_seconds=thought.planning_seconds,
-        kv_seconds=thought.kv_seconds,
-        preemptions=thought.preemptions + answer.preemptions,
+        thought_end=thought_end,
+        times=msgspec.structs.replace(times, preemptions=times.preemptions + answer.times.preemptions),
     )
 
 
 async def _billed_once(merged: AsyncGenerator[Delta, None], meter: UsageMeter) -> AsyncGenerator[Delta, None]:
     """Combine the ends of the choices, with the counts of `meter`: the prompt once, because it is read once, thoughts
     and probes as reasoning."""
-    ends: list[Delta] = []
+    ends: list[AnswerEnd] = []
     async with aclosing(merged) as deltas:
         async for delta in deltas:
-            if delta.usage is not None:
-                ends.append(delta)
+            if delta.end is not None:
+                ends.append(delta.end)
             else:
                 yield delta
-    yield Delta(
-        usage=meter.usage(),
-        queue_seconds=max(end.queue_seconds for end in ends),
-        planning_seconds=max(end.planning_seconds for end in ends),
-        kv_seconds=max(end.kv_seconds for end in ends),
-        thought_end=next((end.thought_end for end in ends if end.thought_end is not None), None),
-        preemptions=sum(end.preemptions for end in ends),
-    )
+    yield Delta(end=msgspec.structs.replace(AnswerEnd.of_all(ends), usage=meter.usage()))

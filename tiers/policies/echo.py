@@ -10,7 +10,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.decoding.decoder import Decoder
 from tiers.decoding.text_logprobs import prompt_text_logprobs
 from tiers.errors import TierError
-from tiers.tier import Delta, GenerationRequest, TextLogprob, Usage
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, TextLogprob, Usage
 
 
 async def echoed(
@@ -26,7 +26,7 @@ async def echoed(
     if not max_tokens and not (scored and len(prompt_ids) > 1):
         for delta in opening.alone():
             yield delta
-        yield Delta(usage=Usage(prompt_tokens=len(prompt_ids), completion_tokens=0))
+        yield Delta(end=AnswerEnd(usage=Usage(prompt_tokens=len(prompt_ids), completion_tokens=0)))
         return
     sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=request.sampling.logprobs)
     if not max_tokens:
@@ -74,10 +74,11 @@ class _Opening:
             async for delta in deltas:
                 self._take(delta, [])
                 self._check(delta)
-                if delta.usage is not None:
+                if (end := delta.end) is not None:
                     for each in self.alone():
                         yield each
-                    delta.usage = msgspec.structs.replace(delta.usage, completion_tokens=0)
+                    usage = msgspec.structs.replace(end.usage, completion_tokens=0)
+                    delta.end = msgspec.structs.replace(end, usage=usage)
                     yield delta
 
     def alone(self) -> list[Delta]:
@@ -92,7 +93,7 @@ class _Opening:
             self._scores += delta.prompt_logprobs
 
     def _check(self, delta: Delta) -> None:
-        if delta.usage is not None and len(self._scores) != self._wanted:
+        if delta.end is not None and len(self._scores) != self._wanted:
             raise TierError(f"the core scored {len(self._scores)} of {self._wanted} tokens of the prompt")
 
     def _said(self) -> list[Delta]:

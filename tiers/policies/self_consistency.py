@@ -53,7 +53,7 @@ class SelfConsistency(Policy):
         dropped: set[int] = set()
         async with aclosing(self._samples(many, dropped)) as deltas:
             async for delta in deltas:
-                if delta.usage is not None:
+                if delta.end is not None:
                     yield delta
                     continue
                 choice, sample = divmod(delta.index, k)

@@ -15,6 +15,7 @@ import httpx
 import msgspec
 
 from inference_core.io.background_tasks import repeated
+from inference_core.protocol import StepTimes
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_MESSAGE
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import (
@@ -48,7 +49,7 @@ from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, StreamParser, WireCall
 from tiers.remote.wires import wire_of
 from tiers.server_words import one_line
-from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
 
 log = logging.getLogger(__name__)
 
@@ -250,11 +251,11 @@ class RemoteTier(Tier):
         ends: list[Delta] = []
         async with aclosing(merge([choice(index) for index in range(request.n)])) as deltas:
             async for delta in deltas:
-                if delta.usage is None:
+                if delta.end is None:
                     yield delta
                 else:
                     ends.append(delta)
-        yield Delta.end_of(ends)
+        yield Delta.last_of(ends)
 
     def tally(self, request: GenerationRequest) -> Tally:
         """Return the count of one request's usage, before it is sent."""
@@ -314,10 +315,11 @@ class RemoteTier(Tier):
                 raise TierError("the answer ended before its choices were finished")
             self._unhealthy_until = -math.inf
             if stream is None:
-                yield Delta(usage=tally.usage(), at_once=True)
+                yield Delta(end=AnswerEnd(usage=tally.usage()), at_once=True)
             else:
-                told = tally.streamed_tokens()
-                yield Delta(usage=tally.usage(), queue_seconds=stream.queue_seconds, streamed_tokens=told)
+                times = StepTimes(queue_seconds=stream.queue_seconds)
+                end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=tally.streamed_tokens())
+                yield Delta(end=end)
                 await read_rest(response, pieces)
         except (EventTooLargeError, httpx.DecodingError, OversizedHeadError) as error:
             raise TierAnswerError(f"{self._where}: {error}") from error

@@ -133,9 +133,9 @@ class ReplicaSet(Tier):
             yield first
             assert race.winner is not None
             async for delta in race.winner.deltas:
-                if delta.usage is not None:
+                if delta.end is not None:
                     race.winner.finished()
-                    delta.usage = race.usage()
+                    delta.end = msgspec.structs.replace(delta.end, usage=race.usage())
                 yield delta
         except TierError as error:
             if race.winner is not None:

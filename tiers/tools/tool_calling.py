@@ -87,7 +87,7 @@ def may_call(request: GenerationRequest) -> bool:
 
 
 def _read(delta: Delta, parsers: list[CallParser]) -> list[Delta]:
-    if delta.usage is not None:
+    if delta.end is not None:
         return [delta]
     parser = parsers[delta.index]
     if delta.finish_reason is not None:

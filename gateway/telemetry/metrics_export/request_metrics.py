@@ -157,7 +157,7 @@ class RequestMetrics(Collector):
         self._e2e.observe(model, record.timings.e2e_ms / 1e3)
         self._prompt.observe(model, record.prompt_tokens)
         self._generated.observe(model, record.completion_tokens)
-        self._queue.observe(model, stamps.queue_seconds)
+        self._queue.observe(model, stamps.times.queue_seconds)
         if (phases := stamps.phases) is not None:
             self._prefill.observe(model, phases.prefill)
             self._decode.observe(model, phases.decode)

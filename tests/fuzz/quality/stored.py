@@ -59,7 +59,7 @@ _KEPT = KeptAnswer(
     p_ok=0.5,
     attempts=[],
     usage=Usage(prompt_tokens=1, completion_tokens=2),
-    deltas=[Delta(text="a"), Delta(finish_reason="stop"), Delta(usage=Usage(prompt_tokens=1))],
+    pieces=[Delta(text="a"), Delta(finish_reason="stop")],
 )
 
 

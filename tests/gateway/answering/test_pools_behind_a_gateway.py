@@ -67,9 +67,10 @@ async def test_a_pool_gives_log_probabilities_and_tokens_of_whole_answers(
         deltas = [delta async for delta in tier.generate(request)]
     assert sum(len(uncertainty_of(delta)) for delta in deltas) > 0
     assert not any(delta.at_once for delta in deltas), "streamed, so the time to its first token is known"
-    assert deltas[-1].usage is not None
-    assert deltas[-1].usage.prompt_tokens > 0
-    assert deltas[-1].streamed_tokens
+    end = deltas[-1].end
+    assert end is not None
+    assert end.usage.prompt_tokens > 0
+    assert end.streamed_tokens
 
 
 async def test_a_pod_tells_its_queue(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ async def test_choices_are_numbered_over_all_prompts_and_the_bill_comes_once_at_
     *said, bill = deltas
     texts = ["".join(delta.text for delta in said if delta.index == index) for index in range(4)]
     assert texts == ["Hello there, how are you?"] * 4
-    assert all(delta.usage is None for delta in said)
-    assert bill.usage == Usage(prompt_tokens=3, completion_tokens=20, cached_tokens=4)
+    assert all(delta.end is None for delta in said)
+    assert bill.end is not None
+    assert bill.end.usage == Usage(prompt_tokens=3, completion_tokens=20, cached_tokens=4)
     # Waits overlap, preemptions add up.
-    assert (bill.queue_seconds, bill.preemptions) == (0.001, 2)
+    assert (bill.end.times.queue_seconds, bill.end.times.preemptions) == (0.001, 2)
 
 
 async def test_closing_the_stream_closes_every_prompts_generation() -> None:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from tests.gateway.api.test_chat_socket import answer, ask, opened
 from tests.gateway.running_gateway import RunningGateway
 from tiers.errors import TierError
-from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, Usage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 Text = Annotated[str, Meta(min_length=1)]
@@ -89,7 +89,7 @@ async def test_the_first_text_of_an_answer_that_came_in_one_piece_came_at_its_en
 ) -> None:
     async def in_one_piece(request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         yield Delta(text="Hello.", finish_reason="stop", at_once=True)
-        yield Delta(usage=Usage(prompt_tokens=3, completion_tokens=2), at_once=True)
+        yield Delta(end=AnswerEnd(usage=Usage(prompt_tokens=3, completion_tokens=2)), at_once=True)
 
     monkeypatch.setattr(gateway.tier(1), "generate", in_one_piece)
 

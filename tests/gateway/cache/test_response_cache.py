@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from gateway.cache.stores import MemoryStore
@@ -72,6 +73,18 @@ async def test_an_answer_is_given_again_for_thirty_seconds(gateway: RunningGatew
     assert content(first) == content(second)
     assert first.json()["usage"] == second.json()["usage"]
     assert len(gateway.tier(1).requests) == 2
+
+
+async def test_an_answer_that_an_earlier_version_kept_is_made_again(gateway: RunningGateway, clock: Clock) -> None:
+    await asked(gateway)
+    store = gateway.parts.cache.store
+    assert isinstance(store, MemoryStore)
+    [kept] = store.answers()
+    fields = msgspec.msgpack.decode(kept.value)
+    fields["deltas"] = [*fields.pop("pieces"), {"usage": fields["usage"]}]
+    await store.put(kept.key, msgspec.msgpack.encode(fields))
+
+    assert await results(gateway, {}, {}) == ["miss", "hit"]
 
 
 async def test_a_hit_costs_nothing_and_its_record_says_so(gateway: RunningGateway) -> None:

@@ -75,7 +75,7 @@ async def test_processes_share_what_one_keeps_and_redis_forgets_it_in_time(redis
     one, other = (SharedStore(knobs(ttl_seconds=30), redis, pytest.fail) for _ in range(2))
     await one.put(b"key", b"value")
     assert await other.get(b"key") == b"value"
-    assert 29_000 < await redis.redis.pttl(b"aio:answer:key") <= 30_000
+    assert 29_000 < await redis.redis.pttl(b"aio:answer:2:key") <= 30_000
 
 
 async def test_while_redis_is_away_nothing_is_found_and_nothing_fails(

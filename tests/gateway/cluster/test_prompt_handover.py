@@ -43,7 +43,7 @@ async def core(fleet: CoreFleet) -> AsyncIterator[object]:
 @pytest.fixture(scope="module")
 def truth() -> dict[tuple[int, ...], list[int]]:
     """The answer of a core alone."""
-    runner = hash_core("m", slabs=256, max_context=2048)._runners["m"]
+    runner = hash_core("m", slabs=256, max_context=2048)._models["m"].runner
     sampling = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
     return {prompt: runner.expected_tokens(prompt, 8, sampling) for prompt in (LONG, LONG[:50])}
 
@@ -284,7 +284,7 @@ async def test_many_prompts_at_once_are_all_answered_as_ever(core):
     prompts = {f"r{i}": (i, *LONG[:200]) for i in range(12)}
     outputs = await asyncio.gather(*(answer(core, request(name, prompt=p)) for name, p in prompts.items()))
 
-    runner = hash_core("m", slabs=256, max_context=2048)._runners["m"]
+    runner = hash_core("m", slabs=256, max_context=2048)._models["m"].runner
     expected = partial(runner.expected_tokens, count=8, sampling=request("r").sampling)
     assert [tokens_of(said) for said in outputs] == [expected(prompt) for prompt in prompts.values()]
     assert (await handover(core)).outcomes == {"done": 12}

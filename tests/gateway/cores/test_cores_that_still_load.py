@@ -127,7 +127,7 @@ async def test_a_model_that_is_still_packed_is_named_and_its_requests_wait(setti
 
     def load() -> Any:
         core = hash_core(CARD_MODEL, slabs=256, max_context=2048, vocab_size=49152)
-        return LaterModel(core, core._runners[CARD_MODEL], go)
+        return LaterModel(core, core._models[CARD_MODEL].runner, go)
 
     cores = {"cpu": loading(CPU_MODEL), "card": ThreadCoreClient(load)}
     async with serving(settings, cores, []) as aio:
@@ -147,7 +147,7 @@ async def test_without_somebody_to_tell_a_start_waits_for_all_models(settings: S
 
     def load() -> Any:
         core = hash_core(CARD_MODEL, slabs=256, max_context=2048, vocab_size=49152)
-        later, stats = LaterModel(core, core._runners[CARD_MODEL], go), core.stats
+        later, stats = LaterModel(core, core._models[CARD_MODEL].runner, go), core.stats
 
         def asked_for(query_id: str) -> Any:
             asked.append(go.is_set())

@@ -164,7 +164,7 @@ def test_where_drafts_do_not_pay_steps_overlap(pair: Pair, expected: Answers, mo
     core = pair.core(
         clock=lambda: next(ticks) * 1e-3, speculation="prompt_lookup", draft_control="adaptive", lookup_ngram=8
     )
-    runner = core._runners["m"]
+    runner = core._models["m"].runner
     assert isinstance(runner, DeviceRunner)
     launches = Launches(runner, monkeypatch)
     assert_same(answers_of(core, PROMPTS, SAMPLINGS), expected)
@@ -175,7 +175,7 @@ def test_a_failing_draft_on_the_device_ends_no_request(
     pair: Pair, expected: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = pair.core(speculation="draft_model")
-    runner, calls = core._runners["d"], count()
+    runner, calls = core._models["d"].runner, count()
     launch = runner.launch  # type: ignore[attr-defined]
 
     def failing(plan: StepPlan) -> Any:

@@ -260,7 +260,7 @@ class CoreDriver:
             request_id=request_id, model=model, prompt_token_ids=list(prompt), sampling=sampling, **fields
         )
         self.core.add(request)
-        self.fast[request_id] = self.core._computes_prompts_fast(model)
+        self.fast[request_id] = self.core._models[model].computes_prompts_fast
         if sampling.grammar is not None:
             # Compiled already, but queued by the next step only: it would come after what is added until then.
             for refused in self.core._admit_compiled():
@@ -407,7 +407,7 @@ class CoreDriver:
     # -- views ---------------------------------------------------------------------------------
 
     def scheduler(self, model: str = "m"):
-        return self.core._schedulers[model]
+        return self.core._models[model].scheduler
 
     def pool(self, model: str = "m"):
         return self.scheduler(model).pool

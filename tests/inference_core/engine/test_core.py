@@ -127,8 +127,8 @@ def test_queue_seconds_are_the_time_before_the_first_step_and_after_preemptions(
     driver.step(2)  # t = 2
     urgent = driver.add([2], priority=0, sampling=greedy(3))
     driver.drain()  # urgent runs 2..5, the first one again 5..7
-    assert driver.finished[urgent, 0].queue_seconds == 0
-    assert driver.finished[first, 0].queue_seconds == 3
+    assert driver.finished[urgent, 0].times.queue_seconds == 0
+    assert driver.finished[first, 0].times.queue_seconds == 3
     assert driver.clock() == 7
 
 
@@ -183,7 +183,7 @@ def test_the_predicted_wait_is_the_wait_of_a_new_request(queue: int) -> None:
     predicted = driver.core.stats().models[0].predicted_wait_seconds
     newcomer = driver.add([7] * 5, sampling=greedy(10))
     driver.drain()
-    assert predicted == pytest.approx(driver.finished[newcomer, 0].queue_seconds, rel=0.25, abs=0.2)
+    assert predicted == pytest.approx(driver.finished[newcomer, 0].times.queue_seconds, rel=0.25, abs=0.2)
 
 
 def test_the_predicted_wait_is_finite_and_grows_with_the_queue() -> None:

@@ -152,8 +152,10 @@ def count_drafts_as_computed(patch: pytest.MonkeyPatch) -> None:
     """Drafts count as computed before they are verified."""
 
     def broken(plan: StepPlan, running: dict[str, sequence.Sequence]) -> list[ScheduledEntry]:
-        pairs = zip(entries_of(plan, running), plan.sequences, strict=True)
-        return [(s, done + share.num_drafts, *rest) for (s, done, *rest), share in pairs]
+        entries = entries_of(plan, running)
+        for entry, share in zip(entries, plan.sequences, strict=True):
+            entry.num_computed += share.num_drafts
+        return entries
 
     entries_of = step_executor.entries_of
     patch.setattr(step_executor, "entries_of", broken)

@@ -157,7 +157,7 @@ def test_a_higher_class_takes_memory_from_another_models_batch_work() -> None:
     driver.step(2)
     urgent = driver.add([2] * 30, "b", priority=0, sampling=greedy(4))
     driver.drain()
-    assert driver.finished[batch, 0].preemptions == 1
+    assert driver.finished[batch, 0].times.preemptions == 1
     assert driver.first_token_step[urgent, 0] <= 3
 
 

@@ -96,7 +96,7 @@ def test_a_preempted_mean_counts_no_token_twice() -> None:
     driver.step(3)
     driver.add(prompt(9, first=30), sampling=greedy(2), priority=0)
     driver.drain()
-    assert driver.finished["r0", 0].preemptions == 1
+    assert driver.finished["r0", 0].times.preemptions == 1
 
 
 def test_accepted_drafts_have_the_evidence_that_they_have_without_drafts() -> None:

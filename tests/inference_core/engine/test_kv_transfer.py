@@ -102,10 +102,10 @@ def test_only_missing_blocks_are_transferred_in_frames_of_any_size() -> None:
 
 def test_blocks_that_are_there_already_change_nothing() -> None:
     target = prefilled()
-    before = target.pool().match(target.core._kv_transfers["m"]._digests(target_root(), [], PROMPT))
+    before = target.pool().match(target.core._models["m"].kv_transfer._digests(target_root(), [], PROMPT))
     assert target.take(chain(), frame_of()) == FULL
     assert target.core.stats().models[0].handover.in_blocks == 0
-    assert target.pool().match(target.core._kv_transfers["m"]._digests(target_root(), [], PROMPT)) == before
+    assert target.pool().match(target.core._models["m"].kv_transfer._digests(target_root(), [], PROMPT)) == before
 
 
 def target_root() -> bytes:

@@ -235,7 +235,7 @@ def test_a_prefix_waits_for_memory_that_a_live_request_may_still_need() -> None:
     assert not state(driver)["p"].ready
     assert driver.arena.num_pinned == 0
     driver.drain()
-    assert driver.finished[long, 0].preemptions == 0
+    assert driver.finished[long, 0].times.preemptions == 0
     assert hits(driver, PREFIX + QUESTION) == len(PREFIX)
     assert_nothing_stays(driver)
 

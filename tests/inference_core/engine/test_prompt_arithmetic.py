@@ -64,7 +64,7 @@ def preempt_answers() -> CoreDriver:
 
 def test_a_preempted_answer_continues_from_its_own_blocks_and_says_the_same() -> None:
     driver = preempt_answers()
-    assert sum(output.preemptions for output in driver.finished.values()) > 0
+    assert sum(output.times.preemptions for output in driver.finished.values()) > 0
 
 
 @pytest.mark.parametrize("by", ["first", "last"])

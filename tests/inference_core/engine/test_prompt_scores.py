@@ -55,7 +55,7 @@ def test_a_preempted_prompt_is_scored_once_and_reuses_only_scored_blocks() -> No
     driver.step(3)
     driver.add(prompt(9, first=30), sampling=greedy(2), priority=0)
     driver.drain()
-    assert driver.finished["r0", 0].preemptions == 1
+    assert driver.finished["r0", 0].times.preemptions == 1
     assert len(driver.scores["r0", 0]) == 59
     # 21 tokens were scored and 20 of them, five whole blocks, cached; all others but one were computed once.
     assert driver.runners["m"].tokens_computed == 60 + 1 + 2 + 9 + 1

@@ -187,9 +187,9 @@ def test_an_interactive_request_takes_the_seat_of_a_batch_one() -> None:
     driver.step()
     assert shares(driver) == {"normal/0": 1, "critical/0": 5}
     driver.drain()
-    assert driver.finished["batch", 0].preemptions == 1
-    assert driver.finished["normal", 0].preemptions == 0
-    assert driver.finished["critical", 0].queue_seconds == 0
+    assert driver.finished["batch", 0].times.preemptions == 1
+    assert driver.finished["normal", 0].times.preemptions == 0
+    assert driver.finished["critical", 0].times.queue_seconds == 0
 
 
 def test_equal_classes_never_push_each_other_out_of_a_seat() -> None:
@@ -198,7 +198,7 @@ def test_equal_classes_never_push_each_other_out_of_a_seat() -> None:
     driver.step()
     driver.add([2] * 5, request_id="urgent", deadline=0.0)
     driver.drain()
-    assert driver.finished["first", 0].preemptions == 0
+    assert driver.finished["first", 0].times.preemptions == 0
 
 
 def test_an_aged_batch_request_keeps_its_seat() -> None:
@@ -219,7 +219,7 @@ def test_out_of_blocks_the_lowest_class_and_least_computed_gives_way() -> None:
     driver.add([2] * 4, request_id="batch-short", priority=2, sampling=greedy(24))
     driver.add([3] * 4, request_id="normal", priority=1, sampling=greedy(24))
     driver.drain()
-    preemptions = {request_id: output.preemptions for (request_id, _), output in driver.finished.items()}
+    preemptions = {request_id: output.times.preemptions for (request_id, _), output in driver.finished.items()}
     assert preemptions == {"normal": 0, "batch-long": 0, "batch-short": 1}
 
 
@@ -232,7 +232,7 @@ def test_a_preempted_sequence_resumes_from_its_cached_blocks() -> None:
     driver.drain()
     # Computed once: 9 + 19 and 2; recomputed: the tokens after the last full block before position 16.
     assert driver.runners["m"].tokens_computed == 9 + 19 + 2
-    assert driver.finished["batch", 0].preemptions == 1
+    assert driver.finished["batch", 0].times.preemptions == 1
     assert driver.finished["batch", 0].cached_tokens == 0
 
 
@@ -258,7 +258,7 @@ def test_small_requests_overtake_a_large_one_that_waits_for_memory_only_until_it
         driver.step()
     before_large = order_of_first_tokens(driver).index("large")
     assert 10 < before_large <= 45
-    assert driver.finished["running", 0].preemptions == 0
+    assert driver.finished["running", 0].times.preemptions == 0
 
 
 def test_the_shortest_remaining_prompt_comes_first_within_a_class() -> None:

@@ -192,7 +192,7 @@ def test_switched_off_within_an_answer_nothing_is_drafted_any_more():
     driver.core.set_knobs({"speculation": "off"})
     before = driver.core.stats().models[0].speculation.rounds
     driver.step(2)
-    assert driver.core._speculators["m"]._drafters["draft_model"]._pool.num_referenced == 0
+    assert driver.core._models["m"].speculator._drafters["draft_model"]._pool.num_referenced == 0
     driver.core.set_knobs({"speculation": "draft_model"}, "m")
     driver.step(2)
 

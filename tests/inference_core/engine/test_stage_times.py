@@ -1,10 +1,11 @@
 """What planning and blocks cost a request before its first token is said apart from waiting and computing (GW-01)."""
 
+import msgspec
 import pytest
 from core_driver import CoreDriver, greedy
 from test_swap import cramped
 
-from inference_core.protocol import Knobs, SequenceOutput
+from inference_core.protocol import NO_TIMES, Knobs, SequenceOutput, StepTimes
 
 
 def slow(driver: CoreDriver, monkeypatch: pytest.MonkeyPatch, *, planning: float, allocating: float) -> None:
@@ -39,10 +40,31 @@ def test_planning_and_blocks_are_timed_up_to_the_first_token(monkeypatch: pytest
     first, *others, last = outputs_of(driver)
 
     # Three chunks: the planning of each takes half a second, and the blocks of each a quarter.
-    assert (first.planning_seconds, first.kv_seconds) == (1.5, 0.75)
-    assert {(output.planning_seconds, output.kv_seconds) for output in others} == {(0.0, 0.0)}
-    assert (last.planning_seconds, last.kv_seconds) == (1.5, 0.75)
-    assert last.queue_seconds == 0.0
+    assert first.times == last.times == StepTimes(planning_seconds=1.5, kv_seconds=0.75)
+    assert all(output.times is NO_TIMES for output in others)
+
+
+def test_times_come_again_with_the_first_token_after_a_preemption() -> None:
+    driver = CoreDriver(knobs=Knobs(max_num_seqs=1), seconds_per_step=1.0)
+    late = driver.add(range(4), sampling=greedy(8), priority=2)
+    outputs = driver.core.step() + driver.core.step()
+    driver.add(range(4), sampling=greedy(2), priority=0)
+
+    outputs += outputs_of(driver)
+
+    first, second, third, *others, last = (output for output in outputs if output.request_id == late)
+    # Two steps of the other request pass before it goes on.
+    assert third.times == last.times == msgspec.structs.replace(first.times, queue_seconds=2.0, preemptions=1)
+    assert all(output.times is NO_TIMES for output in (second, *others))
+
+
+def test_sequences_side_by_side_wait_as_long_as_the_longest_and_add_up_their_preemptions() -> None:
+    one = StepTimes(queue_seconds=1.0, planning_seconds=0.5, preemptions=1)
+    other = StepTimes(queue_seconds=0.5, kv_seconds=0.25, preemptions=2)
+
+    both = StepTimes(queue_seconds=1.0, planning_seconds=0.5, kv_seconds=0.25, preemptions=3)
+    assert one.merged(other) == other.merged(one) == StepTimes.of_all([one, other]) == both
+    assert StepTimes.of_all([]) == NO_TIMES
 
 
 def test_copies_from_host_memory_are_time_of_the_blocks() -> None:
@@ -61,4 +83,4 @@ def test_copies_from_host_memory_are_time_of_the_blocks() -> None:
     after = driver.core.stats().models[0].swap
     copied = after.out_blocks + after.back_blocks - restored
     assert copied >= 5
-    assert driver.finished[again, 0].kv_seconds == pytest.approx(copied * 0.0001)
+    assert driver.finished[again, 0].times.kv_seconds == pytest.approx(copied * 0.0001)

@@ -257,7 +257,7 @@ def test_no_matcher_outlives_its_sequence(requests: list[tuple[bool, int, int]],
         sampling = bound(number, 40) if has_grammar else SamplingParams(temperature=1.0, seed=number, max_tokens=40)
         world.add(f"r{number}", sampling, prompt=(number + 1, 5, 6), n=n)
     for number, (_, abort_after, n) in enumerate(requests):
-        for sequence in world.core._schedulers["m"].running.values():
+        for sequence in world.core._models["m"].scheduler.running.values():
             if sequence.sample_spec.matcher is not None:
                 alive.add(sequence.sample_spec.matcher)  # type: ignore[arg-type]
         if abort_after % 2:

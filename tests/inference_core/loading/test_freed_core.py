@@ -38,7 +38,7 @@ def test_a_closed_core_leaves_no_weights_and_no_arena(tmp_path: Path) -> None:
             core.add(AddRequest(request_id=model, model=model, prompt_token_ids=[1, 2, 3], sampling=sampling))
         while core.has_work:
             core.step()
-        runners = [weakref.ref(runner) for runner in core._runners.values()]
+        runners = [weakref.ref(model.runner) for model in core._models.values()]
         assert tensors_of(arena_bytes)
         core.close()
         del core

@@ -113,7 +113,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_core_once_it_is_asked_for(
 
     monkeypatch.setattr(loading, "load_decoder", broken)
     core = load_core(spec, tmp_path, first_model="small")
-    until(lambda: all(core._runners[name].load_error for name in ("draft", "large")))
+    until(lambda: all(core._models[name].runner.load_error for name in ("draft", "large")))
     ask(core, "small")
     assert len(answers(core)["small"]) == 12
     ask(core, "large")

@@ -17,7 +17,7 @@ async def test_an_embedded_prompt_is_the_mean_of_its_hidden_states(connect):
     means = await asyncio.gather(*(client.embed("m", prompt, 1, "mean") for prompt in prompts))
     last = await client.embed("m", prompts[1], 1, "last")
 
-    runner = cores[0]._runners["m"]
+    runner = cores[0]._models["m"].runner
     truth = [runner.expected_states(prompt, 1) for prompt in prompts]
     assert all(got == pytest.approx(want.mean(axis=0)) for got, want in zip(means, truth, strict=True))
     assert last.dtype == np.float32

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 from quality.evaluation.task_set import Task, tasks
-from tiers.tier import Delta, FinishReason, GenerationRequest, Tier, TierLoad, Usage
+from tiers.tier import AnswerEnd, Delta, FinishReason, GenerationRequest, Tier, TierLoad, Usage
 
 
 class KnowingTier(Tier):
@@ -54,4 +54,5 @@ class KnowingTier(Tier):
             yield Delta(text=piece)
         yield Delta(finish_reason=self.finish_reason)
         self._at_once -= 1
-        yield Delta(usage=Usage(prompt_tokens=10, completion_tokens=self._answer_tokens, reasoning_tokens=3))
+        usage = Usage(prompt_tokens=10, completion_tokens=self._answer_tokens, reasoning_tokens=3)
+        yield Delta(end=AnswerEnd(usage=usage))

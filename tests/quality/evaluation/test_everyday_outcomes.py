@@ -17,7 +17,7 @@ from quality.evaluation.everyday_tables import LEVELS
 from quality.evaluation.everyday_tasks import EverydayTask, everyday_tasks, is_right
 from tests.quality.evaluation.knowing_tier import KnowingTier
 from tiers.catalog.load import load_catalog
-from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, Usage
 
 LAPTOP = load_catalog("laptop")
 
@@ -33,7 +33,7 @@ class EverydayTier(KnowingTier):
         assert request.messages is not None
         yield Delta(text=self._answers.get(request.messages[-1].content, "I cannot say"))
         yield Delta(finish_reason="stop")
-        yield Delta(usage=Usage(prompt_tokens=10, completion_tokens=20))
+        yield Delta(end=AnswerEnd(usage=Usage(prompt_tokens=10, completion_tokens=20)))
 
 
 def task(kind: str, *answers: str, others: tuple[str, ...] = ()) -> EverydayTask:

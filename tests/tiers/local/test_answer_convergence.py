@@ -164,8 +164,7 @@ async def test_a_thought_ends_at_the_first_probe_above_the_threshold_and_says_wh
     deltas = [delta async for delta in tier.generate(chat(QUESTION, max_tokens=200))]
 
     assert "".join(delta.reasoning for delta in deltas) == "".join(STEPS[:steps])
-    assert deltas[-1].usage is not None
-    assert deltas[-1].thought_end == reason
+    assert deltas[-1].end.thought_end == reason
     await tier.close()
 
 

@@ -126,7 +126,7 @@ def summed(deltas: list[Delta]) -> tuple[str, str, list[tuple[str, str, str]], s
         "".join(d.reasoning for d in deltas),
         [(one[0], one[1], one[2]) for _, one in sorted(calls.items())],
         next((d.finish_reason for d in deltas if d.finish_reason), None),
-        deltas[-1].usage,
+        deltas[-1].end.usage,
     )
 
 

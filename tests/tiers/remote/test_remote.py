@@ -417,7 +417,7 @@ async def test_what_a_caller_wants_whole_is_asked_whole_and_says_nothing_of_firs
     said, finish, last = deltas
     assert (said.text, said.reasoning, finish.finish_reason) == ("Grüße", "hm", "tool_calls")
     assert [(call.index, call.id, call.name) for call in said.tool_calls] == [(0, "a", "f"), (1, "b", "g")]
-    assert last.usage == Usage(prompt_tokens=7, completion_tokens=9, cached_tokens=4)
+    assert last.end.usage == Usage(prompt_tokens=7, completion_tokens=9, cached_tokens=4)
     assert all(delta.at_once for delta in deltas)
 
 

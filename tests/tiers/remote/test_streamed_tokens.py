@@ -45,7 +45,7 @@ async def test_every_piece_of_output_is_counted_and_a_servers_count_of_tokens_is
     call = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]}
     deltas = await streamed("One", " two", {"reasoning_content": "hm"}, call, used(9))
     assert sum(delta.pieces for delta in deltas) == 4
-    assert deltas[-1].streamed_tokens == 9
+    assert deltas[-1].end.streamed_tokens == 9
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def test_every_piece_of_output_is_counted_and_a_servers_count_of_tokens_is
 async def test_tokens_are_those_that_the_server_streamed_and_only_where_it_counted_all(
     events: list[Any], tokens: int | None
 ) -> None:
-    assert (await streamed(*events))[-1].streamed_tokens == tokens
+    assert (await streamed(*events))[-1].end.streamed_tokens == tokens
 
 
 async def test_a_request_that_waited_longer_than_usual_says_how_long_it_was_in_the_queue() -> None:
@@ -79,7 +79,7 @@ async def test_a_request_that_waited_longer_than_usual_says_how_long_it_was_in_t
 
     async with LoopbackServer(say) as server:
         tier = RemoteTier(remote_spec(server.base_url), clock=lambda: now)
-        waited = [[delta async for delta in tier.generate(chat())][-1].queue_seconds for _ in range(2)]
+        waited = [[delta async for delta in tier.generate(chat())][-1].end.times.queue_seconds for _ in range(2)]
         await tier.close()
     assert waited[0] == 0
     assert waited[1] == 7.5

@@ -149,7 +149,7 @@ async def test_a_lie_is_logged_with_its_counts_and_no_text(caplog: pytest.LogCap
         with caplog.at_level(logging.WARNING):
             deltas = [delta async for delta in tier.generate(request)]
         await tier.close()
-    used = deltas[-1].usage
+    used = deltas[-1].end.usage
     assert used is not None
     assert used.completion_tokens == 4
     assert used.prompt_tokens < 10_000
