@@ -12,7 +12,7 @@ from gateway.settings import Settings
 from tiers.catalog.load import load_catalog
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PACKAGES = "gateway|quality|classifier|tiers|inference_core|migrations|benchmarks|tests|deploy"
 # Created by the commands on the page; not part of the repository.
 MADE = {"deploy/compose/models", "deploy/compose/weights"}

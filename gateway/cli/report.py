@@ -42,7 +42,7 @@ def report(
 ) -> None:
     """Make the report from measurements, and from a ledger with `--live` or `--database-url`.
 
-    Example: aio report --page docs/report.md
+    Example: aio report --page docs/results/report.md
     """
     if context.invoked_subcommand is not None:
         return

@@ -6,10 +6,10 @@ from gateway.reporting.ablation_tables import ablation_tables
 from gateway.reporting.measured import AblationResults, Head, SweepResults, machine_line, read_results
 from gateway.reporting.tables import sweep_table
 
-_SWEEP = "![Throughput over latency, and latencies over concurrency](img/sweep.png)"
+_SWEEP = "![Throughput over latency, and latencies over concurrency](../img/sweep.png)"
 _ABLATION = (
     "![Effect of each technique alone and in the full system, and throughput as one is added to the other]"
-    "(img/ablation.png)"
+    "(../img/ablation.png)"
 )
 
 
