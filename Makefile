@@ -194,7 +194,7 @@ fuzz-api: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/api/test_api_fuzz.py
 
 # More than 20,000 hostile inputs of every class against gateways of our own, on loopback; about ten minutes on two idle cores.
-# A table of what each class did; docs/security.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.
+# A table of what each class did; docs/results/attacks.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.
 attack: install
 	$(BIN)/python -m tests.gateway.attacks $(ATTACK)
 
