@@ -1,4 +1,4 @@
-"""docs/results/requirements.md is whole: every requirement once, each with tests that exist or with the reason why not."""
+"""docs/results/requirements.md is whole: every requirement once, with tests that exist or with the reason why not."""
 
 import ast
 import re

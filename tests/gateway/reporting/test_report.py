@@ -76,7 +76,8 @@ def test_a_measurement_is_listed_with_its_commit_where_it_names_one(tmp_path):
 
 
 def test_the_page_is_what_the_command_writes():
-    assert (ROOT / "docs" / "results" / "report.md").read_text(encoding="utf-8") == report(MEASUREMENTS), "run `make bench-report`"
+    page = ROOT / "docs" / "results" / "report.md"
+    assert page.read_text(encoding="utf-8") == report(MEASUREMENTS), "run `make bench-report`"
 
 
 def test_model_load_and_the_loop_of_one_request_are_those_of_the_file(tmp_path):

@@ -1,4 +1,5 @@
-"""Every operation of a model in bfloat16 computes in the type that docs/results/exactness.md gives for it (SPEC TI-15)."""
+"""Every operation of a model in bfloat16 computes in the type that docs/results/exactness.md gives for it
+(SPEC TI-15)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
